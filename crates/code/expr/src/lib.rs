@@ -37,6 +37,7 @@ pub mod dwarf;
 pub mod emit;
 pub mod error;
 pub mod event;
+pub mod explained;
 pub mod interp;
 pub mod ir;
 pub mod lex;

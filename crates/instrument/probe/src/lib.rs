@@ -15,6 +15,7 @@
 //! | module | job |
 //! |---|---|
 //! | [`events`] | static tracepoints of the kernel: record, arguments, locals around them |
+//! | [`listed`] | a static tracepoint as it is listed |
 //! | [`locate`] | finds a place by its text: program, kernel, BTF |
 //! | [`plan`] | a probe's text and the names in scope → segments of eBPF, and the layout of a record |
 //! | [`compiled`] | plans in a file, for a machine without debug information; takes any bytes |
@@ -39,6 +40,7 @@ mod count;
 pub mod ctf;
 pub mod events;
 pub mod gdb;
+pub mod listed;
 pub mod locate;
 pub mod machine;
 mod merge;

@@ -26,6 +26,7 @@
 //! | TLB misses, their objects, the effect of larger pages | [`tlb`] |
 //! | accounts of recordings of a flow, TLB misses, probes | [`flow_account`], [`tlb_account`], [`probe_account`] |
 //! | records of probes | [`probe`] |
+//! | a condition compiled, to be shown; static tracepoints | [`explain`], [`tracepoints`] |
 //! | what a run holds | [`held`] |
 //! | a run as perf.data; sampled TLB misses of perf.data | [`perfdata`], [`tlb_sampled`] |
 //!
@@ -39,6 +40,7 @@ pub mod cost;
 pub mod cover;
 mod cover_objects;
 pub mod durations;
+pub mod explain;
 pub mod flow;
 pub mod flow_account;
 pub mod flow_cover;
@@ -54,6 +56,7 @@ pub mod source_files;
 pub mod tlb;
 pub mod tlb_account;
 pub mod tlb_sampled;
+pub mod tracepoints;
 
 pub use anyhow::{Error, Result};
 pub use open::{Session, open, open_with};

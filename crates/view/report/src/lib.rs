@@ -20,6 +20,7 @@
 //! | coverage: tables, annotated source, differences | [`cover`] | terminals, scripts |
 //! | records and counts of probes | [`probe`] | terminals, scripts |
 //! | TLB misses | [`tlb`] | terminals, scripts |
+//! | a compiled condition; static tracepoints | [`explain`], [`tracepoints`] | terminals, scripts |
 //! | one HTML file: sunburst, flame graph, tables | [`html`] | browsers, without a network |
 //!
 //! All views are in one crate because they are pure functions of the same rows, so they cannot disagree. Names come
@@ -32,6 +33,7 @@ pub mod cover;
 pub mod deltas;
 pub mod diff;
 pub mod durations;
+pub mod explain;
 pub mod folded;
 pub mod header;
 pub mod html;
@@ -44,6 +46,7 @@ pub mod rows;
 pub mod table;
 pub mod tables;
 pub mod tlb;
+pub mod tracepoints;
 pub mod tree;
 
 pub use table::{Style, Table, UnknownColumn};
