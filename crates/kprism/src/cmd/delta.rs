@@ -5,8 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use kprism_flow::delta::{Plan, Spec};
-use kprism_image::symbols::{FunctionId, Symbols};
+use kprism_flow::delta::Spec;
 use kprism_profile::{Profile, Scope};
 use kprism_report::header::Header;
 use kprism_report::{Style, deltas};
@@ -86,14 +85,11 @@ pub fn run(
 ) -> Result<Outcome> {
     let (run, profile, manifest) = if args.measures() {
         let run = Run::open(input)?;
-        let loaded = flow::load(&run, progress)?;
         let mut specs: Vec<Spec> = args.spec().into_iter().collect();
         if view.html.is_some() {
             specs.extend(Spec::standard());
         }
-        let plan = Plan::new(&specs, &args.count, &|name| address_of(&loaded.symbols, name))?;
-        let profile = flow::profile(&loaded, plan, None, progress);
-        let manifest = loaded.manifest;
+        let (profile, manifest) = kprism_session::deltas::measure(&run, &specs, &args.count, progress)?;
         (run, profile, manifest)
     } else {
         flow::open(input, progress)?
@@ -165,12 +161,4 @@ fn details(
         write!(out, "\n{}", header.account_text(view.style))?;
     }
     Ok(if found { Outcome::Done } else { Outcome::NothingMatched })
-}
-
-/// The address of a kernel function: one of a program has as many as the program is mapped.
-fn address_of(symbols: &Symbols, name: &str) -> Option<u64> {
-    let of = |id| Some(symbols.function(id)).filter(|f| f.kernel);
-    let shown = (0..symbols.len() as u32).filter_map(|id| of(FunctionId(id))).find(|f| f.name == name);
-    let alias = || symbols.aliases().filter(|(alias, _)| *alias == name).find_map(|(_, id)| of(id));
-    shown.or_else(alias).map(|f| f.start)
 }

@@ -5,7 +5,6 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use kprism_profile::units;
 use kprism_profile::{Counts, Profile};
 use kprism_report::diff::{self, Diff, Scale, Within};
 use kprism_report::header::Header;
@@ -15,7 +14,7 @@ use serde_json::json;
 
 use super::cover;
 use super::cover_args::COVERAGE;
-use super::report::{By, Select, wants_color};
+use super::report::{By, Select, print_json, wants_color};
 use super::strict::StrictArgs;
 use crate::exit::Outcome;
 use crate::given::Given;
@@ -251,23 +250,14 @@ pub fn run(
     if args.json {
         let mut value = diff::to_json(&diff, scale, &functions, &paths);
         value["runs"] = json!({"old": old.json(), "new": new.json()});
-        serde_json::to_writer_pretty(&mut *out, &value)?;
-        writeln!(out)?;
+        print_json(&value, out)?;
         return Ok(Outcome::Done);
     }
     for (side, path, run) in [("OLD", &args.old, &old), ("NEW", new_path, &new)] {
         write!(out, "{} {}: {}", style.bold(side), path.display(), run.header(style))?;
     }
-    write!(out, "\n{}", diff::headline(&diff, name, scale, style))?;
     functions.select(&diff::shown(weight));
-    if functions.rows.is_empty() {
-        writeln!(out, "\nno function differs")?;
-    } else {
-        write!(out, "\n{}\n{}", style.bold("functions"), functions.to_text(style))?;
-    }
-    if !paths.rows.is_empty() {
-        write!(out, "\n{}\n{}", style.bold("paths that only one run took"), paths.to_text(style))?;
-    }
+    write!(out, "\n{}", diff::to_text(&diff, name, scale, [&functions, &paths], style))?;
     Ok(Outcome::Done)
 }
 
@@ -292,23 +282,9 @@ fn diff_boots(
     if args.limit > 0 {
         changes.limit(args.limit);
     }
-    if args.json {
-        let value = json!({
-            "span_ns": compared.span_ns, "initcall_ns": compared.initcall_ns, "initcalls": changes.to_json(),
-        });
-        serde_json::to_writer_pretty(&mut *out, &value)?;
-        writeln!(out)?;
-        return Ok(Outcome::Done);
-    }
-    let [old_span, new_span] = compared.span_ns.map(units::duration);
-    let [old_sum, new_sum] = compared.initcall_ns.map(units::duration);
-    writeln!(
-        out,
-        "from the first initcall to the last: {old_span} → {new_span}; in initcalls {old_sum} → {new_sum}"
-    )?;
-    match changes.rows.is_empty() {
-        true => writeln!(out, "\nno initcall differs")?,
-        false => write!(out, "\n{}", changes.to_text(style))?,
+    match args.json {
+        true => print_json(&boot::compared_json(&compared, &changes), out)?,
+        false => write!(out, "{}", boot::compared_text(&compared, &changes, style))?,
     }
     Ok(Outcome::Done)
 }

@@ -514,7 +514,7 @@ fn show_tree(
 }
 
 /// Prints it, indented.
-pub fn print_json(value: &serde_json::Value, out: &mut dyn Write) -> Result<()> {
+pub fn print_json(value: &impl serde::Serialize, out: &mut dyn Write) -> Result<()> {
     serde_json::to_writer_pretty(&mut *out, value)?;
     Ok(writeln!(out)?)
 }

@@ -17,6 +17,7 @@
 //! | all of them, of one run | [`Session`] |
 //! | the flow's profile, and all that a decode needs | [`flow`] |
 //! | one system call of it | [`call`] |
+//! | intervals between markers | [`deltas`] |
 //! | counts of the instructions of a function | [`annotate`] |
 //! | durations of functions: recorded, or from a flow | [`durations`], [`flow_durations`] |
 //! | a boot's initcalls | [`boot`] |
@@ -39,6 +40,7 @@ pub mod core_memory;
 pub mod cost;
 pub mod cover;
 mod cover_objects;
+pub mod deltas;
 pub mod durations;
 pub mod explain;
 pub mod flow;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Opens a run: the first call of a program that uses this library.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use kprism_boot::Boot;
 use kprism_profile::{Profile, Times};
 use kprism_store::{Instrument, Manifest, Run};
@@ -106,4 +106,21 @@ impl Session {
             false => Err(held::lacks(&self.run, instrument)),
         }
     }
+}
+
+/// The runs directly in `folder`, and `folder` itself if it is one, by name. Broken ones are skipped.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn runs_in(folder: &Path) -> Result<Vec<(PathBuf, Manifest)>> {
+    let own = |path: PathBuf| path.strip_prefix("./").map(Path::to_owned).unwrap_or(path);
+    let entries = std::fs::read_dir(folder).with_context(|| folder.display().to_string())?;
+    let mut paths: Vec<PathBuf> = entries.filter_map(|e| Some(own(e.ok()?.path()))).collect();
+    paths.push(folder.to_owned());
+    paths.sort();
+    let load = |path: PathBuf| {
+        let manifest = Run::open(&path).ok()?.manifest().ok()?;
+        Some((path, manifest))
+    };
+    Ok(paths.into_iter().filter_map(load).collect())
 }

@@ -107,6 +107,24 @@ pub fn changes(compared: &Compared) -> Table {
     Table { columns, rows, hidden: 0 }
 }
 
+/// Two boots compared, as text; `changes` is the table of [`changes`].
+pub fn compared_text(compared: &Compared, changes: &Table, style: Style) -> String {
+    let [old_span, new_span] = compared.span_ns.map(units::duration);
+    let [old_sum, new_sum] = compared.initcall_ns.map(units::duration);
+    let table = match changes.rows.is_empty() {
+        true => "no initcall differs\n".to_owned(),
+        false => changes.to_text(style),
+    };
+    format!(
+        "from the first initcall to the last: {old_span} → {new_span}; in initcalls {old_sum} → {new_sum}\n\n{table}"
+    )
+}
+
+/// The same as JSON.
+pub fn compared_json(compared: &Compared, changes: &Table) -> Value {
+    json!({"span_ns": compared.span_ns, "initcall_ns": compared.initcall_ns, "initcalls": changes.to_json()})
+}
+
 /// A summary of the boot in a few lines, which a terminal shows before the tables.
 pub fn headline(boot: &Boot) -> String {
     let sum = boot.initcalls.iter().map(|call| call.ns).sum();

@@ -17,7 +17,7 @@ use crate::tree::{self, Label as TreeLabel, Tree, subtree_sums};
 use kprism_profile::Filter;
 use kprism_profile::units;
 
-pub use view::{FRAMES, Scale, functions_table, headline, paths_table, shown, to_json};
+pub use view::{FRAMES, Scale, functions_table, headline, paths_table, shown, to_json, to_text};
 
 /// One of the two runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -52,7 +52,7 @@ impl Header {
         let first = active().map(|c| c.first_ns).min().unwrap_or(0);
         let last = active().map(|c| c.last_ns).max().unwrap_or(0);
         Header {
-            command: shell_words(&manifest.command),
+            command: units::quoted(&manifest.command),
             source: format!("{:?}", manifest.kind).to_lowercase(),
             kernel: manifest.kernel.as_ref().map(|k| k.release.clone()).unwrap_or_default(),
             created: manifest.created.clone(),
@@ -160,17 +160,4 @@ pub fn account_text(account: Option<&Account>, style: Style) -> String {
         true => style.dim(text.trim_end()) + "\n",
         false => style.alert(text.trim_end()) + "\n",
     }
-}
-
-/// Quotes words as a shell needs them.
-fn shell_words(words: &[String]) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
-    let quote = |w: &String| {
-        if !w.is_empty() && w.chars().all(plain) {
-            w.clone()
-        } else {
-            format!("'{}'", w.replace('\'', r"'\''"))
-        }
-    };
-    words.iter().map(quote).collect::<Vec<_>>().join(" ")
 }

@@ -21,6 +21,7 @@
 //! | records and counts of probes | [`probe`] | terminals, scripts |
 //! | TLB misses | [`tlb`] | terminals, scripts |
 //! | a compiled condition; static tracepoints | [`explain`], [`tracepoints`] | terminals, scripts |
+//! | facts on a run, lists of runs | [`info`] | terminals |
 //! | one HTML file: sunburst, flame graph, tables | [`html`] | browsers, without a network |
 //!
 //! All views are in one crate because they are pure functions of the same rows, so they cannot disagree. Names come
@@ -38,6 +39,7 @@ pub mod folded;
 pub mod header;
 pub mod html;
 pub mod impact;
+pub mod info;
 pub mod perfetto;
 mod poisson;
 pub mod pprof;

@@ -231,6 +231,20 @@ pub fn headline(diff: &Diff, name: &str, scale: Scale, style: Style) -> String {
     )
 }
 
+/// The comparison as text: the headline, and the tables of functions and of paths.
+pub fn to_text(diff: &Diff, name: &str, scale: Scale, tables: [&Table; 2], style: Style) -> String {
+    let [functions, paths] = tables;
+    let mut out = headline(diff, name, scale, style);
+    out += &match functions.rows.is_empty() {
+        true => "\nno function differs\n".to_owned(),
+        false => format!("\n{}\n{}", style.bold("functions"), functions.to_text(style)),
+    };
+    if !paths.rows.is_empty() {
+        out += &format!("\n{}\n{}", style.bold("paths that only one run took"), paths.to_text(style));
+    }
+    out
+}
+
 /// The comparison as JSON. The caller provides the rows of both tables, which it may have limited.
 pub fn to_json(diff: &Diff, scale: Scale, functions: &Table, paths: &Table) -> Value {
     let totals = diff.totals();

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Decodes a flow to measure intervals between markers.
+//!
+//! In: a run with a flow, the markers. Out: a [`Profile`] with these intervals, and the counts of instructions.
+
+use anyhow::Result;
+use kprism_flow::delta::{Plan, Spec};
+use kprism_image::symbols::{FunctionId, Symbols};
+use kprism_profile::Profile;
+use kprism_store::{Manifest, Run};
+
+use crate::flow;
+use crate::progress::Progress;
+
+/// Decodes the run and measures `specs`; `count` are instructions whose executions are counted.
+///
+/// # Errors
+/// The run holds no flow or cannot be read, or a marker is none.
+pub fn measure(
+    run: &Run,
+    specs: &[Spec],
+    count: &[String],
+    progress: &Progress,
+) -> Result<(Profile, Manifest)> {
+    let loaded = flow::load(run, progress)?;
+    let plan = Plan::new(specs, count, &|name| address_of(&loaded.symbols, name))?;
+    let profile = flow::profile(&loaded, plan, None, progress);
+    Ok((profile, loaded.manifest))
+}
+
+/// The address of a kernel function: one of a program has as many as the program is mapped.
+fn address_of(symbols: &Symbols, name: &str) -> Option<u64> {
+    let of = |id| Some(symbols.function(id)).filter(|f| f.kernel);
+    let shown = (0..symbols.len() as u32).filter_map(|id| of(FunctionId(id))).find(|f| f.name == name);
+    let alias = || symbols.aliases().filter(|(alias, _)| *alias == name).find_map(|(_, id)| of(id));
+    shown.or_else(alias).map(|f| f.start)
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Facts on a run, and a list of runs, as text.
+
+use std::path::{Path, PathBuf};
+
+use kprism_profile::units::{grouped, quoted};
+use kprism_store::{Instrument, Manifest, RunKind};
+
+/// The facts on the run in the folder `dir`, which holds results of these instruments, a line each, with its accounts.
+pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest) -> String {
+    let mut out = String::new();
+    let mut line = |name: &str, value: String| out += &format!("{name:<14}{value}\n");
+    line("run", dir.display().to_string());
+    line("kind", kind(instruments, m).to_owned());
+    if !m.command.is_empty() {
+        line("command", quoted(&m.command));
+    }
+    if let Some(kernel) = &m.kernel {
+        let id = if kernel.build_id.is_empty() {
+            String::new()
+        } else {
+            format!(" (build id {})", kernel.build_id)
+        };
+        line("kernel", kernel.release.clone() + &id);
+    }
+    if !m.created.is_empty() {
+        line("created", m.created.clone());
+    }
+    line("tool", m.tool.clone());
+    line("clock", format!("{}, {} Hz", m.clock.name, grouped(m.clock.tsc_hz)));
+    // There is a stream for each thread at a time, where a machine has one for each CPU.
+    line(if is_user_mode(m) { "streams" } else { "vcpus" }, m.vcpus.to_string());
+    if let Some(code) = m.exit_code {
+        line("exit code", code.to_string());
+    }
+    if let Some(counts) = m.options.get("durations") {
+        let number = |key: &str| grouped(counts[key].as_u64().unwrap_or(0));
+        line("calls", number("calls"));
+        line("  without end", number("unfinished"));
+        line("lost events", number("lost"));
+        return out + &ending(m);
+    }
+    if !instruments.contains(&Instrument::Flow) {
+        // Nobody watched instructions: "not decoded yet" would promise some.
+        return out + &ending(m);
+    }
+    line("instructions", m.instructions.map_or_else(|| "not decoded yet".into(), grouped));
+    if let Some(recorded) = m.instructions_recorded {
+        let same = if m.instructions == Some(recorded) { " (the same)" } else { "" };
+        line("  recorder's", grouped(recorded) + same);
+    }
+    line("decode errors", m.decode_errors.map_or_else(|| "not decoded yet".into(), grouped));
+    line("lost bytes", grouped(m.lost_bytes));
+    out + &ending(m)
+}
+
+/// The reason why recording ended early, and the accounts.
+fn ending(m: &Manifest) -> String {
+    let mut out = String::new();
+    if let Some(why) = &m.stopped {
+        out += &format!("{:<14}{why}\n", "stopped");
+    }
+    for (instrument, account) in &m.accounts {
+        out += &format!("account of {instrument}\n{}\n", account.to_text().trim_end());
+    }
+    out
+}
+
+fn kind(instruments: &[Instrument], m: &Manifest) -> &'static str {
+    let holds = |instrument| instruments.contains(&instrument);
+    let observed = holds(Instrument::Flow);
+    match m.kind {
+        RunKind::Lab if observed => "lab (guest seen by the observer)",
+        RunKind::Lab if holds(Instrument::Durations) || holds(Instrument::Probe) => {
+            "lab (guest not observed: its own kernel recorded)"
+        }
+        RunKind::Lab if m.options.get("method").is_some_and(|how| how == "ptat") => {
+            "lab (guest not observed: its memory bus recorded)"
+        }
+        RunKind::Lab => "lab (guest not observed)",
+        RunKind::Import => "import (recorded elsewhere)",
+        RunKind::Host if is_user_mode(m) => "host (a program of this machine under QEMU's user mode)",
+        RunKind::Host => "host (this machine, by its kernel's tracer)",
+    }
+}
+
+/// Recorded by `record tlb --method user`.
+fn is_user_mode(m: &Manifest) -> bool {
+    m.kind == RunKind::Host && m.options.get("method").is_some_and(|how| how == "user")
+}
+
+/// A line for each run: folder, time, instructions, kernel, command.
+pub fn list(runs: &[(PathBuf, Manifest)]) -> String {
+    let line = |(path, m): &(PathBuf, Manifest)| {
+        let insns = m.instructions.map_or_else(|| "not decoded".into(), |n| grouped(n) + " insns");
+        let kernel = m.kernel.as_ref().map_or("", |k| &k.release);
+        let what = if m.command.is_empty() { m.tool.clone() } else { quoted(&m.command) };
+        format!("{}  {}  {insns}  {kernel}  {what}\n", path.display(), m.created)
+    };
+    runs.iter().map(line).collect()
+}
