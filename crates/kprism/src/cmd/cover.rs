@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Coverage in `report`, `export` and `diff`: what those commands do with a run that has counters, or a
+//! Coverage in `report` and `diff`: what those commands do with a run that has counters, or a
 //! flow.
 
-use std::io::{BufWriter, Read as _, Write};
+use std::io::{Read as _, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use kprism_cover::sampled::{self, Profile};
-use kprism_gcov::{Cover, export};
+use kprism_gcov::Cover;
 use kprism_report::cover::{self, Each, compare, diff, page, patch};
 use kprism_report::header::account_text;
 use kprism_report::table::Cell;
@@ -23,7 +22,6 @@ use kprism_session::cover::{
     Compared, Loaded, NEVER_RAN, Options, Part, TORN, Unsettled, is_flow, load, reset_text,
 };
 use kprism_session::flow_cover::CHANGED;
-use kprism_session::profile_use;
 use kprism_session::source_files::{Remarks, Texts};
 
 /// Rows of a table unless told otherwise.
@@ -132,7 +130,7 @@ pub fn no_match(path: Option<&str>, progress: &Progress) {
 /// Where coverage is read from, and of whom.
 pub type Asked<'a> = (&'a Options, &'a Part);
 
-fn load_and_complain(input: &Path, asked: Asked<'_>, progress: &Progress) -> Result<(Cover, Account)> {
+pub fn load_and_complain(input: &Path, asked: Asked<'_>, progress: &Progress) -> Result<(Cover, Account)> {
     no_text(input, asked.0)?;
     let Loaded { cover, account, .. } = load_told(input, asked, progress)?;
     Ok((cover, account))
@@ -175,7 +173,7 @@ pub fn load_told(input: &Path, (from, who): Asked<'_>, progress: &Progress) -> R
     Ok(loaded)
 }
 
-fn complain(problems: &[String]) {
+pub fn complain(problems: &[String]) {
     if !problems.is_empty() {
         eprintln!("kprism: {} objects left out, or not whole:", problems.len());
         for problem in problems.iter().take(NAMED) {
@@ -306,145 +304,6 @@ fn counters_and_flow(
         }
     }
     judge_own(view.strict, &accounts, Outcome::Done, progress)
-}
-
-/// Whether `export` is to write coverage.
-pub fn is_export(output: &Path) -> bool {
-    matches!(suffix(output).as_str(), "info" | "xml") || is_llvm(output)
-}
-
-/// The suffix of the file's name, in small letters; empty if there is no point in it.
-pub fn suffix(output: &Path) -> String {
-    output.extension().map(|suffix| suffix.to_string_lossy().to_ascii_lowercase()).unwrap_or_default()
-}
-
-/// Refuses formats that counters outside a run cannot be written in.
-pub fn check_format(input: &Path, output: &Path) -> Result<()> {
-    match suffix(output).as_str() {
-        "info" | "xml" | "gcda" => Ok(()),
-        "json" if is_llvm(output) => Ok(()),
-        suffix @ ("json" | "csv") => bail!(
-            "{}: holds counters of gcov, and no run: `kprism export cover` writes coverage as .{suffix}",
-            input.display()
-        ),
-        "afdo" | "prof" => bail!(
-            "{}: holds counters of gcov, and no flow to take samples of; for gcc -fprofile-use: -o FOLDER.gcda",
-            input.display()
-        ),
-        _ => bail!("{}: {FORMATS}, or a folder .gcda", output.display()),
-    }
-}
-
-/// Suffixes of exports.
-const FORMATS: &str =
-    "the suffix picks the format of coverage: .info (lcov), .xml (Cobertura), .json (gcov), .llvm.json, .csv";
-
-fn is_llvm(output: &Path) -> bool {
-    output.to_string_lossy().to_ascii_lowercase().ends_with(".llvm.json")
-}
-
-/// `kprism export cover`.
-pub fn write(
-    input: &Path,
-    from: Asked<'_>,
-    (output, strict): (&Path, StrictArgs),
-    progress: &Progress,
-    out: &mut dyn Write,
-) -> Result<Outcome> {
-    let recorded = kprism_session::cover::recorded(input);
-    let cobertura = |cover: &Cover, out: &mut dyn Write| export::cobertura(cover, recorded, out);
-    let write: &dyn Fn(&Cover, &mut dyn Write) -> std::io::Result<()> = match suffix(output).as_str() {
-        "info" => &export::lcov,
-        "xml" => &cobertura,
-        "json" if is_llvm(output) => &export::llvm,
-        "json" => &export::json,
-        "csv" => &|cover, out| out.write_all(cover::table(cover, Each::File, None).to_csv().as_bytes()),
-        _ => bail!("{}: {FORMATS}", output.display()),
-    };
-    let (cover, account) = load_and_complain(input, from, progress)?;
-    if output.to_string_lossy().starts_with("-.") {
-        write(&cover, out)?;
-        return judge_own(strict, &[(input, &account)], Outcome::Done, progress);
-    }
-    let name = || output.display().to_string();
-    let mut file = BufWriter::new(std::fs::File::create(output).with_context(name)?);
-    write(&cover, &mut file).and_then(|()| file.flush()).with_context(name)?;
-    progress.say(&format!("wrote {}", output.display()));
-    judge_own(strict, &[(input, &account)], Outcome::Done, progress)
-}
-
-type WriteSamples = fn(&Profile, &mut dyn Write) -> std::io::Result<()>;
-
-/// How `export` is to write what ran for a compiler that takes samples, if that is meant.
-pub fn samples(output: &Path) -> Option<WriteSamples> {
-    match suffix(output).as_str() {
-        "afdo" => Some(sampled::gcc),
-        "prof" => Some(sampled::llvm),
-        _ => None,
-    }
-}
-
-/// `kprism export -o FILE.afdo`, `FILE.prof`.
-pub fn write_samples(
-    input: &Path,
-    (from, who): Asked<'_>,
-    (output, write, strict): (&Path, WriteSamples, StrictArgs),
-    progress: &Progress,
-) -> Result<Outcome> {
-    let (profile, problems) = kprism_session::flow_cover::sampled(input, &from.debug, who, progress)?;
-    complain(&problems);
-    let name = || output.display().to_string();
-    let mut file = BufWriter::new(std::fs::File::create(output).with_context(name)?);
-    write(&profile, &mut file).and_then(|()| file.flush()).with_context(name)?;
-    let option = if suffix(output) == "afdo" {
-        "gcc takes it with -fauto-profile"
-    } else {
-        "clang takes it with -fprofile-sample-use"
-    };
-    progress.say(&format!("wrote {}: {} functions; {option}={}", name(), profile.functions.len(), name()));
-    let account = left_out("files left out", problems);
-    judge_own(strict, &[(input, &account)], Outcome::Done, progress)
-}
-
-/// `kprism export -o FOLDER.gcda`: what gcc takes with `-fprofile-use`.
-pub fn write_profile(
-    input: &Path,
-    from: &Options,
-    (relative, strict): (bool, StrictArgs),
-    folder: &Path,
-    progress: &Progress,
-) -> Result<Outcome> {
-    let written = profile_use::write(input, from, relative, folder, progress)?;
-    complain(&written.problems);
-    if written.torn > 0 {
-        progress.say(&format!(
-            "kprism: note: {} counters were negative (torn: several CPUs changed them at once), and are 0 in the profile",
-            written.torn
-        ));
-    }
-    if let Some(first) = written.damaged.first() {
-        progress.say(&format!(
-            "kprism: note: {} objects have functions without counters or without notes, the first: {first}; `kprism report \
-             cover` counts them",
-            written.damaged.len()
-        ));
-    }
-    let prefix = written.root.map(|root| format!(" -fprofile-prefix-path={root}")).unwrap_or_default();
-    let place = folder.canonicalize().with_context(|| folder.display().to_string())?;
-    progress.say(&format!(
-        "wrote {}: {} files; gcc takes them with -fprofile-use={}{prefix}",
-        folder.display(),
-        written.files,
-        place.display()
-    ));
-    let account =
-        left_out("objects left out", written.problems).with(Fate::Kept, "objects", written.files as u64);
-    judge_own(strict, &[(input, &account)], Outcome::Done, progress)
-}
-
-/// An account of what could not be used.
-fn left_out(unit: &str, problems: Vec<String>) -> Account {
-    Account::new().at(Fate::Lost, unit, problems.len() as u64, problems)
 }
 
 /// `kprism diff` of two runs with coverage.

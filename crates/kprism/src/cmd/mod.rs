@@ -7,6 +7,7 @@ mod compile;
 mod cover;
 mod cover_annotate;
 mod cover_args;
+mod cover_export;
 mod delta;
 mod diff;
 mod explain;

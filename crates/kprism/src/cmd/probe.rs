@@ -6,7 +6,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use kprism_probe::stream::Item;
 use kprism_profile::units::grouped;
 use kprism_report::Style;
@@ -15,10 +15,10 @@ use kprism_report::probe as view;
 use kprism_store::Run;
 use serde_json::Value;
 
+use super::export::Request;
 use super::report::print_json;
 use super::script;
 use crate::exit::Outcome;
-use kprism_session::Progress;
 use kprism_session::probe::{self, Loaded};
 
 /// How records are shown.
@@ -107,46 +107,63 @@ pub fn script(run: &Run, args: &script::Args, out: &mut dyn Write) -> Result<Out
     Ok(if shown == 0 { Outcome::NothingMatched } else { Outcome::Done })
 }
 
-/// Writes the records for other tools; the suffix picks the format.
-pub fn export(
-    run: &Run,
-    path: &Path,
-    tasks: &[u32],
-    progress: &Progress,
-    out: &mut dyn Write,
+/// Writes the records for another tool by `write`, which returns their number and a hint on how to read the file.
+fn export(
+    request: &Request<'_>,
+    write: impl FnOnce(&Loaded, &Path) -> Result<(u64, String)>,
 ) -> Result<Outcome> {
-    let mut loaded = Loaded::open(run)?;
-    loaded.tasks = tasks.to_vec();
-    let suffix = path.extension().map(|s| s.to_string_lossy().to_ascii_lowercase());
-    let json = suffix.as_deref() == Some("json");
-    let view = View { rows: 0, tasks, json, csv: !json, style: Style::default() };
+    let Request { args, progress, .. } = request;
+    let mut loaded = Loaded::open(&Run::open(&args.input)?)?;
+    loaded.tasks = args.select.pids.clone();
+    let (records, hint) = write(&loaded, &args.output)?;
+    progress.say(&format!("wrote {}{hint}", args.output.display()));
+    loaded.whole()?;
+    Ok(if records == 0 { Outcome::NothingMatched } else { Outcome::Done })
+}
+
+pub fn parquet(request: &Request<'_>, _: &mut dyn Write) -> Result<Outcome> {
+    export(request, |loaded, path| {
+        let (columns, rows) = probe::columns(loaded)?;
+        kprism_store::save_records(path, &columns)?;
+        Ok((rows as u64, String::new()))
+    })
+}
+
+pub fn ctf(request: &Request<'_>, _: &mut dyn Write) -> Result<Outcome> {
+    export(request, |loaded, path| {
+        Ok((probe::ctf(loaded, path)?, format!("; see: babeltrace2 {}", path.display())))
+    })
+}
+
+pub fn gdb(request: &Request<'_>, _: &mut dyn Write) -> Result<Outcome> {
+    export(request, |loaded, path| {
+        let frames = probe::gdb(loaded, path, request.progress)?;
+        Ok((frames, format!("; in GDB: target tfile {}", path.display())))
+    })
+}
+
+pub fn csv_file(request: &Request<'_>, out: &mut dyn Write) -> Result<Outcome> {
+    text_file(request, false, out)
+}
+
+pub fn json_file(request: &Request<'_>, out: &mut dyn Write) -> Result<Outcome> {
+    text_file(request, true, out)
+}
+
+/// The report as CSV or JSON, in a file.
+fn text_file(request: &Request<'_>, json: bool, out: &mut dyn Write) -> Result<Outcome> {
+    let Request { args, progress, .. } = request;
+    let (run, path) = (Run::open(&args.input)?, &args.output);
+    let view = View { rows: 0, tasks: &args.select.pids, json, csv: !json, style: Style::default() };
+    if request.is_stdout() {
+        return report(&run, &view, out);
+    }
+    let loaded = Loaded::open(&run)?;
     let name = || path.display().to_string();
-    let some = |n: u64| if n == 0 { Outcome::NothingMatched } else { Outcome::Done };
-    let (outcome, hint) = match suffix.as_deref() {
-        Some("parquet") => {
-            let (columns, rows) = probe::columns(&loaded)?;
-            kprism_store::save_records(path, &columns)?;
-            (some(rows as u64), String::new())
-        }
-        Some("ctf") => (some(probe::ctf(&loaded, path)?), format!("; see: babeltrace2 {}", name())),
-        Some("tf" | "tfile") => {
-            (some(probe::gdb(&loaded, path, progress)?), format!("; in GDB: target tfile {}", name()))
-        }
-        Some("csv" | "json") if path.to_string_lossy().starts_with("-.") => {
-            return report(run, &view, out);
-        }
-        Some("csv" | "json") => {
-            let mut file = std::io::BufWriter::new(std::fs::File::create(path).with_context(name)?);
-            let outcome = report(run, &view, &mut file)?;
-            file.flush().with_context(name)?;
-            (outcome, String::new())
-        }
-        _ => bail!(
-            "{}: what probes collected is written as .parquet, .csv, .json, .ctf or .tf",
-            path.display()
-        ),
-    };
-    progress.say(&format!("wrote {}{hint}", name()));
+    let mut file = std::io::BufWriter::new(std::fs::File::create(path).with_context(name)?);
+    let outcome = report(&run, &view, &mut file)?;
+    file.flush().with_context(name)?;
+    progress.say(&format!("wrote {}", name()));
     loaded.whole()?;
     Ok(outcome)
 }
