@@ -66,23 +66,8 @@ fn names_source(what: &str) -> bool {
 const SOURCES: [&str; 10] = ["c", "h", "S", "s", "cc", "cpp", "cxx", "hpp", "C", "rs"];
 
 /// Options of annotated source files.
-const SOURCE: [&str; 15] = [
-    "func",
-    "input",
-    "pids",
-    "comms",
-    "json",
-    "branches",
-    "source_dir",
-    "source_prefix",
-    "build_dir",
-    "since_boot",
-    "by_flow",
-    "merge",
-    "vmlinux",
-    "module_file",
-    "debug_dir",
-];
+const SOURCE: &str = "func input pids comms json branches source_dir source_prefix build_dir since_boot \
+    by_flow merge vmlinux module_file debug_dir";
 
 /// Prints it.
 pub fn run(
@@ -96,7 +81,7 @@ pub fn run(
         || kprism_session::cover::is_alone(&args.input)
         || names_source(&args.func)
     {
-        given.only("annotated source", &SOURCE)?;
+        given.only("annotated source", &[SOURCE])?;
         args.cover.check(given, &[&args.input], false)?;
         let view = super::cover_annotate::Annotate {
             what: &args.func,

@@ -62,17 +62,8 @@ pub struct CallArgs {
 }
 
 /// Ids of the options of [`CoverageArgs`].
-pub const COVERAGE: [&str; 9] = [
-    "build_dir",
-    "since_boot",
-    "by_flow",
-    "merge",
-    "source_prefix",
-    "source_dir",
-    "vmlinux",
-    "module_file",
-    "debug_dir",
-];
+pub const COVERAGE: &str = "build_dir since_boot by_flow merge source_prefix source_dir vmlinux \
+    module_file debug_dir";
 
 impl CoverageArgs {
     /// Refuses options that coverage of these inputs would ignore, and folders that are not there. `both` says that the

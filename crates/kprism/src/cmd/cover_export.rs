@@ -18,26 +18,9 @@ use kprism_session::cover::Part;
 use kprism_session::profile_use;
 
 /// Options of every export of coverage.
-const COVER: [&str; 16] = [
-    "subject",
-    "input",
-    "output",
-    "build_dir",
-    "since_boot",
-    "by_flow",
-    "merge",
-    "vmlinux",
-    "module_file",
-    "debug_dir",
-    "source_dir",
-    "source_prefix",
-    "pids",
-    "comms",
-    "syscall",
-    "call",
-];
-const SAMPLES: [&str; 9] =
-    ["input", "output", "pids", "comms", "syscall", "call", "vmlinux", "module_file", "debug_dir"];
+const COVER: &str = "subject input output build_dir since_boot by_flow merge vmlinux module_file \
+    debug_dir source_dir source_prefix pids comms syscall call";
+const SAMPLES: &str = "input output pids comms syscall call vmlinux module_file debug_dir";
 
 /// The suffix of the file's name, in small letters; empty if there is no point in it.
 fn suffix(output: &Path) -> String {
@@ -64,7 +47,7 @@ pub fn check_format(input: &Path, output: &Path) -> Result<()> {
 
 /// Refuses options that an export of coverage would ignore.
 pub fn honoured(request: &Request<'_>) -> Result<()> {
-    request.given.only("an export of coverage", &COVER)?;
+    request.given.only("an export of coverage", &[COVER])?;
     request.args.cover.check(request.given, &[&request.args.input], false)
 }
 
@@ -111,7 +94,7 @@ pub fn csv(request: &Request<'_>, out: &mut dyn Write) -> Result<Outcome> {
 /// `FILE.afdo`, `FILE.prof`: samples for compilers.
 pub fn samples(request: &Request<'_>, _: &mut dyn Write) -> Result<Outcome> {
     let Request { args, given, progress } = request;
-    given.only("samples for a compiler", &SAMPLES)?;
+    given.only("samples for a compiler", &[SAMPLES])?;
     let debug = args.cover.options().debug;
     let (profile, problems) =
         kprism_session::flow_cover::sampled(&args.input, &debug, &part(request), progress)?;

@@ -138,12 +138,11 @@ fn open(path: &Path, progress: &Progress) -> Result<Opened> {
 }
 
 /// Options of coverage, those of [`COVERAGE`] too.
-const COVER: [&str; 9] = ["old", "new", "pids", "comms", "sort", "limit", "json", "under", "cover_lines"];
-const PATCH: [&str; 8] = ["old", "patch", "pids", "comms", "sort", "limit", "json", "under"];
+const COVER: &str = "old new pids comms sort limit json under cover_lines";
+const PATCH: &str = "old patch pids comms sort limit json under";
 /// Options of flows and durations, and those that a page honours.
-const FLOWS: [&str; 11] =
-    ["old", "new", "syscall", "function", "sums", "pids", "comms", "by", "sort", "limit", "json"];
-const PAGE: [&str; 8] = ["old", "new", "syscall", "function", "sums", "pids", "comms", "html"];
+const FLOWS: &str = "old new syscall function sums pids comms by sort limit json";
+const PAGE: &str = "old new syscall function sums pids comms html";
 
 /// Refuses what is no file or folder, and counters beside something else.
 fn comparable(args: &Args, new: &Path) -> Result<()> {
@@ -188,7 +187,7 @@ pub fn run(
     let asked = (&args.cover.options(), &who);
     let new = match (&args.new, &args.patch) {
         (_, Some(patch)) => {
-            given.only("`diff --patch`", &[PATCH.as_slice(), &COVERAGE].concat())?;
+            given.only("`diff --patch`", &[PATCH, COVERAGE])?;
             args.cover.check(given, &[&args.old], false)?;
             return cover::of_patch(&args.old, patch, asked, &view, progress, out);
         }
@@ -199,17 +198,17 @@ pub fn run(
     let holds_counters =
         |path: &Path| kprism_session::cover::is_cover(path) || kprism_session::cover::is_alone(path);
     if args.cover_lines || holds_counters(&args.old) && holds_counters(new) {
-        given.only("`diff` of coverage", &[COVER.as_slice(), &COVERAGE].concat())?;
+        given.only("`diff` of coverage", &[COVER, COVERAGE])?;
         args.cover.check(given, &[&args.old, new], false)?;
         return cover::of_two(&args.old, new, asked, &view, progress, out);
     }
     if kprism_session::boot::is_boot(&args.old) && kprism_session::boot::is_boot(new) {
-        given.only("`diff` of boots", &["old", "new", "html", "json", "limit"])?;
+        given.only("`diff` of boots", &["old new html json limit"])?;
         return diff_boots(args, new, style, progress, out);
     }
     match args.html {
-        Some(_) => given.only("`diff --html`", &PAGE)?,
-        None => given.only("`diff` of flows or durations", &FLOWS)?,
+        Some(_) => given.only("`diff --html`", &[PAGE])?,
+        None => given.only("`diff` of flows or durations", &[FLOWS])?,
     }
     let new_path = new;
     let (old, new) = (open(&args.old, progress)?, open(new_path, progress)?);

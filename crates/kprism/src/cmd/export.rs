@@ -313,13 +313,13 @@ struct Opened {
 /// Opens the run for a format that honours these options, too, and writes it.
 fn of_profile(
     request: &Request<'_>,
-    (view, more): (&str, &[&str]),
+    (view, more): (&str, &str),
     out: &mut dyn Write,
     write: impl FnOnce(&Opened, &mut dyn Write) -> Result<()>,
 ) -> Result<Outcome> {
-    const ONE: [&str; 4] = ["input", "output", "syscall", "call"];
+    const ONE: &str = "input output syscall call";
     let Request { args, given, progress } = request;
-    given.only(view, &[ONE.as_slice(), more].concat())?;
+    given.only(view, &[ONE, more])?;
     let (run, profile, manifest) = flow::open(&args.input, progress)?;
     let of_durations = run.holds(Instrument::Durations);
     if of_durations && profile.funcs.is_empty() {
@@ -328,7 +328,7 @@ fn of_profile(
             run.dir().display()
         );
     }
-    let is_table = more.contains(&"subject");
+    let is_table = more.starts_with("subject");
     let has_it_too = matches!(args.subject, Subject::Functions | Subject::Func | Subject::Tree);
     if of_durations && is_table && !has_it_too {
         return Err(held::lacks(&run, Instrument::Flow));
@@ -343,19 +343,19 @@ fn of_profile(
 }
 
 fn timeline(request: &Request<'_>, out: &mut dyn Write) -> Result<Outcome> {
-    of_profile(request, ("a timeline of all tasks", &[]), out, |of, mut out| {
+    of_profile(request, ("a timeline of all tasks", ""), out, |of, mut out| {
         Ok(perfetto::write(&of.profile, &switches(&of.run)?, &mut out)?)
     })
 }
 
 fn stacks(request: &Request<'_>, out: &mut dyn Write) -> Result<Outcome> {
-    of_profile(request, ("folded stacks", &["pids", "comms", "by"]), out, |of, mut out| {
+    of_profile(request, ("folded stacks", "pids comms by"), out, |of, mut out| {
         Ok(folded::write(&of.profile, &request.args.select.filter(), of.weight, &mut out)?)
     })
 }
 
 fn profile(request: &Request<'_>, out: &mut dyn Write) -> Result<Outcome> {
-    of_profile(request, ("a profile for pprof", &["pids", "comms"]), out, |of, mut out| {
+    of_profile(request, ("a profile for pprof", "pids comms"), out, |of, mut out| {
         // One call of a run of durations is not taken out of it: its times are those of the profile.
         let times = of.of_durations.then(|| load_times(&of.run, &of.profile)).transpose()?;
         let (filter, command) = (request.args.select.filter(), of.manifest.command.join(" "));
@@ -364,16 +364,16 @@ fn profile(request: &Request<'_>, out: &mut dyn Write) -> Result<Outcome> {
 }
 
 fn page(request: &Request<'_>, out: &mut dyn Write) -> Result<Outcome> {
-    of_profile(request, ("a page of all views and tasks", &[]), out, |of, out| {
+    of_profile(request, ("a page of all views and tasks", ""), out, |of, out| {
         Ok(out.write_all(super::report::html(&of.run, &of.manifest, &of.profile)?.as_bytes())?)
     })
 }
 
 fn table_csv(request: &Request<'_>, out: &mut dyn Write) -> Result<Outcome> {
     let args = request.args;
-    let honoured: &[&str] = match args.subject {
-        Subject::Errors | Subject::Delta => &["subject"],
-        _ => &["subject", "pids", "comms"],
+    let honoured = match args.subject {
+        Subject::Errors | Subject::Delta => "subject",
+        _ => "subject pids comms",
     };
     of_profile(request, ("this table", honoured), out, |of, out| {
         let filter = args.select.filter();
@@ -388,10 +388,10 @@ fn table_csv(request: &Request<'_>, out: &mut dyn Write) -> Result<Outcome> {
 
 fn table_json(request: &Request<'_>, out: &mut dyn Write) -> Result<Outcome> {
     let args = request.args;
-    let (view, honoured): (_, &[&str]) = match args.subject {
-        Subject::Errors | Subject::Delta => ("this table", &["subject"]),
-        Subject::Tree => ("the tree", &["subject", "pids", "comms", "by"]),
-        _ => ("this table", &["subject", "pids", "comms"]),
+    let (view, honoured) = match args.subject {
+        Subject::Errors | Subject::Delta => ("this table", "subject"),
+        Subject::Tree => ("the tree", "subject pids comms by"),
+        _ => ("this table", "subject pids comms"),
     };
     of_profile(request, (view, honoured), out, |of, out| {
         let filter = args.select.filter();

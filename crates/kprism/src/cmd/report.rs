@@ -192,9 +192,9 @@ pub fn run(
     }
     if args.subject == Some(Subject::Cover) {
         match (&args.html, args.cover.compare) {
-            (Some(_), _) => given.only("`report cover --html`", &[COVER.as_slice(), &["html"]].concat())?,
-            (None, true) => given.only("`report cover --compare`", &COMPARE)?,
-            (None, false) => given.only("`report cover`", &[COVER.as_slice(), &COVER_TABLE].concat())?,
+            (Some(_), _) => given.only("`report cover --html`", &[COVER, "html"])?,
+            (None, true) => given.only("`report cover --compare`", &[COMPARE])?,
+            (None, false) => given.only("`report cover`", &[COVER, COVER_TABLE])?,
         }
         args.cover.from.check(given, &[&args.input], args.cover.compare)?;
         let (path, sort) = (args.name.as_deref(), args.sort.as_deref());
@@ -234,8 +234,8 @@ pub fn run(
         || (args.html.is_none() && (args.subject.is_none() || args.func.is_given()) && holds_durations()?)
     {
         match args.func.tree {
-            true => given.only("`report func --tree`", &FUNC_TREE)?,
-            false => given.only("`report func`", &FUNC)?,
+            true => given.only("`report func --tree`", &[FUNC_TREE])?,
+            false => given.only("`report func`", &[FUNC])?,
         }
         let tree = Options { weight: Weight::Time, min_percent: args.min_percent, max_depth: args.depth };
         let (filter, sort, rows) = (args.select.filter(), args.sort.as_deref(), args.limit());
@@ -253,7 +253,7 @@ pub fn run(
         return probe::report(&Run::open(&args.input)?, &view, out);
     }
     if args.subject == Some(Subject::Tlb) {
-        given.only("`report tlb`", &TLB)?;
+        given.only("`report tlb`", &[TLB])?;
         let view = tlb::View {
             name: args.name.as_deref(),
             rows: args.limit,
@@ -332,90 +332,39 @@ fn needs_a_flow(input: &Path) -> Result<()> {
 }
 
 /// What `report func` honours, and with `--tree`.
-const FUNC: [&str; 13] = [
-    "subject",
-    "input",
-    "sort",
-    "limit",
-    "json",
-    "csv",
-    "pids",
-    "comms",
-    "ftd",
-    "callees",
-    "callers",
-    "by_task",
-    "remeasured",
-];
-const FUNC_TREE: [&str; 9] =
-    ["subject", "input", "limit", "json", "pids", "comms", "tree", "min_percent", "depth"];
-const COVER: [&str; 16] = [
-    "subject",
-    "name",
-    "input",
-    "pids",
-    "comms",
-    "syscall",
-    "call",
-    "source_dir",
-    "source_prefix",
-    "build_dir",
-    "since_boot",
-    "by_flow",
-    "merge",
-    "vmlinux",
-    "module_file",
-    "debug_dir",
-];
-const COVER_TABLE: [&str; 4] = ["sort", "limit", "json", "each"];
+const FUNC: &str = "subject input sort limit json csv pids comms ftd callees callers by_task remeasured";
+const FUNC_TREE: &str = "subject input limit json pids comms tree min_percent depth";
+const COVER: &str = "subject name input pids comms syscall call source_dir source_prefix build_dir \
+    since_boot by_flow merge vmlinux module_file debug_dir";
+const COVER_TABLE: &str = "sort limit json each";
 /// The comparison is of everything in the window.
-const COMPARE: [&str; 13] = [
-    "subject",
-    "name",
-    "input",
-    "sort",
-    "limit",
-    "json",
-    "compare",
-    "source_dir",
-    "source_prefix",
-    "build_dir",
-    "vmlinux",
-    "module_file",
-    "debug_dir",
-];
-const TLB: [&str; 10] =
-    ["subject", "name", "input", "limit", "sort", "pids", "comms", "counters", "json", "csv"];
+const COMPARE: &str = "subject name input sort limit json compare source_dir source_prefix build_dir \
+    vmlinux module_file debug_dir";
+const TLB: &str = "subject name input limit sort pids comms counters json csv";
 
 /// Refuses options that the views of a flow would ignore.
 fn honoured(args: &Args, given: &Given) -> Result<()> {
-    const ONE: [&str; 4] = ["subject", "input", "syscall", "call"];
-    let view = |subject: &str, more: &[&str]| given.only(subject, &[ONE.as_slice(), more].concat());
+    const ONE: &str = "subject input syscall call";
+    let view = |subject: &str, more: &str| given.only(subject, &[ONE, more]);
     if args.html.is_some() {
         return match args.subject {
-            None => view("--html", &["html"]),
+            None => view("--html", "html"),
             Some(_) => bail!(
                 "--html writes all views: leave the subject away, or use it with `cover`, `delta`, `boot`"
             ),
         };
     }
     match args.subject {
-        None => view("the overview", &["limit", "pids", "comms", "json"]),
-        Some(Subject::Syscalls) => {
-            view("`report syscalls`", &["sort", "limit", "pids", "comms", "json", "parts"])
-        }
+        None => view("the overview", "limit pids comms json"),
+        Some(Subject::Syscalls) => view("`report syscalls`", "sort limit pids comms json parts"),
         // Errors are a stream's, not a task's.
-        Some(Subject::Errors) => {
-            given.only("`report errors`", &["subject", "input", "sort", "limit", "json"])
-        }
+        Some(Subject::Errors) => given.only("`report errors`", &["subject input sort limit json"]),
         Some(Subject::Tree) if args.json => {
-            view("`report tree --json`", &["pids", "comms", "json", "by", "min_percent", "depth"])
+            view("`report tree --json`", "pids comms json by min_percent depth")
         }
-        Some(Subject::Tree) => {
-            view("`report tree`", &["limit", "pids", "comms", "by", "min_percent", "depth"])
-        }
-        Some(Subject::Functions) => view("`report functions`", &["sort", "limit", "pids", "comms", "json"]),
-        Some(Subject::Tasks) => view("`report tasks`", &["sort", "limit", "pids", "comms", "json"]),
+        Some(Subject::Tree) => view("`report tree`", "limit pids comms by min_percent depth"),
+        Some(Subject::Functions) => view("`report functions`", "sort limit pids comms json"),
+        Some(Subject::Tasks) => view("`report tasks`", "sort limit pids comms json"),
         // Shown by commands of their own.
         Some(
             Subject::Boot | Subject::Cover | Subject::Delta | Subject::Func | Subject::Probe | Subject::Tlb,

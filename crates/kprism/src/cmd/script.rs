@@ -241,13 +241,13 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
 
 /// Refuses options that the lines asked for would ignore.
 fn honoured(subject: Subject, durations: bool, given: &Given) -> Result<()> {
-    const ALL: [&str; 9] = ["subject", "input", "cpus", "pids", "comms", "from", "to", "limit", "json"];
-    let (view, more): (&str, &[&str]) = match subject {
-        Subject::Insns => ("instructions", &["funcs", "own", "kernel", "user", "fields", "syntax"]),
-        Subject::Branches => ("branches", &["funcs", "own", "kernel", "user", "fields"]),
-        Subject::Calls if durations => ("calls of durations", &["funcs", "own", "depth", "fields"]),
-        Subject::Calls => ("calls", &["funcs", "own", "kernel", "user", "depth", "fields"]),
-        Subject::Syscalls => ("system calls", &["funcs", "fields"]),
+    const ALL: &str = "subject input cpus pids comms from to limit json";
+    let (view, more) = match subject {
+        Subject::Insns => ("instructions", "funcs own kernel user fields syntax"),
+        Subject::Branches => ("branches", "funcs own kernel user fields"),
+        Subject::Calls if durations => ("calls of durations", "funcs own depth fields"),
+        Subject::Calls => ("calls", "funcs own kernel user depth fields"),
+        Subject::Syscalls => ("system calls", "funcs fields"),
         // A record of a probe has no name of a task unless $comm was collected.
         Subject::Probe => {
             return given.only(
@@ -256,7 +256,7 @@ fn honoured(subject: Subject, durations: bool, given: &Given) -> Result<()> {
             );
         }
     };
-    given.only(view, &[ALL.as_slice(), more].concat())
+    given.only(view, &[ALL, more])
 }
 
 /// The calls of a run of durations.
