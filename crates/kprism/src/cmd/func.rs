@@ -4,8 +4,8 @@
 use std::io::Write;
 
 use anyhow::{Context, Result, bail};
-use kprism_durations::cost::Cost;
 use kprism_profile::Filter;
+use kprism_profile::TracingCost;
 use kprism_profile::{Profile, Times};
 use kprism_report::calltree::{self, Options, Weight};
 use kprism_report::durations as view;
@@ -98,7 +98,7 @@ pub fn run(
     }
     let manifest = run.manifest()?;
     let header = Header::new(&manifest, &profile);
-    let cost = Cost::of_run(&manifest.other);
+    let cost = manifest.durations.tracing_cost;
     if !view.filter.tasks(&profile).contains(&true) {
         progress.say("no task matches");
         return Ok(Outcome::NothingMatched);
@@ -135,7 +135,7 @@ pub fn whole(
     filter: &Filter,
 ) -> Result<(Table, serde_json::Value)> {
     let times = kprism_store::load_times(run, profile)?;
-    let cost = Cost::of_run(&manifest.other);
+    let cost = manifest.durations.tracing_cost;
     let mut header = view::header_json(&Header::new(manifest, profile), &times.counts);
     header["tracing_cost"] = json!(cost);
     Ok((view::functions(profile, &times, filter, cost.as_ref()), header))
@@ -170,7 +170,13 @@ fn events(run: &Run, view: &View<'_>, progress: &Progress, out: &mut dyn Write) 
     Ok(Some(Outcome::Done))
 }
 
-fn table(args: &FuncArgs, profile: &Profile, times: &Times, filter: &Filter, cost: Option<&Cost>) -> Table {
+fn table(
+    args: &FuncArgs,
+    profile: &Profile,
+    times: &Times,
+    filter: &Filter,
+    cost: Option<&TracingCost>,
+) -> Table {
     match (&args.callees, &args.callers) {
         (Some(name), _) => view::callees(profile, times, filter, name),
         (_, Some(name)) => view::callers(profile, times, filter, name),
@@ -184,7 +190,7 @@ fn show(
     args: &FuncArgs,
     profile: &Profile,
     times: &Times,
-    (header, cost): (&Header, Option<&Cost>),
+    (header, cost): (&Header, Option<&TracingCost>),
     view: &View<'_>,
     out: &mut dyn Write,
 ) -> Result<Outcome> {

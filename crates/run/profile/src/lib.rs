@@ -19,4 +19,4 @@ pub mod units;
 
 pub use filter::Filter;
 pub use model::*;
-pub use times::{Counts, FuncTimes, NodeTimes, Times};
+pub use times::{Counts, FuncTimes, NodeTimes, Times, TracingCost};

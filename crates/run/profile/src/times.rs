@@ -63,3 +63,17 @@ pub struct Counts {
     /// Calls whose callers did not appear in time. They are treated as outermost calls.
     pub uprooted: u64,
 }
+
+/// The measured cost of tracing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TracingCost {
+    /// Cost of each traced call, ns.
+    pub call_ns: u64,
+    /// Its part between the two recorded times, ns.
+    pub inside_ns: Option<u64>,
+    /// Factor by which a path through many functions becomes slower.
+    pub slowdown: Option<f64>,
+    /// True if the kernel dropped short calls.
+    pub dropped: bool,
+}

@@ -21,6 +21,7 @@ mod account;
 mod column;
 mod delta_tables;
 mod duration_tables;
+mod facts;
 mod instrument;
 mod manifest;
 mod mapped;
@@ -31,6 +32,7 @@ mod tlb_table;
 
 pub use account::{Account, Entry, Fate, PLACES};
 pub use duration_tables::{has_times, load_times, save_times};
+pub use facts::{CallLosses, DurationFacts, ProbeFacts};
 pub use instrument::Instrument;
 pub use manifest::{Clock, Kernel, Manifest, RunKind};
 pub use mapped::Mapped;

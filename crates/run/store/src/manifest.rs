@@ -3,7 +3,7 @@
 //! clock, and the losses. The output is `manifest.json`. These facts are in one small file so that a run can be
 //! described without reading its streams.
 
-use crate::{Account, Instrument};
+use crate::{Account, DurationFacts, Instrument, ProbeFacts};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -113,6 +113,12 @@ pub struct Manifest {
     /// Everything needed to repeat the run, such as command-line options and versions of tools.
     #[serde(default)]
     pub options: BTreeMap<String, serde_json::Value>,
+    /// Facts of a recording of durations.
+    #[serde(flatten)]
+    pub durations: DurationFacts,
+    /// Facts of a recording of probes.
+    #[serde(flatten)]
+    pub probe: ProbeFacts,
     /// Account of each instrument.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub accounts: BTreeMap<Instrument, Account>,
@@ -162,6 +168,8 @@ impl Manifest {
             lost_bytes: 0,
             stopped: None,
             options: BTreeMap::new(),
+            durations: DurationFacts::default(),
+            probe: ProbeFacts::default(),
             accounts: BTreeMap::new(),
             other: BTreeMap::new(),
         }
@@ -184,5 +192,29 @@ mod tests {
         assert_eq!(manifest.fault().as_deref(), Some("tlb: lost records not known"));
         manifest.stopped = Some("the disk is full".into());
         assert_eq!(manifest.fault().as_deref(), Some("recording ended early: the disk is full"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Facts stand beside the other fields, and fields of later versions stay.
+    #[test]
+    fn facts_and_unknown_fields_come_back() {
+        let text = r#"{"version": 1, "kind": "host", "vcpus": 2, "events": 7, "lost_events": 0,
+            "tracing_cost": {"call_ns": 500, "dropped": true}, "not_attached": ["a: b"], "of_later": [1]}"#;
+        let manifest: Manifest = serde_json::from_str(text).expect("a manifest");
+        assert_eq!((manifest.durations.events, manifest.durations.lost_events), (Some(7), Some(0)));
+        assert_eq!(
+            manifest.durations.tracing_cost.map(|cost| (cost.call_ns, cost.dropped)),
+            Some((500, true))
+        );
+        assert_eq!((manifest.durations.losses, manifest.probe.records), (None, None));
+        assert_eq!(manifest.probe.not_attached, ["a: b"]);
+        assert_eq!(manifest.other.keys().collect::<Vec<_>>(), ["of_later"]);
+        let again = serde_json::to_value(&manifest).expect("JSON");
+        assert_eq!((&again["events"], &again["of_later"][0]), (&7.into(), &1.into()));
+        assert_eq!(again.get("records"), None);
     }
 }

@@ -80,8 +80,8 @@ fn finish(run: Run, mut manifest: Manifest, collected: &Collected) -> Result<Rec
     manifest.instruments = vec![Instrument::Boot, Instrument::Durations];
     manifest.options.insert("record".into(), "boot".into());
     manifest.options.insert("kernel_command_line".into(), collected.command_line.clone().into());
-    manifest.other.insert("events".into(), collected.events().into());
-    manifest.other.insert("lost_events".into(), collected.lost().into());
+    manifest.durations.events = Some(collected.events());
+    manifest.durations.lost_events = Some(collected.lost());
     run.write_manifest(&manifest)?;
     let boot = kprism_session::boot::load(run.dir())?;
     kprism_session::boot::enter(&boot, collected, &mut manifest);

@@ -266,7 +266,8 @@ pub fn record(
 
 /// A recorder in the guest leaves a manifest of its own in what was collected: its counts and accounts are the run's.
 fn adopt(manifest: &mut Manifest, collected: Manifest) {
-    manifest.other.extend(collected.other);
+    manifest.durations = collected.durations;
+    manifest.probe = collected.probe;
     manifest.accounts.extend(collected.accounts);
     manifest.instruments.extend(collected.instruments);
     for (name, value) in collected.options {

@@ -157,19 +157,16 @@ pub fn record(program: Compiled, settings: &Settings, progress: &Progress) -> Re
     };
     let sum = |f: fn(&Counts) -> u64| description.counts.iter().map(f).sum::<u64>();
     manifest.instruments = vec![Instrument::Probe];
-    manifest.other.insert("records".into(), watched.records.into());
-    manifest.other.insert("lost_records".into(), sum(|c| c.lost).into());
-    let counts = serde_json::to_value(&description.counts).context("counts")?;
-    manifest.other.insert("probes".into(), counts);
+    manifest.probe.records = Some(watched.records);
+    manifest.probe.lost_records = Some(sum(|c| c.lost));
     let not_last = settings.last.is_some().then(|| sum(|c| c.lost)).filter(|lost| *lost > 0);
     let not_last = not_last.map(|lost| {
         format!(
             "note: {lost} records found no room, so those kept need not be the last: a larger --buffer-size, or fewer hits"
         )
     });
-    let notes: Vec<&String> = session.said().iter().chain(&not_last).collect();
-    manifest.other.insert("notes".into(), serde_json::to_value(notes).context("notes")?);
-    manifest.other.insert("not_attached".into(), session.failed().into());
+    manifest.probe.notes = session.said().iter().chain(&not_last).cloned().collect();
+    manifest.probe.not_attached = session.failed().to_vec();
     let account = Loaded::open(&run)?.account(&manifest);
     manifest.accounts.insert(Instrument::Probe, account);
     run.write_manifest(&manifest)?;

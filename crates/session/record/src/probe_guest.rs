@@ -43,14 +43,12 @@ pub fn record(
     let mut manifest = run.manifest()?;
     manifest.options.insert("record".into(), "probe".into());
     run.write_manifest(&manifest)?;
-    let strings = |key: &str| {
-        let all = manifest.other.get(key).and_then(|all| all.as_array()).into_iter().flatten();
-        all.filter_map(|text| text.as_str().map(str::to_owned)).collect::<Vec<_>>()
-    };
-    for note in strings("notes") {
+    for note in &manifest.probe.notes {
         progress.say(&format!("note: {}", note.trim_start_matches("note: ")));
     }
-    strings("not_attached").iter().for_each(|why| progress.say(&format!("not attached: {why}")));
+    for why in &manifest.probe.not_attached {
+        progress.say(&format!("not attached: {why}"));
+    }
     Ok((run, ran))
 }
 

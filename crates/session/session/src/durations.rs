@@ -540,7 +540,7 @@ fn from_bpf(run: &Run, kallsyms: &[u8], facts: &mut Facts, consumer: &Consumer<'
         facts.fault_places = bad.iter().map(ToString::to_string).collect();
         facts.notes.extend(bad.iter().map(ToString::to_string));
         facts.events = measured.times.counts.calls;
-        let last_ns = manifest.other.get("recorded_ns").and_then(serde_json::Value::as_u64).unwrap_or(0);
+        let last_ns = manifest.durations.recorded_ns.unwrap_or(0);
         let cpu = CpuTotals { last_ns, ..CpuTotals::default() };
         measured.profile.totals.per_cpu = vec![cpu; manifest.vcpus.min(1 << 16) as usize];
         measured
@@ -572,12 +572,11 @@ fn from_bpf(run: &Run, kallsyms: &[u8], facts: &mut Facts, consumer: &Consumer<'
         }
         finish(collector, &symbols)
     };
-    let losses = manifest.other.get("losses");
-    let lost = |kind: &str| losses.and_then(|l| l[kind].as_u64()).unwrap_or(0);
+    let losses = manifest.durations.losses.unwrap_or_default();
     let counts = &mut measured.times.counts;
-    counts.lost = ["lost", "overflowed", "missed"].map(lost).iter().fold(0, |a, b| a.saturating_add(*b));
-    counts.unfinished = lost("unfinished").saturating_add(lost("abandoned"));
-    counts.orphans = lost("orphans");
+    counts.lost = losses.lost.saturating_add(losses.overflowed).saturating_add(losses.missed);
+    counts.unfinished = losses.unfinished.saturating_add(losses.abandoned);
+    counts.orphans = losses.orphans;
     Ok(measured)
 }
 

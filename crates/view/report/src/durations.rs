@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Function durations: tables of functions, by task, of callers and callees, and the columns of ftd.
 
-use kprism_durations::cost::{Cost, INFLATED};
+use kprism_durations::cost::INFLATED;
 use kprism_durations::rows;
+use kprism_profile::TracingCost;
 use kprism_profile::units;
 use kprism_profile::{Counts, Filter, Profile, Times};
 use serde_json::{Value, json};
@@ -19,7 +20,7 @@ pub use tables::{by_task, callees, callers, functions, named, passes, select};
 
 /// The cost of tracing, as a sentence.
 #[must_use]
-pub fn cost_line(cost: &Cost) -> String {
+pub fn cost_line(cost: &TracingCost) -> String {
     let call = units::duration(cost.call_ns);
     match cost.slowdown.filter(|_| cost.dropped) {
         Some(factor) => format!(
@@ -114,7 +115,7 @@ pub fn header_json(header: &Header, counts: &Counts) -> Value {
 
 /// A table with what is said of the run, as JSON.
 #[must_use]
-pub fn to_json(header: &Header, counts: &Counts, cost: Option<&Cost>, table: &Table) -> Value {
+pub fn to_json(header: &Header, counts: &Counts, cost: Option<&TracingCost>, table: &Table) -> Value {
     let mut run = header_json(header, counts);
     run["tracing_cost"] = json!(cost);
     json!({"run": run, "rows": table.to_json(), "hidden": table.hidden})
@@ -126,7 +127,7 @@ pub fn to_text(
     of: &Header,
     profile: &Profile,
     counts: &Counts,
-    cost: Option<&Cost>,
+    cost: Option<&TracingCost>,
     table: &Table,
     style: Style,
 ) -> String {

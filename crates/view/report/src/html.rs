@@ -17,7 +17,6 @@ mod prune;
 use crate::diff::{Diff, Scale};
 use crate::header::Header;
 use askama::Template;
-use kprism_durations::cost::Cost;
 use kprism_profile::{Profile, Times};
 use kprism_store::Manifest;
 use serde::Serialize;
@@ -99,7 +98,7 @@ pub fn render_durations(
     budget: &Budget,
 ) -> Result<String, HtmlError> {
     let header = Header::new(manifest, profile);
-    let cost = Cost::of_run(&manifest.other);
+    let cost = manifest.durations.tracing_cost;
     report(&header, embed::Data::new(&header, profile, Some((times, cost.as_ref())), budget))
 }
 

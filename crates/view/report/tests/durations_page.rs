@@ -5,10 +5,11 @@
 mod sample;
 mod webdriver;
 
-use kprism_durations::cost::Cost;
+use kprism_durations::cost;
 use kprism_durations::ftrace::Collector;
 use kprism_durations::{Measured, Names, rows};
 use kprism_ftrace::text::Text;
+use kprism_profile::TracingCost;
 use kprism_report::html::{self, Budget};
 use kprism_store::{Account, Fate, Instrument};
 use kprism_test::test;
@@ -56,16 +57,16 @@ fn the_data_are_those_of_the_tables() {
 fn the_page_says_what_tracing_cost() {
     let measured = measured();
     let (profile, times) = (&measured.profile, &measured.times);
-    let data = |cost: &Cost| -> Value {
+    let data = |cost: &TracingCost| -> Value {
         let mut manifest = sample::manifest();
-        manifest.other.insert("tracing_cost".into(), serde_json::to_value(cost).unwrap());
+        manifest.durations.tracing_cost = Some(*cost);
         let page = html::render_durations(&manifest, profile, times, &Budget::default()).unwrap();
         let (_, rest) = page.split_once("id=\"kprism-data\">").unwrap();
         serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
     };
     let rows = rows::functions(profile, times, &vec![true; profile.tasks.len()]);
-    let known = Cost { call_ns: 1400, inside_ns: Some(300), slowdown: Some(10.0), dropped: false };
-    let dropped = Cost { dropped: true, ..known };
+    let known = TracingCost { call_ns: 1400, inside_ns: Some(300), slowdown: Some(10.0), dropped: false };
+    let dropped = TracingCost { dropped: true, ..known };
     for cost in [known, dropped] {
         let own = &data(&cost)["durations"];
         assert_eq!(own["cost"], kprism_report::durations::cost_line(&cost));
@@ -75,9 +76,13 @@ fn the_page_says_what_tracing_cost() {
             let name = data(&cost)["funcs"]["name"][func].as_str().unwrap().to_owned();
             let named = |row: &&rows::Row| profile.funcs[row.func as usize].name == name;
             let row = rows.iter().find(named).unwrap();
-            assert_eq!(function["mark"], cost.mark(row).text(), "{name}");
+            assert_eq!(function["mark"], cost::mark(&cost, row).text(), "{name}");
             let rounded = |percent: Option<f64>| percent.map(|percent| (percent * 1e6).round());
-            assert_eq!(rounded(function["tracing"].as_f64()), rounded(cost.percent(row)), "{name}");
+            assert_eq!(
+                rounded(function["tracing"].as_f64()),
+                rounded(cost::known_percent(&cost, row)),
+                "{name}"
+            );
             marks += usize::from(function["mark"] != "");
         }
         assert!(marks > 0, "{cost:?}");

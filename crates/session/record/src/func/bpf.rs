@@ -19,7 +19,7 @@ use kprism_image::glob::glob;
 use kprism_lab::Report;
 use kprism_profile::units::{grouped, quoted};
 use kprism_session::{Progress, durations};
-use kprism_store::{Instrument, Manifest, Run};
+use kprism_store::{CallLosses, Instrument, Manifest, Run};
 use kprism_tracefs as tracefs;
 use serde_json::{Value, json};
 
@@ -110,12 +110,11 @@ pub(super) fn record(
     manifest.exit_code = ended.exit_code;
     manifest.stopped = ended.interrupted.then(|| "interrupted".to_owned());
     if !settings.aggregate {
-        manifest.other.insert("calls".into(), calls.into());
+        manifest.durations.calls = Some(calls);
     }
     manifest.instruments = vec![Instrument::Durations];
-    manifest.other.insert("recorded_ns".into(), ended.ns.into());
-    manifest.other.insert("lost_calls".into(), losses.lost.into());
-    manifest.other.insert("losses".into(), as_json(&losses));
+    manifest.durations.recorded_ns = Some(ended.ns);
+    manifest.durations.losses = Some(call_losses(&losses));
     run.write_manifest(&manifest)?;
     let measured = durations::measure(&run, progress)?;
     progress.clear();
@@ -141,7 +140,7 @@ fn left_out(manifest: &Manifest) -> Option<String> {
 
 /// Remarks on a recording that has ended, here or in a guest: functions left out, losses.
 pub(super) fn remarks(manifest: &Manifest) -> Vec<String> {
-    let losses = manifest.other.get("losses").map(losses_text).unwrap_or_default();
+    let losses = manifest.durations.losses.as_ref().map(losses_text).unwrap_or_default();
     left_out(manifest).into_iter().chain(losses).collect()
 }
 
@@ -339,30 +338,29 @@ fn write_functions(path: &Path, functions: &[Function], stats: &[FunctionStats])
     out.flush().with_context(|| path.display().to_string())
 }
 
-fn as_json(losses: &Losses) -> Value {
-    json!({
-        "overflowed": losses.overflowed,
-        "orphans": losses.orphans,
-        "abandoned": losses.abandoned,
-        "unfinished": losses.unfinished,
-        "lost": losses.lost,
-        "missed": losses.missed,
-    })
+fn call_losses(losses: &Losses) -> CallLosses {
+    CallLosses {
+        lost: losses.lost,
+        overflowed: losses.overflowed,
+        missed: losses.missed,
+        abandoned: losses.abandoned,
+        orphans: losses.orphans,
+        unfinished: losses.unfinished,
+    }
 }
 
 /// The calls that are missing from the numbers, a line for each reason.
-fn losses_text(losses: &Value) -> Vec<String> {
-    let of = |kind: &str| losses[kind].as_u64().unwrap_or(0);
+fn losses_text(losses: &CallLosses) -> Vec<String> {
     let lines = [
-        (of("lost"), "kept calls lost, the ring was full: a larger --buffer-size, or --longer-than"),
-        (of("overflowed"), "calls not measured: more than 64 open in a task, or 1023 tasks with open ones"),
+        (losses.lost, "kept calls lost, the ring was full: a larger --buffer-size, or --longer-than"),
+        (losses.overflowed, "calls not measured: more than 64 open in a task, or 1023 tasks with open ones"),
         (
-            of("missed"),
+            losses.missed,
             "entries or returns that the kernel could not show us (an interrupt in the same program)",
         ),
-        (of("abandoned"), "calls whose return was not seen"),
-        (of("orphans"), "returns without an entry: under way when recording began"),
-        (of("unfinished"), "calls that never returned: their task ended"),
+        (losses.abandoned, "calls whose return was not seen"),
+        (losses.orphans, "returns without an entry: under way when recording began"),
+        (losses.unfinished, "calls that never returned: their task ended"),
     ];
     lines.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", grouped(*n))).collect()
 }

@@ -41,7 +41,7 @@ pub(super) fn record(
     manifest.exit_code = said.exit_code;
     manifest.stopped = manifest.stopped.or(said.stopped);
     manifest.options.extend(said.options);
-    manifest.other.extend(said.other);
+    manifest.durations = said.durations;
     run.write_manifest(&manifest)?;
     let measured = durations::measure(&run, progress)?;
     progress.clear();

@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use kprism_durations::{Measured, rows};
 use kprism_lab::{Ended, Report, Share};
+use kprism_profile::TracingCost;
 use kprism_profile::units::{bytes, grouped};
 use kprism_session::{Progress, durations};
 use kprism_store::{Instrument, Manifest, Run};
@@ -144,13 +145,12 @@ fn finish(run: &Run, mut manifest: Manifest, recording: &Recording, progress: &P
     manifest.options.insert("record".into(), "func".into());
     manifest.options.insert("backend".into(), "ftrace".into());
     manifest.options.insert("settings".into(), serde_json::to_value(settings).context("settings")?);
-    manifest.other.insert("events".into(), recording.events().into());
-    manifest.other.insert("lost_events".into(), recording.lost().into());
+    manifest.durations.events = Some(recording.events());
+    manifest.durations.lost_events = Some(recording.lost());
     if let Some(cost) = &recording.cost {
         let dropped = settings.longer_than.is_some();
         let Cost { call_ns, inside_ns, slowdown } = *cost;
-        let cost = kprism_durations::cost::Cost { call_ns, inside_ns, slowdown, dropped };
-        manifest.other.insert("tracing_cost".into(), serde_json::to_value(cost).context("cost")?);
+        manifest.durations.tracing_cost = Some(TracingCost { call_ns, inside_ns, slowdown, dropped });
     }
     run.write_manifest(&manifest)?;
     let measured = durations::measure(run, progress)?;

@@ -4,7 +4,6 @@
 //! In: what was read ([`Facts`]), what became of it ([`Counts`]), what the recorder wrote into the manifest. Out: an
 //! [`Account`].
 
-use kprism_durations::cost::Cost;
 use kprism_profile::{Counts, Times};
 use kprism_store::{Account, Fate, Manifest};
 use serde_json::Value;
@@ -35,7 +34,7 @@ pub(super) fn account(manifest: &Manifest, times: &Times, facts: &Facts) -> Acco
         Some(what) => account.with(Fate::Lost, what, None),
         None => account,
     };
-    let cost = Cost::of_run(&manifest.other);
+    let cost = manifest.durations.tracing_cost;
     match cost {
         // Calls that the kernel dropped for being short cost time too, and nobody counted them.
         Some(cost) if cost.dropped => account.with(Fate::Guessed, "tracing's share of the times", None),
@@ -55,27 +54,26 @@ fn by_ftrace(account: Account, counts: &Counts, facts: &Facts) -> Account {
 
 /// What the programs counted. A recorder that was killed wrote nothing of it.
 fn by_bpf(account: Account, manifest: &Manifest) -> Account {
-    let losses = manifest.other.get("losses");
-    let of = |kind: &str| losses?[kind].as_u64();
-    let unended = of("unfinished").zip(of("abandoned")).map(|(a, b)| a.saturating_add(b));
+    let losses = manifest.durations.losses;
+    let unended = losses.map(|l| l.unfinished.saturating_add(l.abandoned));
     let left_out = manifest.options.get("left_out").and_then(Value::as_array);
     let left_out = left_out.map_or(&[][..], Vec::as_slice);
     let text = |one: &Value, key: &str| one[key].as_str().unwrap_or("?").to_owned();
     let places = left_out.iter().map(|one| format!("{} ({})", text(one, "name"), text(one, "why")));
     account
-        .with(Fate::Lost, "calls for which the ring had no room", of("lost"))
-        .with(Fate::Lost, "calls beyond what a task may have open", of("overflowed"))
-        .with(Fate::Lost, "entries or returns missed by the kernel", of("missed"))
+        .with(Fate::Lost, "calls for which the ring had no room", losses.map(|l| l.lost))
+        .with(Fate::Lost, "calls beyond what a task may have open", losses.map(|l| l.overflowed))
+        .with(Fate::Lost, "entries or returns missed by the kernel", losses.map(|l| l.missed))
         .with(Fate::Lost, "calls without an end", unended)
-        .with(Fate::Lost, "ends without a call", of("orphans"))
+        .with(Fate::Lost, "ends without a call", losses.map(|l| l.orphans))
         .at(Fate::Lost, "functions left out", left_out.len() as u64, places.collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kprism_profile::FuncTimes;
-    use kprism_store::RunKind;
+    use kprism_profile::{FuncTimes, TracingCost};
+    use kprism_store::{CallLosses, RunKind};
     use serde_json::json;
 
     fn manifest() -> Manifest {
@@ -114,20 +112,20 @@ mod tests {
     #[test]
     fn a_threshold_hides_the_share_of_tracing() {
         let mut manifest = manifest();
-        manifest.other.insert("tracing_cost".into(), json!({"call_ns": 500, "dropped": true}));
+        manifest.durations.tracing_cost =
+            Some(TracingCost { call_ns: 500, dropped: true, ..TracingCost::default() });
         let facts = Facts { overwritten: Some(0), ..Facts::default() };
         let told = account(&manifest, &Times::default(), &facts);
         assert!(told.to_text().contains("tracing's share of the times not known"), "{}", told.to_text());
-        manifest.other.insert("tracing_cost".into(), json!({"call_ns": 500, "dropped": false}));
+        manifest.durations.tracing_cost = Some(TracingCost { call_ns: 500, ..TracingCost::default() });
         assert!(account(&manifest, &Times::default(), &facts).is_whole());
     }
 
     #[test]
     fn functions_and_calls_that_bpf_left_out_are_lost() {
         let mut manifest = manifest();
-        let losses =
-            json!({"lost": 1, "overflowed": 2, "missed": 3, "orphans": 4, "unfinished": 5, "abandoned": 6});
-        manifest.other.insert("losses".into(), losses);
+        manifest.durations.losses =
+            Some(CallLosses { lost: 1, overflowed: 2, missed: 3, orphans: 4, unfinished: 5, abandoned: 6 });
         let left_out = json!([{"name": "do_exit", "why": "it never returns"}]);
         manifest.options.insert("left_out".into(), left_out);
         let times =
@@ -147,7 +145,7 @@ mod tests {
              0 calls shorter than what is in them,\n\
              \u{20}                 7 calls in which events were lost, 0 facts about the trace\n"
         );
-        manifest.other.remove("losses");
+        manifest.durations.losses = None;
         let text = account(&manifest, &times, &facts).to_text();
         assert!(text.contains("calls for which the ring had no room not known"), "{text}");
     }

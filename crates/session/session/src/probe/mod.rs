@@ -59,8 +59,7 @@ impl Loaded {
 
     /// The account: hits seen, records kept and lost, values that could not be read.
     pub fn account(&self, manifest: &Manifest) -> Account {
-        let failed = manifest.other.get("not_attached").and_then(Value::as_array).into_iter().flatten();
-        let failed = failed.filter_map(|why| why.as_str().map(str::to_owned)).collect();
+        let failed = manifest.probe.not_attached.clone();
         let last = manifest.options.get("last").and_then(Value::as_u64);
         probe_account::account(&self.description, &self.bytes, failed, last)
     }

@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use kprism_durations::cost::Cost;
+use kprism_durations::cost;
 use kprism_durations::rows::{self, Row};
+use kprism_profile::TracingCost;
 use kprism_profile::{Filter, Func, FuncTimes, Profile, Task, Times};
 
 use crate::table::{Cell, Table};
@@ -27,7 +28,7 @@ struct Line<'a> {
     task: Option<&'a Task>,
     /// Histograms, which cover all tasks together; `None` if tasks were chosen.
     times: Option<&'a FuncTimes>,
-    cost: Option<&'a Cost>,
+    cost: Option<&'a TracingCost>,
 }
 
 impl<'a> Line<'a> {
@@ -39,7 +40,7 @@ impl<'a> Line<'a> {
         self.times.map_or(Cell::Nothing, cell)
     }
 
-    fn of_cost(&self, cell: impl Fn(&Cost) -> Option<Cell>) -> Cell {
+    fn of_cost(&self, cell: impl Fn(&TracingCost) -> Option<Cell>) -> Cell {
         self.cost.and_then(cell).unwrap_or(Cell::Nothing)
     }
 }
@@ -57,9 +58,9 @@ fn of_functions<'a>() -> Vec<Column<Line<'a>>> {
         "count", "count", |l| Cell::Int(l.row.calls);
         "total_ns", "total", |l| Cell::Ns(l.row.total_ns);
         "average_ns", "average", |l| Cell::Ns(average(l.row));
-        "tracing", "tracing", |l| l.of_cost(|cost| cost.percent(l.row).map(Cell::Percent));
-        "tracing_ns", "tracing", |l| l.of_cost(|cost| cost.of(l.row).map(Cell::Ns));
-        "tracing_as_path_ns", "as a path", |l| l.of_cost(|cost| Some(Cell::Ns(cost.as_path(l.row))));
+        "tracing", "tracing", |l| l.of_cost(|c| cost::known_percent(c, l.row).map(Cell::Percent));
+        "tracing_ns", "tracing", |l| l.of_cost(|c| cost::known(c, l.row).map(Cell::Ns));
+        "tracing_as_path_ns", "as a path", |l| l.of_cost(|c| Some(Cell::Ns(cost::as_path(c, l.row))));
         "self_ns", "self", |l| Cell::Ns(l.row.self_ns);
         "local_ns", "local", |l| Cell::Ns(l.row.local_ns);
         "off_cpu_ns", "off CPU", |l| Cell::Ns(l.row.off_ns);
@@ -72,7 +73,7 @@ fn of_functions<'a>() -> Vec<Column<Line<'a>>> {
         "sum_ns", "sum", |l| Cell::Ns(l.row.sum_ns);
         "unfinished", "unfinished", |l| l.of_times(|of| Cell::Int(of.unfinished));
         "gapped", "gapped", |l| l.of_times(|of| Cell::Int(of.gapped));
-        "inflated", "", |l| Cell::Text(l.cost.map_or("", |cost| cost.mark(l.row).text()).into());
+        "inflated", "", |l| Cell::Text(l.cost.map_or("", |c| cost::mark(c, l.row).text()).into());
         "function", "function", |l| Cell::Text(l.func.map_or("(no traced function)".into(), |f| f.name.clone()));
         "module", "module", |l| Cell::Text(l.func.map_or_else(String::new, |f| f.module.clone()));
     }
@@ -112,7 +113,7 @@ const PLAIN: &[&str] =
 
 /// Leaves the columns of [`functions`] that fit a terminal, and `also`. Columns of the tracer's share are left if it is
 /// known.
-pub fn select(table: &mut Table, cost: Option<&Cost>, also: Option<&str>) {
+pub fn select(table: &mut Table, cost: Option<&TracingCost>, also: Option<&str>) {
     let mut keys: Vec<&str> = SHOWN.to_vec();
     keys.retain(|key| cost.is_some() || !["tracing", "inflated"].contains(key));
     keys.retain(|key| *key != "tracing" || cost.is_some_and(|cost| !cost.dropped));
@@ -147,7 +148,7 @@ fn plain<'a>() -> Vec<Column<Line<'a>>> {
 /// A table of functions over the selected tasks, longest total first. `cost` is the cost of tracing, if known.
 /// Functions of which no call ended are left out.
 #[must_use]
-pub fn functions(profile: &Profile, times: &Times, filter: &Filter, cost: Option<&Cost>) -> Table {
+pub fn functions(profile: &Profile, times: &Times, filter: &Filter, cost: Option<&TracingCost>) -> Table {
     let mut rows = rows::functions(profile, times, &filter.tasks(profile));
     rows.retain(|row| row.calls > 0);
     let nothing = FuncTimes::default();

@@ -3,8 +3,9 @@
 
 use std::cmp::Reverse;
 
-use kprism_durations::cost::Cost;
+use kprism_durations::cost;
 use kprism_durations::rows;
+use kprism_profile::TracingCost;
 use kprism_profile::{FrameKind, Profile, Slice, Times};
 use serde::Serialize;
 
@@ -62,7 +63,12 @@ struct Slices {
     interrupt: Vec<u8>,
 }
 
-pub(super) fn embed(profile: &Profile, times: &Times, cost: Option<&Cost>, names: &mut Names) -> Durations {
+pub(super) fn embed(
+    profile: &Profile,
+    times: &Times,
+    cost: Option<&TracingCost>,
+    names: &mut Names,
+) -> Durations {
     let mut all = rows::functions(profile, times, &Filter::default().tasks(profile));
     all.retain(|row| row.calls > 0);
     all.sort_by_key(|row| (Reverse(row.total_ns), row.func));
@@ -80,8 +86,8 @@ pub(super) fn embed(profile: &Profile, times: &Times, cost: Option<&Cost>, names
             off_cpu_ns: row.off_ns,
             interrupts_ns: row.irq_ns,
             gapped: of.gapped,
-            tracing: cost.and_then(|cost| cost.percent(row)),
-            mark: cost.map_or("", |cost| cost.mark(row).text()),
+            tracing: cost.and_then(|c| cost::known_percent(c, row)),
+            mark: cost.map_or("", |c| cost::mark(c, row).text()),
             ns: values(&of.durations),
         }
     };

@@ -9,8 +9,8 @@ use super::prune::{Folded, Kept, prune};
 use crate::header::Header;
 use crate::rows::{self, FunctionRow};
 use crate::tree::{self, Label, Tree};
-use kprism_durations::cost::Cost;
 use kprism_profile::Filter;
+use kprism_profile::TracingCost;
 use kprism_profile::{FrameKind, NO_PARENT, Profile, Times};
 use serde::Serialize;
 use serde_json::Value;
@@ -170,7 +170,7 @@ impl Data {
     pub(super) fn new(
         header: &Header,
         profile: &Profile,
-        times: Option<(&Times, Option<&Cost>)>,
+        times: Option<(&Times, Option<&TracingCost>)>,
         budget: &Budget,
     ) -> Self {
         let everyone = Filter::default();
