@@ -15,6 +15,7 @@ use kprism_store::{Account, Fate};
 use serde_json::json;
 
 use super::report::print_json;
+use super::shown::Shown;
 use super::strict::{StrictArgs, judge_own};
 use crate::exit::Outcome;
 use kprism_session::Progress;
@@ -55,18 +56,12 @@ pub enum EachArg {
     Run,
 }
 
-/// How a table is shown.
+/// What is shown, and how.
 pub struct View<'a> {
     /// Folder, file or pattern.
     pub path: Option<&'a str>,
-    /// Column to sort by.
-    pub sort: Option<&'a str>,
-    /// Rows.
-    pub limit: Option<usize>,
-    /// As JSON.
-    pub json: bool,
-    /// How text is drawn.
-    pub style: Style,
+    /// The table's order and form.
+    pub shown: Shown<'a>,
     /// Whether something missing is an error.
     pub strict: StrictArgs,
 }
@@ -250,14 +245,8 @@ pub fn report(
         (Some(EachArg::Run), Some(runs)) => cover::runs_table(&cover, runs, view.path),
         (Some(EachArg::Run), None) => bail!("--each run is about several: --merge RUN adds another"),
     };
-    if let Some(key) = view.sort {
-        table.sort_by(key)?;
-    }
-    let limit = view.limit.unwrap_or(if view.json { 0 } else { ROWS });
-    if limit > 0 {
-        table.limit(limit);
-    }
-    if view.json {
+    view.shown.arrange(&mut table)?;
+    if view.shown.json {
         print_json(&cover::to_json(&cover, sources.len(), &totals, &table, &account), out)?;
     } else {
         if matches!(args.each, None | Some(EachArg::Dir | EachArg::File)) {
@@ -265,8 +254,8 @@ pub fn report(
         }
         let never = account.count(Fate::Kept, NEVER_RAN).unwrap_or(0);
         let header = cover::header(&cover, never, sources.len(), &totals);
-        write!(out, "{header}\n{}", table.to_text(view.style))?;
-        write!(out, "\n{}", account_text(Some(&account), view.style))?;
+        write!(out, "{header}\n{}", table.to_text(view.shown.style))?;
+        write!(out, "\n{}", account_text(Some(&account), view.shown.style))?;
     }
     let outcome = if sources.is_empty() { Outcome::NothingMatched } else { Outcome::Done };
     if sources.is_empty() {
@@ -291,14 +280,11 @@ fn counters_and_flow(
         return judge_own(view.strict, &accounts, Outcome::NothingMatched, progress);
     }
     let mut table = compare::table(&files);
-    table.sort_by(view.sort.unwrap_or("lines"))?;
-    if let Some(limit) = view.limit.or((!view.json).then_some(ROWS)) {
-        table.limit(limit);
-    }
-    if view.json {
+    Shown { sort: view.shown.sort.or(Some("lines")), ..view.shown }.arrange(&mut table)?;
+    if view.shown.json {
         print_json(&compare::to_json(&files, &table), out)?;
     } else {
-        write!(out, "{}\n{}", compare::summary(&compare::total(&files)), table.to_text(view.style))?;
+        write!(out, "{}\n{}", compare::summary(&compare::total(&files)), table.to_text(view.shown.style))?;
         if let [file] = &files[..] {
             write!(out, "\n{}", compare::lines(file))?;
         }
@@ -326,7 +312,7 @@ pub fn of_two(
     if of_old_files.is_empty() && of_new_files.is_empty() {
         no_match(view.path, progress);
     }
-    if view.json {
+    if view.shown.json {
         let value = diff::to_json(&before, &after, &changes);
         let outcome = show(table, view, value, out)?;
         return judge_own(view.strict, &accounts, outcome, progress);
@@ -370,7 +356,7 @@ pub fn of_patch(
         progress.say(&format!("kprism: no file of the patch matches {path}"));
     }
     let mut value = json!({});
-    if view.json {
+    if view.shown.json {
         value["totals"] = totals.to_json();
         value["account"] = json!(account);
     } else if !found.is_empty() {
@@ -386,20 +372,13 @@ fn show(
     mut value: serde_json::Value,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    if let Some(key) = view.sort {
-        table.sort_by(key)?;
-    }
-    let outcome = if table.rows.is_empty() { Outcome::NothingMatched } else { Outcome::Done };
-    let limit = view.limit.unwrap_or(0);
-    if limit > 0 {
-        table.limit(limit);
-    }
-    if view.json {
+    let outcome = view.shown.arrange(&mut table)?;
+    if view.shown.json {
         value["rows"] = table.to_json();
         print_json(&value, out)?;
     } else {
         diff::shorten(&mut table);
-        write!(out, "{}", table.to_text(view.style))?;
+        write!(out, "{}", table.to_text(view.shown.style))?;
     }
     Ok(outcome)
 }

@@ -7,12 +7,13 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use kprism_flow::delta::Spec;
 use kprism_profile::{Profile, Scope};
+use kprism_report::deltas;
 use kprism_report::header::Header;
-use kprism_report::{Style, deltas};
 use kprism_store::Run;
 use serde_json::json;
 
 use super::report::{print_json, write_html};
+use super::shown::Shown;
 use crate::exit::Outcome;
 use kprism_session::Progress;
 use kprism_session::flow;
@@ -65,28 +66,19 @@ impl DeltaArgs {
     }
 }
 
-/// What to show, and how.
-pub struct View<'a> {
-    pub name: Option<&'a str>,
-    pub rows: usize,
-    pub json: bool,
-    /// The report to write instead, with these intervals in it.
-    pub html: Option<&'a Path>,
-    pub style: Style,
-}
-
-/// Shows it.
+/// Shows the intervals of this name, or all; or writes the report to `html` instead, with these intervals in it.
 pub fn run(
     input: &Path,
     args: &DeltaArgs,
-    view: &View<'_>,
+    (name, html): (Option<&str>, Option<&Path>),
+    shown: &Shown<'_>,
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
     let (run, profile, manifest) = if args.measures() {
         let run = Run::open(input)?;
         let mut specs: Vec<Spec> = args.spec().into_iter().collect();
-        if view.html.is_some() {
+        if html.is_some() {
             specs.extend(Spec::standard());
         }
         let (profile, manifest) = kprism_session::deltas::measure(&run, &specs, &args.count, progress)?;
@@ -95,41 +87,40 @@ pub fn run(
         flow::open(input, progress)?
     };
     progress.clear();
-    if let Some(file) = view.html {
+    if let Some(file) = html {
         let occurred = !args.measures() || profile.deltas.first().is_some_and(|d| d.ns.count > 0);
         write_html(&run, file, &manifest, &profile, progress)?;
         return Ok(if occurred { Outcome::Done } else { Outcome::NothingMatched });
     }
     let header = Header::new(&manifest, &profile);
-    if args.measures() || view.name.is_some() {
-        return details(&profile, args, view, &header, out);
+    if args.measures() || name.is_some() {
+        return details(&profile, args, name, shown, &header, out);
     }
     let mut table = deltas::summary(&profile);
     table.rows.retain(|row| row[0] != kprism_report::table::Cell::Int(0));
-    if view.rows > 0 {
-        table.limit(view.rows);
-    }
-    if view.json {
+    let outcome = shown.arrange(&mut table)?;
+    if shown.json {
         let all: Vec<_> = profile.deltas.iter().map(|d| deltas::to_json(&profile, d)).collect();
         print_json(&json!({"run": header.to_json(), "deltas": all}), out)?;
     } else if args.csv {
         bail!("--csv prints the bins of one kind of interval: name it");
     } else {
-        write!(out, "{}\n{}", header.to_text(&profile, view.style), table.to_text(view.style))?;
-        write!(out, "\n{}", header.account_text(view.style))?;
+        write!(out, "{}\n{}", header.to_text(&profile, shown.style), table.to_text(shown.style))?;
+        write!(out, "\n{}", header.account_text(shown.style))?;
     }
-    Ok(if table.rows.is_empty() { Outcome::NothingMatched } else { Outcome::Done })
+    Ok(outcome)
 }
 
 /// One kind of interval, and the executions counted.
 fn details(
     profile: &Profile,
     args: &DeltaArgs,
-    view: &View<'_>,
+    name: Option<&str>,
+    shown: &Shown<'_>,
     header: &Header,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    let delta = match view.name {
+    let delta = match name {
         None => profile.deltas.first(),
         Some(name) => match profile.deltas.iter().find(|d| d.name == name) {
             Some(delta) => Some(delta),
@@ -141,24 +132,24 @@ fn details(
     };
     let found = delta.is_some_and(|d| d.ns.count > 0) || !profile.counts.is_empty();
     let mut counts = deltas::counts(profile);
-    if view.json {
+    if shown.json {
         let delta = delta.map(|d| deltas::to_json(profile, d));
         print_json(&json!({"run": header.to_json(), "delta": delta, "counts": counts.to_json()}), out)?;
     } else if args.csv {
         let table = delta.map_or(counts, deltas::bins);
         out.write_all(table.to_csv().as_bytes())?;
     } else {
-        writeln!(out, "{}", header.to_text(profile, view.style))?;
+        writeln!(out, "{}", header.to_text(profile, shown.style))?;
         if let Some(delta) = delta {
-            write!(out, "{}", deltas::to_text(profile, delta, view.rows, view.style))?;
+            write!(out, "{}", deltas::to_text(profile, delta, shown.rows, shown.style))?;
         }
         if !args.count.is_empty() {
-            if view.rows > 0 {
-                counts.limit(view.rows);
+            if shown.rows > 0 {
+                counts.limit(shown.rows);
             }
-            write!(out, "{}", counts.to_text(view.style))?;
+            write!(out, "{}", counts.to_text(shown.style))?;
         }
-        write!(out, "\n{}", header.account_text(view.style))?;
+        write!(out, "\n{}", header.account_text(shown.style))?;
     }
     Ok(if found { Outcome::Done } else { Outcome::NothingMatched })
 }

@@ -15,6 +15,7 @@ use serde_json::json;
 use super::cover;
 use super::cover_args::COVERAGE;
 use super::report::{By, Select, print_json, wants_color};
+use super::shown::Shown;
 use super::strict::StrictArgs;
 use crate::exit::Outcome;
 use crate::given::Given;
@@ -174,15 +175,9 @@ pub fn run(
     out: &mut dyn Write,
 ) -> Result<Outcome> {
     let style = Style { color: wants_color(color) };
-    let sort = args.sort.as_deref();
-    let view = cover::View {
-        path: args.under.as_deref(),
-        sort,
-        limit: Some(args.limit),
-        json: args.json,
-        style,
-        strict: args.strict,
-    };
+    let (path, sort) = (args.under.as_deref(), args.sort.as_deref());
+    let shown = Shown { sort, rows: args.limit, json: args.json, csv: false, style };
+    let view = cover::View { path, shown, strict: args.strict };
     let who = kprism_session::cover::Part { filter: args.select.filter(), call: None };
     let asked = (&args.cover.options(), &who);
     let new = match (&args.new, &args.patch) {

@@ -17,6 +17,7 @@ use serde_json::json;
 
 use super::cover_args::CallArgs;
 use super::report::{By, Select, Subject, table};
+use super::shown::Shown;
 use super::strict::StrictArgs;
 use super::{cover_export, probe, tlb};
 use crate::exit::Outcome;
@@ -433,19 +434,15 @@ fn misses(request: &Request<'_>, json: bool, out: &mut dyn Write) -> Result<Outc
     let Request { args, progress, .. } = request;
     let view = tlb::View {
         name: Some(args.name.as_deref().unwrap_or("objects")),
-        rows: Some(0),
-        sort: None,
         select: &args.select,
         counters: None,
-        json,
-        csv: !json,
-        style: kprism_report::Style::default(),
     };
+    let shown = Shown { json, csv: !json, ..Shown::default() };
     if request.is_stdout() {
-        return tlb::run(&args.input, &view, progress, out);
+        return tlb::run(&args.input, &view, &shown, progress, out);
     }
     let mut text = Vec::new();
-    let outcome = tlb::run(&args.input, &view, progress, &mut text)?;
+    let outcome = tlb::run(&args.input, &view, &shown, progress, &mut text)?;
     std::fs::write(&args.output, text).with_context(|| args.output.display().to_string())?;
     progress.say(&format!("wrote {}", args.output.display()));
     Ok(outcome)

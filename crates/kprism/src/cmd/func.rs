@@ -10,11 +10,12 @@ use kprism_profile::{Profile, Times};
 use kprism_report::calltree::{self, Options, Weight};
 use kprism_report::durations as view;
 use kprism_report::header::Header;
-use kprism_report::{Style, Table, tree};
+use kprism_report::{Table, tree};
 use kprism_store::{Instrument, Manifest, Run};
 use serde_json::json;
 
 use super::report::print_json;
+use super::shown::Shown;
 use crate::exit::Outcome;
 use kprism_session::Progress;
 use kprism_session::durations::{self, Events};
@@ -55,29 +56,12 @@ impl FuncArgs {
     }
 }
 
-/// What `report` was asked for beside.
-pub struct View<'a> {
-    /// Tasks to take.
-    pub filter: Filter,
-    /// Column to sort by.
-    pub sort: Option<&'a str>,
-    /// Rows to show; 0 shows all.
-    pub rows: usize,
-    /// Print as JSON.
-    pub json: bool,
-    /// Print as CSV.
-    pub csv: bool,
-    /// Shape of a tree.
-    pub tree: Options,
-    /// Colours.
-    pub style: Style,
-}
-
 /// Shows it.
 pub fn run(
     run: &Run,
     args: &FuncArgs,
-    view: &View<'_>,
+    (filter, shape): (&Filter, Options),
+    shown: &Shown<'_>,
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
@@ -89,7 +73,7 @@ pub fn run(
     progress.clear();
     if profile.funcs.is_empty()
         && recorded
-        && let Some(outcome) = events(run, view, progress, out)?
+        && let Some(outcome) = events(run, filter, shown, progress, out)?
     {
         if args.is_given() {
             progress.say("no calls of functions were traced: callers, callees and the tree are not known");
@@ -99,16 +83,16 @@ pub fn run(
     let manifest = run.manifest()?;
     let header = Header::new(&manifest, &profile);
     let cost = manifest.durations.tracing_cost;
-    if !view.filter.tasks(&profile).contains(&true) {
+    if !filter.tasks(&profile).contains(&true) {
         progress.say("no task matches");
         return Ok(Outcome::NothingMatched);
     }
     if args.ftd {
-        let rows = (view.rows > 0).then_some(view.rows);
-        if view.sort.is_some() || view.json || view.csv {
+        let rows = (shown.rows > 0).then_some(shown.rows);
+        if shown.sort.is_some() || shown.json || shown.csv {
             bail!("--ftd is ftd's own table: it is sorted by time, and text");
         }
-        write!(out, "{}", view::ftd(&profile, &times, &view.filter, rows))?;
+        write!(out, "{}", view::ftd(&profile, &times, filter, rows))?;
         return Ok(Outcome::Done);
     }
     if args.remeasured {
@@ -117,14 +101,14 @@ pub fn run(
         let (again, again_times) = durations::open(&second, progress)?;
         progress.clear();
         let passes = [(&profile, &times), (&again, &again_times)];
-        let table = view::passes(passes, &view.filter, durations::threshold_ns(&manifest));
-        return show(table, args, &profile, &times, (&header, None), view, out);
+        let table = view::passes(passes, filter, durations::threshold_ns(&manifest));
+        return show(table, args, &profile, &times, (&header, None), shown, out);
     }
     if args.tree {
-        return show_tree(&profile, &times, &header, view, out);
+        return show_tree(&profile, &times, &header, (filter, shape), shown, out);
     }
-    let table = table(args, &profile, &times, &view.filter, cost.as_ref());
-    show(table, args, &profile, &times, (&header, cost.as_ref()), view, out)
+    let table = table(args, &profile, &times, filter, cost.as_ref());
+    show(table, args, &profile, &times, (&header, cost.as_ref()), shown, out)
 }
 
 /// The table of all functions of a recording of durations, and what is said of the run: for an export.
@@ -142,8 +126,14 @@ pub fn whole(
 }
 
 /// The events of a trace that holds no calls; nothing if it holds none either.
-fn events(run: &Run, view: &View<'_>, progress: &Progress, out: &mut dyn Write) -> Result<Option<Outcome>> {
-    let Events { total, rows } = durations::events(run, &view.filter, progress)?;
+fn events(
+    run: &Run,
+    filter: &Filter,
+    shown: &Shown<'_>,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<Option<Outcome>> {
+    let Events { total, rows } = durations::events(run, filter, progress)?;
     progress.clear();
     if total == 0 {
         return Ok(None);
@@ -153,19 +143,14 @@ fn events(run: &Run, view: &View<'_>, progress: &Progress, out: &mut dyn Write) 
         return Ok(Some(Outcome::NothingMatched));
     }
     let mut table = view::events(&rows);
-    if let Some(key) = view.sort {
-        table.sort_by(key)?;
-    }
-    if view.rows > 0 {
-        table.limit(view.rows);
-    }
+    shown.arrange(&mut table)?;
     let account = run.manifest()?.accounts.remove(&Instrument::Durations);
-    if view.csv {
+    if shown.csv {
         out.write_all(table.to_csv().as_bytes())?;
-    } else if view.json {
+    } else if shown.json {
         print_json(&view::events_json(total, &table, account.as_ref()), out)?;
     } else {
-        write!(out, "{}", view::events_text(total, &table, account.as_ref(), view.style))?;
+        write!(out, "{}", view::events_text(total, &table, account.as_ref(), shown.style))?;
     }
     Ok(Some(Outcome::Done))
 }
@@ -191,28 +176,22 @@ fn show(
     profile: &Profile,
     times: &Times,
     (header, cost): (&Header, Option<&TracingCost>),
-    view: &View<'_>,
+    shown: &Shown<'_>,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    if let Some(key) = view.sort {
-        table.sort_by(key)?;
-    }
-    let outcome = if table.rows.is_empty() { Outcome::NothingMatched } else { Outcome::Done };
-    if view.rows > 0 {
-        table.limit(view.rows);
-    }
-    if view.csv {
+    let outcome = shown.arrange(&mut table)?;
+    if shown.csv {
         out.write_all(table.to_csv().as_bytes())?;
         return Ok(outcome);
     }
-    if view.json {
+    if shown.json {
         print_json(&view::to_json(header, &times.counts, cost, &table), out)?;
         return Ok(outcome);
     }
     if args.callees.is_none() && args.callers.is_none() && !args.by_task && !args.remeasured {
-        view::select(&mut table, cost, view.sort.map(|key| key.trim_start_matches('-')));
+        view::select(&mut table, cost, shown.sort.map(|key| key.trim_start_matches('-')));
     }
-    write!(out, "{}", view::to_text(header, profile, &times.counts, cost, &table, view.style))?;
+    write!(out, "{}", view::to_text(header, profile, &times.counts, cost, &table, shown.style))?;
     Ok(outcome)
 }
 
@@ -220,22 +199,23 @@ fn show_tree(
     profile: &Profile,
     times: &Times,
     header: &Header,
-    view: &View<'_>,
+    (filter, shape): (&Filter, Options),
+    shown: &Shown<'_>,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    if view.sort.is_some() || view.csv {
+    if shown.sort.is_some() || shown.csv {
         bail!("the tree is no table: it is sorted by its weight, and text or JSON");
     }
-    let tree = tree::by_comm(profile, &view.filter);
-    let options = Options { weight: Weight::Time, ..view.tree };
-    if view.json {
+    let tree = tree::by_comm(profile, filter);
+    let options = Options { weight: Weight::Time, ..shape };
+    if shown.json {
         let run = view::header_json(header, &times.counts);
         print_json(&json!({"run": run, "tree": calltree::to_json(profile, &tree, &options)}), out)?;
         return Ok(Outcome::Done);
     }
-    let text = calltree::to_text(profile, &tree, &options, view.style);
-    writeln!(out, "{}", view::header(header, profile, &times.counts, view.style))?;
-    write!(out, "{}", calltree::limited(&text, view.rows, view.style))?;
-    write!(out, "\n{}", header.account_text(view.style))?;
+    let text = calltree::to_text(profile, &tree, &options, shown.style);
+    writeln!(out, "{}", view::header(header, profile, &times.counts, shown.style))?;
+    write!(out, "{}", calltree::limited(&text, shown.rows, shown.style))?;
+    write!(out, "\n{}", header.account_text(shown.style))?;
     Ok(Outcome::Done)
 }

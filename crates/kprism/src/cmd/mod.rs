@@ -28,6 +28,7 @@ mod probe;
 mod record;
 mod report;
 pub mod script;
+mod shown;
 mod strict;
 mod tlb;
 

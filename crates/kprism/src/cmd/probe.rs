@@ -9,7 +9,6 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use kprism_probe::stream::Item;
 use kprism_profile::units::grouped;
-use kprism_report::Style;
 use kprism_report::header::account_text;
 use kprism_report::probe as view;
 use kprism_store::Run;
@@ -18,61 +17,47 @@ use serde_json::Value;
 use super::export::Request;
 use super::report::print_json;
 use super::script;
+use super::shown::Shown;
 use crate::exit::Outcome;
 use kprism_session::probe::{self, Loaded};
 
-/// How records are shown.
-#[derive(Debug, Clone, Copy)]
-pub struct View<'a> {
-    /// At most; 0 is all.
-    pub rows: usize,
-    /// Only these processes and threads.
-    pub tasks: &'a [u32],
-    /// As JSON.
-    pub json: bool,
-    /// As CSV.
-    pub csv: bool,
-    /// Colours.
-    pub style: Style,
-}
-
-/// Counts, and the first records.
-pub fn report(run: &Run, view: &View<'_>, out: &mut dyn Write) -> Result<Outcome> {
+/// Counts, and the first records of these processes and threads.
+pub fn report(run: &Run, tasks: &[u32], shown: &Shown<'_>, out: &mut dyn Write) -> Result<Outcome> {
     let mut loaded = Loaded::open(run)?;
-    loaded.tasks = view.tasks.to_vec();
+    loaded.tasks = tasks.to_vec();
     let (description, named) = (&loaded.description, |item: &Item, value| loaded.named(item, value));
-    if view.csv {
-        return csv(&loaded, view.rows, out);
+    if shown.csv {
+        return csv(&loaded, shown.rows, out);
     }
     let manifest = run.manifest()?;
     let account = loaded.account(&manifest);
-    if view.json {
+    if shown.json {
         let mut rows = Vec::new();
         loaded.each(|hit, values| {
             rows.push(view::object(&description.probes[usize::from(hit.probe)], hit, &values));
-            Ok(view.rows == 0 || rows.len() < view.rows)
+            Ok(shown.rows == 0 || rows.len() < shown.rows)
         })?;
         let nothing = rows.is_empty() && !description.has_counted();
-        print_json(&view::to_json(description, rows, &account, view.rows, &named), out)?;
+        print_json(&view::to_json(description, rows, &account, shown.rows, &named), out)?;
         return Ok(if nothing { Outcome::NothingMatched } else { Outcome::Done });
     }
     let last = manifest.options.get("last").and_then(Value::as_u64);
-    writeln!(out, "{}", view::header(description, view.rows, last, &named))?;
-    let (mut shown, mut more) = (0, 0_u64);
+    writeln!(out, "{}", view::header(description, shown.rows, last, &named))?;
+    let (mut lines, mut more) = (0, 0_u64);
     loaded.each(|hit, values| {
-        if view.rows > 0 && shown >= view.rows {
+        if shown.rows > 0 && lines >= shown.rows {
             more += 1;
             return Ok(true);
         }
-        shown += 1;
+        lines += 1;
         write!(out, "{}", view::line(&description.probes[usize::from(hit.probe)], hit, &values))?;
         Ok(true)
     })?;
     if more > 0 {
         writeln!(out, "… {} more records (--limit 0 shows all)", grouped(more))?;
     }
-    write!(out, "\n{}", account_text(Some(&account), view.style))?;
-    Ok(if shown == 0 && !description.has_counted() { Outcome::NothingMatched } else { Outcome::Done })
+    write!(out, "\n{}", account_text(Some(&account), shown.style))?;
+    Ok(if lines == 0 && !description.has_counted() { Outcome::NothingMatched } else { Outcome::Done })
 }
 
 /// A line for each record.
@@ -154,14 +139,14 @@ pub fn json_file(request: &Request<'_>, out: &mut dyn Write) -> Result<Outcome> 
 fn text_file(request: &Request<'_>, json: bool, out: &mut dyn Write) -> Result<Outcome> {
     let Request { args, progress, .. } = request;
     let (run, path) = (Run::open(&args.input)?, &args.output);
-    let view = View { rows: 0, tasks: &args.select.pids, json, csv: !json, style: Style::default() };
+    let shown = Shown { json, csv: !json, ..Shown::default() };
     if request.is_stdout() {
-        return report(&run, &view, out);
+        return report(&run, &args.select.pids, &shown, out);
     }
     let loaded = Loaded::open(&run)?;
     let name = || path.display().to_string();
     let mut file = std::io::BufWriter::new(std::fs::File::create(path).with_context(name)?);
-    let outcome = report(&run, &view, &mut file)?;
+    let outcome = report(&run, &args.select.pids, &shown, &mut file)?;
     file.flush().with_context(name)?;
     progress.say(&format!("wrote {}", name()));
     loaded.whole()?;

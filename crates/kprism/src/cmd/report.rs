@@ -21,6 +21,7 @@ use super::delta::{self, DeltaArgs};
 use super::func::{self, FuncArgs};
 use super::probe;
 use super::record;
+use super::shown::Shown;
 use super::strict::StrictArgs;
 use super::tlb;
 use crate::exit::Outcome;
@@ -86,6 +87,12 @@ pub struct Args {
 const ROWS: usize = 40;
 
 impl Args {
+    /// How tables are shown, with so many rows unless told otherwise.
+    fn shown(&self, rows: usize, style: Style) -> Shown<'_> {
+        let rows = self.limit.unwrap_or(rows);
+        Shown { sort: self.sort.as_deref(), rows, json: self.json, csv: self.delta.csv, style }
+    }
+
     fn limit(&self) -> usize {
         self.limit.unwrap_or(ROWS)
     }
@@ -111,6 +118,9 @@ impl Select {
 
 /// Rows of each table of a boot, unless others are asked for.
 const BOOT_ROWS: usize = 12;
+
+/// Rows of each list of the overview of TLB misses, unless others are asked for.
+const OVERVIEW_ROWS: usize = 12;
 
 /// Rows of each list about one kind of interval, unless fewer are asked for.
 const DELTA_ROWS: usize = 12;
@@ -197,8 +207,9 @@ pub fn run(
             (None, false) => given.only("`report cover`", &[COVER, COVER_TABLE])?,
         }
         args.cover.from.check(given, &[&args.input], args.cover.compare)?;
-        let (path, sort) = (args.name.as_deref(), args.sort.as_deref());
-        let view = cover::View { path, sort, limit: args.limit, json: args.json, style, strict: args.strict };
+        let path = args.name.as_deref();
+        let shown = args.shown(if args.json { 0 } else { ROWS }, style);
+        let view = cover::View { path, shown, strict: args.strict };
         let call = args.one.syscall.is_some().then(|| args.one.call());
         let who = kprism_session::cover::Part { filter: args.select.filter(), call };
         if let Some(file) = &args.html {
@@ -207,18 +218,10 @@ pub fn run(
         return cover::report(&args.input, &args.cover, &who, &view, progress, out);
     }
     if args.subject == Some(Subject::Delta) {
-        given.only(
-            "`report delta`",
-            &[
-                "subject", "name", "input", "limit", "json", "html", "from", "to", "per", "nested", "count",
-                "csv",
-            ],
-        )?;
+        given.only("`report delta`", &[DELTA])?;
         needs_a_flow(&args.input)?;
-        let rows = args.limit.unwrap_or(DELTA_ROWS);
-        let (name, html) = (args.name.as_deref(), args.html.as_deref());
-        let view = delta::View { name, rows, json: args.json, html, style };
-        return delta::run(&args.input, &args.delta, &view, progress, out);
+        let what = (args.name.as_deref(), args.html.as_deref());
+        return delta::run(&args.input, &args.delta, what, &args.shown(DELTA_ROWS, style), progress, out);
     }
     let of_func = args.subject == Some(Subject::Func);
     let holds_durations = || Ok::<_, anyhow::Error>(Run::open(&args.input)?.holds(Instrument::Durations));
@@ -238,33 +241,26 @@ pub fn run(
             false => given.only("`report func`", &[FUNC])?,
         }
         let tree = Options { weight: Weight::Time, min_percent: args.min_percent, max_depth: args.depth };
-        let (filter, sort, rows) = (args.select.filter(), args.sort.as_deref(), args.limit());
-        let rows = if args.func.ftd { args.limit.unwrap_or(0) } else { rows };
         // A file for other tools is whole unless told otherwise.
-        let rows = if args.delta.csv { args.limit.unwrap_or(0) } else { rows };
-        let view = func::View { filter, sort, rows, json: args.json, csv: args.delta.csv, tree, style };
-        return func::run(&Run::open(&args.input)?, &args.func, &view, progress, out);
+        let rows = if args.func.ftd || args.delta.csv { 0 } else { ROWS };
+        let (which, shown) = ((&args.select.filter(), tree), args.shown(rows, style));
+        return func::run(&Run::open(&args.input)?, &args.func, which, &shown, progress, out);
     }
     let holds_records = || Ok::<_, anyhow::Error>(Run::open(&args.input)?.holds(Instrument::Probe));
     if args.subject == Some(Subject::Probe) || (args.subject.is_none() && holds_records()?) {
         given.only("`report probe`", &["subject", "input", "limit", "pids", "json", "csv"])?;
-        let tasks = &args.select.pids;
-        let view = probe::View { rows: args.limit(), tasks, json: args.json, csv: args.delta.csv, style };
-        return probe::report(&Run::open(&args.input)?, &view, out);
+        let run = Run::open(&args.input)?;
+        return probe::report(&run, &args.select.pids, &args.shown(ROWS, style), out);
     }
     if args.subject == Some(Subject::Tlb) {
         given.only("`report tlb`", &[TLB])?;
         let view = tlb::View {
             name: args.name.as_deref(),
-            rows: args.limit,
-            sort: args.sort.as_deref(),
             select: &args.select,
             counters: args.counters.as_deref(),
-            json: args.json,
-            csv: args.delta.csv,
-            style,
         };
-        return tlb::run(&args.input, &view, progress, out);
+        let rows = if view.name.is_none() { OVERVIEW_ROWS } else { ROWS };
+        return tlb::run(&args.input, &view, &args.shown(rows, style), progress, out);
     }
     if !page {
         honoured(args, given)?;
@@ -294,13 +290,7 @@ pub fn run(
     let Some(mut table) = table else {
         return show_tree(args, &profile, &header, style, out);
     };
-    if let Some(key) = &args.sort {
-        table.sort_by(key)?;
-    }
-    let outcome = if table.rows.is_empty() { Outcome::NothingMatched } else { Outcome::Done };
-    if args.limit() > 0 {
-        table.limit(args.limit());
-    }
+    let outcome = args.shown(ROWS, style).arrange(&mut table)?;
     let unlisted = match subject {
         Subject::Errors => (header.errors + header.overflows).saturating_sub(profile.errors.len() as u64),
         _ => 0,
@@ -336,6 +326,7 @@ const FUNC: &str = "subject input sort limit json csv pids comms ftd callees cal
 const FUNC_TREE: &str = "subject input limit json pids comms tree min_percent depth";
 const COVER: &str = "subject name input pids comms syscall call source_dir source_prefix build_dir \
     since_boot by_flow merge vmlinux module_file debug_dir";
+const DELTA: &str = "subject name input limit json html from to per nested count csv";
 const COVER_TABLE: &str = "sort limit json each";
 /// The comparison is of everything in the window.
 const COMPARE: &str = "subject name input sort limit json compare source_dir source_prefix build_dir \

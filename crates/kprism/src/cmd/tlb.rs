@@ -16,6 +16,7 @@ use kprism_store::{Instrument, Run};
 
 use super::annotate::{Args, several};
 use super::report::{Select, print_json};
+use super::shown::Shown;
 use crate::exit::Outcome;
 use kprism_session::Progress;
 use kprism_session::annotate::choose;
@@ -23,34 +24,27 @@ use kprism_session::flow;
 use kprism_session::held;
 use kprism_session::tlb::{Loaded, Method, by_function, bytes_at};
 
-/// What to show and how.
+/// What to show.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
     /// Which view; an overview if none.
     pub name: Option<&'a str>,
-    /// Rows at most, if asked for; 0 is all.
-    pub rows: Option<usize>,
-    /// Column to sort by.
-    pub sort: Option<&'a str>,
     /// Tasks.
     pub select: &'a Select,
     /// What `perf stat -x,` wrote, for `counters`.
     pub counters: Option<&'a Path>,
-    /// As JSON.
-    pub json: bool,
-    /// As CSV.
-    pub csv: bool,
-    /// Colours.
-    pub style: Style,
 }
 
-/// Rows of a view, and of each list of the overview, unless told otherwise.
-const ROWS: usize = 40;
-const OVERVIEW: usize = 12;
 const VIEWS: &str = "objects, functions, processes, threads, pages, heat, distribution, advice or counters";
 
 /// Shows it.
-pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+pub fn run(
+    input: &Path,
+    view: &View<'_>,
+    shown: &Shown<'_>,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
     let run = Run::open(input)?;
     if !run.holds(Instrument::Tlb) {
         return Err(held::lacks(&run, Instrument::Tlb));
@@ -100,7 +94,7 @@ pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Wri
         Some("heat") => {
             progress.step("placing the misses");
             let heat = loaded.heat(&profile)?;
-            let table = match view.json || view.csv {
+            let table = match shown.json || shown.csv {
                 true => tlb::heat_cells(&heat, &loaded.objects),
                 false => tlb::heat_picture(&heat, &loaded.objects),
             };
@@ -134,14 +128,14 @@ pub fn run(input: &Path, view: &View<'_>, progress: &Progress, out: &mut dyn Wri
     let Loaded { manifest, counts, .. } = &loaded;
     let mut report = tlb::Report { manifest, geometries: &geometries, counts, account: &account, tables };
     let outcome = if report.is_empty() { Outcome::NothingMatched } else { Outcome::Done };
-    report.arrange(view.sort, view.rows.unwrap_or(if view.name.is_none() { OVERVIEW } else { ROWS }))?;
-    if view.json {
+    report.arrange(shown.sort, shown.rows)?;
+    if shown.json {
         print_json(&report.to_json(), out)?;
-    } else if view.csv {
+    } else if shown.csv {
         let [(_, table)] = report.tables.as_slice() else { bail!("--csv needs one view: {VIEWS}") };
         write!(out, "{}", table.to_csv())?;
     } else {
-        write!(out, "{}", report.to_text(view.style))?;
+        write!(out, "{}", report.to_text(shown.style))?;
     }
     Ok(outcome)
 }
