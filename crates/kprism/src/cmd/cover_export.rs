@@ -11,7 +11,8 @@ use kprism_report::cover::{self, Each};
 use kprism_store::{Account, Fate};
 
 use super::cover::{complain, load_and_complain};
-use super::export::{Of, Request, no_format};
+use super::export::Request;
+use super::formats::{Of, no_format};
 use super::strict::judge_own;
 use crate::exit::Outcome;
 use kprism_session::cover::Part;

@@ -13,6 +13,7 @@ mod diff;
 mod explain;
 mod export;
 mod flow_cost;
+mod formats;
 mod func;
 mod gcov_kernel;
 mod gdbserver;

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use kprism_profile::Filter;
 use kprism_profile::Profile;
-use kprism_profile::units::grouped;
 use kprism_report::calltree::{self, Options, Weight};
 use kprism_report::header::Header;
 use kprism_report::html::{self, Budget};
@@ -292,25 +291,12 @@ pub fn run(
     };
     let outcome = args.shown(ROWS, style).arrange(&mut table)?;
     let unlisted = match subject {
-        Subject::Errors => (header.errors + header.overflows).saturating_sub(profile.errors.len() as u64),
-        _ => 0,
+        Subject::Errors => Some(tables::unlisted(&header, &profile)),
+        _ => None,
     };
-    if args.json {
-        let mut value = json!({"run": header.to_json(), "rows": table.to_json(), "hidden": table.hidden});
-        if subject == Subject::Errors {
-            value["unlisted"] = unlisted.into();
-        }
-        print_json(&value, out)?;
-    } else {
-        write!(out, "{}\n{}", header.to_text(&profile, style), table.to_text(style))?;
-        if unlisted > 0 {
-            let text = format!(
-                "… {} more were counted only: of each part of a stream, the first ones are kept with their place",
-                grouped(unlisted)
-            );
-            writeln!(out, "{}", style.alert(&text))?;
-        }
-        write!(out, "\n{}", header.account_text(style))?;
+    match args.json {
+        true => print_json(&tables::to_json(&header, &table, unlisted), out)?,
+        false => write!(out, "{}", tables::to_text(&header, &profile, &table, unlisted, style))?,
     }
     Ok(outcome)
 }
@@ -402,30 +388,11 @@ fn overview(
         bail!("--sort needs a table: functions, syscalls, tasks or errors");
     }
     let filter = args.select.filter();
-    let parts = [
-        ("functions", Subject::Functions, 20),
-        ("syscalls", Subject::Syscalls, 10),
-        ("tasks", Subject::Tasks, 10),
-    ];
-    let mut list = Vec::new();
-    for (name, subject, rows) in parts {
-        let Some(mut table) = table(subject, profile, &filter) else { continue };
-        table.limit(rows.min(if args.limit() == 0 { rows } else { args.limit() }));
-        list.push((name, table));
+    let tables = tables::overview(profile, &filter, args.limit());
+    match args.json {
+        true => print_json(&tables::overview_json(header, &tables), out)?,
+        false => write!(out, "{}", tables::overview_text(header, profile, &tables, style))?,
     }
-    if args.json {
-        let mut value = json!({"run": header.to_json()});
-        for (name, table) in &list {
-            value[name] = table.to_json();
-        }
-        print_json(&value, out)?;
-        return Ok(Outcome::Done);
-    }
-    write!(out, "{}", header.to_text(profile, style))?;
-    for (name, table) in &list {
-        write!(out, "\n{}\n{}", style.bold(name), table.to_text(style))?;
-    }
-    write!(out, "\n{}", header.account_text(style))?;
     Ok(Outcome::Done)
 }
 

@@ -10,6 +10,7 @@ use kprism_signals::Second;
 
 use kprism_ftrace::Event;
 use kprism_ftrace::show::Describe;
+use kprism_profile::units;
 use kprism_script::calls;
 use kprism_script::durations::Lister;
 use kprism_script::flow::{self, Options};
@@ -45,10 +46,10 @@ pub struct Args {
     #[arg(long = "self", requires = "funcs")]
     pub own: bool,
     /// From this time on: seconds, or a number with ns, us, ms, s
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = units::time_ns)]
     pub from: Option<u64>,
     /// Up to this time
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = units::time_ns)]
     pub to: Option<u64>,
     /// Only kernel code
     #[arg(long, conflicts_with = "user")]
@@ -146,23 +147,6 @@ impl From<FieldName> for Field {
             FieldName::Insn => Field::Insn,
         }
     }
-}
-
-/// A time in ns, from seconds or with a unit; without floating point, so that every digit counts.
-fn time(text: &str) -> Result<u64, String> {
-    let units = [("ns", 0), ("us", 3), ("µs", 3), ("ms", 6), ("s", 9), ("", 9)];
-    let (number, digits) = units
-        .iter()
-        .find_map(|(unit, digits)| Some((text.strip_suffix(unit)?, *digits)))
-        .unwrap_or((text, 9));
-    let expected = || "expected seconds (1.25) or a number with ns, us, ms or s".to_owned();
-    let (whole, part) = number.trim().split_once('.').unwrap_or((number.trim(), ""));
-    let none = whole.is_empty() && part.is_empty();
-    if none || part.len() > digits || !whole.chars().chain(part.chars()).all(|c| c.is_ascii_digit()) {
-        return Err(expected());
-    }
-    let zeros = "0".repeat(digits - part.len());
-    format!("{whole}{part}{zeros}").parse().map_err(|_| expected())
 }
 
 impl Args {
@@ -296,21 +280,4 @@ fn conclude(output: Output<'_>, args: &Args, progress: &Progress) -> Result<Outc
         return Ok(Outcome::NothingMatched);
     }
     Ok(Outcome::Done)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::time;
-
-    #[test]
-    fn times() {
-        assert_eq!(time("1.25"), Ok(1_250_000_000));
-        assert_eq!(time("17ns"), Ok(17));
-        assert_eq!(time("1.5us"), Ok(1_500));
-        assert_eq!(time("2 ms"), Ok(2_000_000));
-        assert_eq!(time("0.000000001s"), Ok(1));
-        for bad in ["", "x", "1.2.3", "1.5ns", "-1", "99999999999999999999"] {
-            assert!(time(bad).is_err(), "{bad}");
-        }
-    }
 }

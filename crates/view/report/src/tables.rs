@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tables of functions, system calls, tasks and decode errors. Each is sorted by its first measure.
 
+use crate::header::Header;
 use crate::rows;
-use crate::table::{Cell, Table};
+use crate::table::{Cell, Style, Table};
 use kprism_profile::Filter;
 use kprism_profile::Profile;
 use kprism_profile::units;
+use serde_json::{Value, json};
 
 /// Functions by self instructions. Percentages refer to all instructions of the selected tasks.
 pub fn functions(profile: &Profile, filter: &Filter) -> Table {
@@ -198,4 +200,68 @@ fn sorted(mut table: Table, key: &'static str) -> Table {
     let known = table.sort_by(key);
     debug_assert!(known.is_ok(), "a table sorts by a column of its own");
     table
+}
+
+/// Number of decode errors and overflows that are counted, but not in the table of [`errors`].
+pub fn unlisted(header: &Header, profile: &Profile) -> u64 {
+    (header.errors + header.overflows).saturating_sub(profile.errors.len() as u64)
+}
+
+/// A table with what is said of the run, as JSON. `unlisted`: see [`unlisted`]; of other tables `None`.
+pub fn to_json(header: &Header, table: &Table, unlisted: Option<u64>) -> Value {
+    let mut value = json!({"run": header.to_json(), "rows": table.to_json(), "hidden": table.hidden});
+    if let Some(unlisted) = unlisted {
+        value["unlisted"] = unlisted.into();
+    }
+    value
+}
+
+/// The same as text.
+pub fn to_text(
+    header: &Header,
+    profile: &Profile,
+    table: &Table,
+    unlisted: Option<u64>,
+    style: Style,
+) -> String {
+    let mut out = format!("{}\n{}", header.to_text(profile, style), table.to_text(style));
+    if let Some(unlisted) = unlisted.filter(|&n| n > 0) {
+        let text = format!(
+            "… {} more were counted only: of each part of a stream, the first ones are kept with their place",
+            units::grouped(unlisted)
+        );
+        out += &format!("{}\n", style.alert(&text));
+    }
+    out + &format!("\n{}", header.account_text(style))
+}
+
+/// The first rows of the main tables, by name. `limit` is the most rows of each; 0 leaves it to the table.
+pub fn overview(profile: &Profile, filter: &Filter, limit: usize) -> Vec<(&'static str, Table)> {
+    let of = |mut table: Table, rows: usize| {
+        table.limit(if limit == 0 { rows } else { rows.min(limit) });
+        table
+    };
+    vec![
+        ("functions", of(functions(profile, filter), 20)),
+        ("syscalls", of(syscalls(profile, filter), 10)),
+        ("tasks", of(tasks(profile, filter), 10)),
+    ]
+}
+
+/// The overview with what is said of the run, as JSON.
+pub fn overview_json(header: &Header, tables: &[(&str, Table)]) -> Value {
+    let mut value = json!({"run": header.to_json()});
+    for (name, table) in tables {
+        value[*name] = table.to_json();
+    }
+    value
+}
+
+/// The same as text.
+pub fn overview_text(header: &Header, profile: &Profile, tables: &[(&str, Table)], style: Style) -> String {
+    let mut out = header.to_text(profile, style);
+    for (name, table) in tables {
+        out += &format!("\n{}\n{}", style.bold(name), table.to_text(style));
+    }
+    out + &format!("\n{}", header.account_text(style))
 }

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The formats of `kprism export`: one list.
+//!
+//! A new format is one entry of [`FORMATS`]: its suffixes, what it is written from, what it is for, and the function that
+//! writes it. The choice of a format by a file's name, the help and the errors follow from the list.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Result, anyhow};
+
+use super::export::{self, Request};
+use super::{cover_export, probe};
+use crate::exit::Outcome;
+
+/// What a format is written from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Of {
+    /// The profile of a flow, or of durations.
+    Profile,
+    /// TLB misses.
+    Misses,
+    /// Records of probes.
+    Probes,
+    /// Coverage: counters of gcov, or a flow.
+    Coverage,
+    /// The same, for a compiler that optimises by it.
+    Compiler,
+}
+
+/// Writes a format: to a file, or to standard output.
+type WriteFormat = fn(&Request<'_>, &mut dyn Write) -> Result<Outcome>;
+
+/// A format.
+pub struct Format {
+    /// What it is written from.
+    pub of: Of,
+    /// Writes it.
+    pub write: WriteFormat,
+    /// Suffixes of the file with their dots, as the help shows them.
+    suffixes: &'static str,
+    /// Suffixes that the help does not show.
+    also: &'static str,
+    /// The suffixes as an error tells them, if otherwise.
+    told: &'static str,
+    /// True if the suffix alone picks the format, whatever the subject is.
+    any_subject: bool,
+    /// Its line in the help; none if empty.
+    what: &'static str,
+}
+
+impl Format {
+    /// A format for one subject: those of others may have the same suffix.
+    const fn new(of: Of, suffixes: &'static str, write: WriteFormat, what: &'static str) -> Self {
+        Format { of, write, suffixes, also: "", told: "", any_subject: false, what }
+    }
+
+    /// A format that its suffix alone picks.
+    const fn any(of: Of, suffixes: &'static str, write: WriteFormat, what: &'static str) -> Self {
+        Format { any_subject: true, ..Format::new(of, suffixes, write, what) }
+    }
+
+    const fn also(self, also: &'static str) -> Self {
+        Format { also, ..self }
+    }
+
+    const fn told(self, told: &'static str) -> Self {
+        Format { told, ..self }
+    }
+
+    fn is_named(&self, path: &Path) -> bool {
+        let all = self.suffixes.split(' ').chain(self.also.split(' ').filter(|suffix| !suffix.is_empty()));
+        all.into_iter().any(|suffix| has_suffix(path, suffix))
+    }
+}
+
+/// All formats, in the order of the help.
+#[rustfmt::skip]
+const FORMATS: &[Format] = &[
+    Format::new(Of::Profile, ".perfetto-trace .pftrace", export::timeline, "timeline for ui.perfetto.dev"),
+    Format::new(Of::Profile, ".folded", export::stacks, "call stacks for flame graph tools"),
+    Format::new(Of::Profile, ".pprof .pb.gz", export::profile,
+        "pprof's profile: calls, time on a CPU; of durations, time off it and in interrupts"),
+    Format::new(Of::Profile, ".json", export::table_json, "the table of SUBJECT, or the tree"),
+    Format::new(Of::Profile, ".csv", export::table_csv, "the table of SUBJECT"),
+    Format::new(Of::Misses, ".json", export::misses_json, "a view of `tlb`"),
+    Format::new(Of::Misses, ".csv", export::misses_csv, "a view of `tlb`"),
+    Format::new(Of::Probes, ".parquet", probe::parquet, "what probes collected"),
+    Format::new(Of::Probes, ".csv", probe::csv_file, "what probes collected"),
+    Format::new(Of::Probes, ".json", probe::json_file, "what probes collected"),
+    Format::new(Of::Probes, ".ctf", probe::ctf, "what probes collected: folder for babeltrace2, Trace Compass"),
+    Format::new(Of::Probes, ".tf", probe::gdb, "what probes collected with --for-gdb: target tfile FILE").also(".tfile"),
+    Format::new(Of::Profile, ".html", export::page, "the report of `kprism report --html`"),
+    Format::any(Of::Coverage, ".info .xml", cover_export::lcov_or_cobertura,
+        "coverage for lcov and genhtml, Cobertura; `cover` with .json is gcov's").told(".info (lcov), .xml (Cobertura)"),
+    Format::new(Of::Coverage, ".json", cover_export::json, "").told(".json (gcov)"),
+    Format::any(Of::Coverage, ".llvm.json", cover_export::llvm, "coverage as llvm-cov exports it"),
+    Format::new(Of::Coverage, ".csv", cover_export::csv, ""),
+    Format::any(Of::Compiler, ".gcda", cover_export::counters, "folder of counters for gcc -fprofile-use=FILE"),
+    Format::any(Of::Compiler, ".afdo .prof", cover_export::samples,
+        "of a flow, samples for gcc -fauto-profile=FILE, clang -fprofile-sample-use=FILE"),
+    Format::any(Of::Profile, ".perf.data", export::for_perf,
+        "folder for perf: perf script -i FILE --symfs FILE/symfs --itrace=..."),
+];
+
+/// The list of formats: a line for the same suffixes of different subjects.
+pub fn after_help() -> String {
+    let mut lines: Vec<(&str, Vec<&str>)> = Vec::new();
+    for format in FORMATS.iter().filter(|format| !format.what.is_empty()) {
+        match lines.iter_mut().find(|(head, _)| *head == format.suffixes) {
+            Some((_, whats)) => whats.push(format.what),
+            None => lines.push((format.suffixes, vec![format.what])),
+        }
+    }
+    let lines = lines.iter().map(|(head, whats)| format!("  {head:<24}  {}\n", whats.join("; ")));
+    format!(
+        "Formats by suffix of FILE:\n{}\nThe tables of the run itself are Parquet files: RUN/tables/*.parquet",
+        lines.collect::<String>()
+    )
+}
+
+/// Returns true if the name of a file ends in this suffix, in letters of any case.
+fn has_suffix(path: &Path, suffix: &str) -> bool {
+    let name = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
+    let is_whole = name == "perf.data" && suffix == ".perf.data";
+    is_whole || path.extension().is_some() && name.ends_with(suffix)
+}
+
+/// The format of any subject that the suffix of `output` names.
+pub fn of_any_subject(output: &Path) -> Option<&'static Format> {
+    FORMATS.iter().find(|format| format.any_subject && format.is_named(output))
+}
+
+/// The format of this kind that the suffix of `output` names.
+///
+/// # Errors
+/// There is none; the error lists those that there are.
+pub fn find(of: Of, output: &Path) -> Result<&'static Format> {
+    let found = FORMATS.iter().find(|format| format.of == of && format.is_named(output));
+    found.ok_or_else(|| no_format(of, output))
+}
+
+/// The error of a file whose suffix is none of these formats.
+pub fn no_format(of: Of, output: &Path) -> anyhow::Error {
+    let output = output.display();
+    let formats = FORMATS.iter().filter(|format| format.of == of);
+    let told = |format: &Format| if format.told.is_empty() { format.suffixes } else { format.told };
+    let all: Vec<&str> = formats.map(told).collect();
+    let either = || {
+        let (last, others) = all.split_last().map_or(("", &[][..]), |(last, others)| (*last, others));
+        format!("{} or {last}", others.join(", "))
+    };
+    match of {
+        Of::Profile | Of::Compiler => {
+            anyhow!("{output}: the suffix picks the format: one of {}", all.join(" "))
+        }
+        Of::Misses => anyhow!(
+            "{output}: TLB misses are written as {}; each miss is a row of RUN/tables/tlb_misses.parquet",
+            either()
+        ),
+        Of::Probes => anyhow!("{output}: what probes collected is written as {}", either()),
+        Of::Coverage => anyhow!("{output}: the suffix picks the format of coverage: {}", all.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_picks_the_format() {
+        let found = |of, name: &str| find(of, Path::new(name)).ok().map(|format| format.suffixes);
+        assert_eq!(found(Of::Profile, "a.PFTRACE"), Some(".perfetto-trace .pftrace"));
+        assert_eq!(found(Of::Profile, "a.pb.gz"), Some(".pprof .pb.gz"));
+        assert_eq!(found(Of::Profile, "a.gz"), None);
+        assert_eq!(found(Of::Probes, "-.json"), Some(".json"));
+        assert_eq!(found(Of::Probes, "a.tfile"), Some(".tf"));
+        assert_eq!(found(Of::Misses, "json"), None);
+        let any = |name: &str| of_any_subject(Path::new(name)).map(|format| format.suffixes);
+        assert_eq!(any("x/perf.data"), Some(".perf.data"));
+        assert_eq!((any("a.llvm.json"), any("a.json")), (Some(".llvm.json"), None));
+        let told = |of| no_format(of, Path::new("a.x")).to_string();
+        assert_eq!(
+            told(Of::Probes),
+            "a.x: what probes collected is written as .parquet, .csv, .json, .ctf or .tf"
+        );
+        assert_eq!(
+            told(Of::Coverage),
+            "a.x: the suffix picks the format of coverage: .info (lcov), .xml (Cobertura), .json (gcov), .llvm.json, .csv"
+        );
+        assert_eq!(
+            told(Of::Profile),
+            "a.x: the suffix picks the format: one of .perfetto-trace .pftrace .folded .pprof .pb.gz .json .csv .html .perf.data"
+        );
+    }
+}
