@@ -9,7 +9,6 @@ use anyhow::{Context, Result, bail};
 use kprism_gcov::Cover;
 use kprism_report::cover::{self, Each, compare, diff, page, patch};
 use kprism_report::header::account_text;
-use kprism_report::table::Cell;
 use kprism_report::{Style, Table};
 use kprism_store::{Account, Fate};
 use serde_json::json;
@@ -20,7 +19,7 @@ use super::strict::{StrictArgs, judge_own};
 use crate::exit::Outcome;
 use kprism_session::Progress;
 use kprism_session::cover::{
-    Compared, Loaded, NEVER_RAN, Options, Part, TORN, Unsettled, is_flow, load, reset_text,
+    Compared, Loaded, NEVER_RAN, Options, Part, Unsettled, is_flow, load, reset_text,
 };
 use kprism_session::flow_cover::CHANGED;
 use kprism_session::source_files::{Remarks, Texts};
@@ -159,7 +158,7 @@ pub fn load_told(input: &Path, (from, who): Asked<'_>, progress: &Progress) -> R
             progress.say(&format!("kprism: note: --source-prefix {old}={new}: no source is below {old}"));
         }
     }
-    let torn = loaded.account.count(Fate::NotUnderstood, TORN).unwrap_or(0);
+    let torn = loaded.torn();
     if torn > 0 {
         eprintln!(
             "kprism: {torn} lines have counts that cannot be (below 0): counters were changed by several CPUs at once; build with CFLAGS_GCOV+=-fprofile-update=prefer-atomic"
@@ -186,36 +185,9 @@ pub fn tell(run: &Path, show: Option<&str>, progress: &Progress, out: &mut dyn W
         run.display(),
         cover::summary(&loaded.cover.totals()).trim_end()
     ));
-    if let Some(footprint) = loaded.footprint {
-        progress.say(&format!(
-            "reading them adds to {} counters, to {} of those not always alike: that is taken out, but of {} functions",
-            footprint.counters, footprint.varying, footprint.unsure
-        ));
-    }
-    if let Some(told) = loaded.unsettled.and_then(Unsettled::told) {
-        progress.say(&told);
-    }
-    if let Some(first) = loaded.problems.first() {
-        progress.say(&format!(
-            "{} objects left out, or not whole; the first: {}",
-            loaded.problems.len(),
-            first.text
-        ));
-    }
-    for (run, objects) in &loaded.resets {
-        progress.say(&reset_text(run, *objects));
-    }
-    let torn = loaded.account.count(Fate::NotUnderstood, TORN).unwrap_or(0);
-    if torn > 0 {
-        progress.say(&format!(
-            "{torn} lines have counts that cannot be: they were changed while they were read, or by several CPUs at once"
-        ));
-    }
+    loaded.of_recording().iter().for_each(|text| progress.say(text));
     if show.is_some() {
-        let mut table = cover::table(&loaded.cover, Each::File, show);
-        table.sort_by("lines_hit")?;
-        let hit = table.columns.iter().position(|column| column.key == "lines_hit");
-        table.rows.retain(|row| hit.and_then(|hit| row.get(hit)) != Some(&Cell::Int(0)));
+        let mut table = cover::executed(&loaded.cover, show);
         table.limit(ROWS);
         table.select(&cover::SHOWN);
         write!(out, "{}", table.to_text(Style::default()))?;

@@ -37,6 +37,7 @@ use crate::source_files::{self, Built};
 
 mod compare;
 pub mod place;
+mod remarks;
 
 pub use compare::{Compared, compare};
 

@@ -259,6 +259,16 @@ pub fn summary_json(totals: &Totals) -> Value {
     })
 }
 
+/// The table of files of which a line was executed, those with most lines first.
+pub fn executed(cover: &Cover, filter: Option<&str>) -> Table {
+    let mut table = table(cover, Each::File, filter);
+    let known = table.sort_by("lines_hit");
+    debug_assert!(known.is_ok(), "a table sorts by a column of its own");
+    let hit = table.columns.iter().position(|column| column.key == "lines_hit");
+    table.rows.retain(|row| hit.and_then(|hit| row.get(hit)) != Some(&Cell::Int(0)));
+    table
+}
+
 /// The number of objects and of source files, and the totals, as text. `never` is the number of objects that never ran;
 /// `files` and `totals` are of the sources that were chosen.
 pub fn header(cover: &Cover, never: u64, files: usize, totals: &Totals) -> String {
