@@ -1,24 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Options that were typed, so that a command can refuse those that it would not honour.
 //!
-//! In: what clap parsed. Out: [`Given`], which each view of a command asks with the options it honours. One command has
-//! many views (`report func`, `report tlb`); an option of another view must not be taken and ignored.
+//! In: what clap parsed. Out: [`Given`], which each view of a command asks with the options it honours. One command may have
+//! several views (`record tlb --method`, `report cover --compare`); an option of another view must not be taken and ignored.
 
 use anyhow::{Result, bail};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 
 /// Options that every command honours.
-const ALWAYS: [&str; 4] = ["verbose", "quiet", "color", "strict"];
+const ALWAYS: [&str; 5] = ["verbose", "quiet", "color", "strict", "input"];
 
 /// Where options that one view alone honours are at home.
-const HOMES: [(&[&str], &str); 14] = [
-    (&["parts"], "`report syscalls`"),
-    (&["by", "min_percent"], "`report tree`"),
-    (&["depth"], "`report tree` and `script calls`"),
-    (&["per", "nested", "count"], "`report delta`"),
-    (&["ftd", "callees", "callers", "by_task", "remeasured"], "`report func`"),
-    (&["counters"], "`report tlb counters`"),
+const HOMES: [(&[&str], &str); 9] = [
+    (&["min_percent"], "a call tree"),
+    (&["depth"], "a call tree and `script calls`"),
     (&["event", "period"], "--method perf"),
     (&["ptat", "pmd", "room"], "--method ptat"),
     (&["geometry"], "--method model and user"),
@@ -29,22 +25,32 @@ const HOMES: [(&[&str], &str); 14] = [
     ),
     (&["under", "patch", "cover_lines"], "`diff` of coverage"),
     (&["relative"], "`export -o FOLDER.gcda`"),
-    (&["syntax"], "`script insns` and `annotate`"),
 ];
 
 /// The options and arguments of a subcommand that stand on the command line: their ids, and how they are typed.
 #[derive(Debug, Clone, Default)]
-pub struct Given(Vec<(String, String)>);
+pub struct Given {
+    typed: Vec<(String, String)>,
+    /// Options typed before a subcommand that has its own, and the subcommand.
+    before: Option<(String, String)>,
+}
 
 impl Given {
     /// What was typed for the innermost subcommand.
     pub fn of(mut command: &Command, mut matches: &ArgMatches) -> Self {
+        let is_typed = |matches: &ArgMatches, arg: &clap::Arg| {
+            matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine)
+        };
+        let mut before = None;
         while let Some((name, inner)) = matches.subcommand() {
             let Some(next) = command.find_subcommand(name) else { break };
+            let own = command.get_arguments().find(|arg| !arg.is_global_set() && is_typed(matches, arg));
+            if let Some(long) = own.and_then(clap::Arg::get_long) {
+                before = Some((format!("--{long}"), name.to_owned()));
+            }
             (command, matches) = (next, inner);
         }
-        let typed = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
-        let given = command.get_arguments().filter(|arg| typed(arg.get_id().as_str()));
+        let given = command.get_arguments().filter(|arg| is_typed(matches, arg));
         let shown = |arg: &clap::Arg| match arg.get_long() {
             Some(long) => format!("--{long}"),
             None => arg
@@ -52,7 +58,21 @@ impl Given {
                 .and_then(|names| names.first())
                 .map_or_else(String::new, |n| n.to_string()),
         };
-        Self(given.map(|arg| (arg.get_id().to_string(), shown(arg))).collect())
+        let typed = given.map(|arg| (arg.get_id().to_string(), shown(arg))).collect();
+        Self { typed, before }
+    }
+
+    /// Refuses an option that stands before a subcommand, where it would be taken for the outer command and ignored.
+    ///
+    /// # Errors
+    /// Names it.
+    pub fn in_place(&self) -> Result<()> {
+        match &self.before {
+            Some((option, subcommand)) => {
+                bail!("{option} stands before `{subcommand}`: write it behind, if it goes with that")
+            }
+            None => Ok(()),
+        }
     }
 
     /// Refuses what is not in `honoured`: ids of options, one or several in a text, with blanks between them.
@@ -63,7 +83,7 @@ impl Given {
         let known = |id: &str| {
             ALWAYS.contains(&id) || honoured.iter().any(|ids| ids.split(' ').any(|honoured| honoured == id))
         };
-        match self.0.iter().find(|(id, _)| !known(id)) {
+        match self.typed.iter().find(|(id, _)| !known(id)) {
             Some((id, shown)) => {
                 let home = HOMES.iter().find(|(ids, _)| ids.contains(&id.as_str()));
                 let home = home.map(|(_, home)| format!("; it is for {home}")).unwrap_or_default();
@@ -78,7 +98,7 @@ impl Given {
     /// # Errors
     /// Names it.
     pub fn none_of(&self, input: &str, ids: &[&str]) -> Result<()> {
-        match self.0.iter().find(|(id, _)| ids.contains(&id.as_str())) {
+        match self.typed.iter().find(|(id, _)| ids.contains(&id.as_str())) {
             Some((_, shown)) => bail!("{shown} does not go with {input}: it would change nothing there"),
             None => Ok(()),
         }
@@ -108,7 +128,25 @@ mod tests {
         );
         let given = given("kprism report tlb --task 1");
         assert!(given.only("`report tlb`", &["subject", "rows pids"]).is_ok());
+        assert!(given.in_place().is_ok());
         let error = given.only("`report tlb`", &["subject rows"]).unwrap_err();
         assert_eq!(error.to_string(), "--task does not go with `report tlb`: it would change nothing there");
+    }
+
+    #[test]
+    fn options_before_a_subcommand_are_refused() {
+        let command = Command::new("kprism").subcommand(
+            Command::new("report")
+                .arg(Arg::new("rows").long("limit"))
+                .arg(Arg::new("input").long("input").global(true))
+                .subcommand(Command::new("tlb").arg(Arg::new("rows").long("limit"))),
+        );
+        let given = |line: &str| {
+            let matches = command.clone().try_get_matches_from(line.split(' ')).unwrap();
+            Given::of(&command, &matches)
+        };
+        assert!(given("kprism report --input x tlb --limit 1").in_place().is_ok());
+        let error = given("kprism report --limit 1 tlb").in_place().unwrap_err();
+        assert_eq!(error.to_string(), "--limit stands before `tlb`: write it behind, if it goes with that");
     }
 }

@@ -181,7 +181,8 @@ fn the_clock_is_right_under_thresholds() {
             let Some(&(later, later_ns)) = exact.get(next) else { continue };
             // An instruction takes a nanosecond. Where the guest was idle, more time passed before the next one.
             let latest = later_ns - (later - insns);
-            let earliest = exact[..exact.partition_point(|&(i, _)| i < insns)].last().map_or(0, |&(_, ns)| ns);
+            let earliest =
+                exact[..exact.partition_point(|&(i, _)| i < insns)].last().map_or(0, |&(_, ns)| ns);
             ahead = ahead.max(ns.saturating_sub(latest));
             behind = behind.max(earliest.saturating_sub(ns));
         }

@@ -14,7 +14,7 @@ use kprism_script::annotate::{self, Annotation};
 use kprism_signals::Second;
 use kprism_store::Run;
 
-use super::report::{print_json, wants_color};
+use super::output::{print_json, wants_color};
 use super::script::SyntaxName;
 use crate::exit::{self, Outcome};
 use crate::given::Given;
@@ -36,7 +36,7 @@ pub struct Args {
     #[arg(long = "cpu", value_name = "N")]
     pub cpus: Vec<u16>,
     #[command(flatten)]
-    pub tasks: super::report::Select,
+    pub tasks: super::output::Select,
     /// How instructions are written
     #[arg(long, value_enum, default_value_t = SyntaxName::Att)]
     pub syntax: SyntaxName,
@@ -103,7 +103,7 @@ pub fn run(
     if args.misses || kprism_session::tlb::is_alone(&run) {
         given.only("a function's misses", &["func", "input", "syntax", "misses", "json", "debug_dir"])?;
         let style = Style { color: wants_color(color) };
-        return super::tlb::annotate(args, &run, style, progress, out);
+        return super::tlb_annotate::annotate(args, &run, style, progress, out);
     }
     given.only(
         "a function's instructions",

@@ -1,59 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Coverage in `report` and `diff`: what those commands do with a run that has counters, or a
-//! flow.
+//! Coverage that is read with its remarks, for `report` and others; its part in `diff` and in recordings.
 
 use std::io::{Read as _, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use kprism_gcov::Cover;
-use kprism_report::cover::{self, Each, compare, diff, page, patch};
-use kprism_report::header::account_text;
+use kprism_report::cover::{self, diff, patch};
 use kprism_report::{Style, Table};
 use kprism_store::{Account, Fate};
 use serde_json::json;
 
-use super::report::print_json;
-use super::shown::Shown;
+use super::output::{ROWS, Shown, print_json};
 use super::strict::{StrictArgs, judge_own};
 use crate::exit::Outcome;
 use kprism_session::Progress;
-use kprism_session::cover::{
-    Compared, Loaded, NEVER_RAN, Options, Part, Unsettled, is_flow, load, reset_text,
-};
-use kprism_session::flow_cover::CHANGED;
-use kprism_session::source_files::{Remarks, Texts};
+use kprism_session::cover::{Loaded, Options, Part, Unsettled, is_flow, load, reset_text};
 
-/// Rows of a table unless told otherwise.
-const ROWS: usize = 40;
 /// Objects left out that are named.
 const NAMED: usize = 5;
-
-/// Options of `report cover`.
-#[derive(Debug, clap::Args)]
-pub struct CoverArgs {
-    #[command(flatten)]
-    pub from: super::cover_args::CoverageArgs,
-    /// A row for each folder, file or function
-    #[arg(long, value_enum, value_name = "WHAT", help_heading = "Coverage")]
-    pub each: Option<EachArg>,
-    /// Compare gcov's counters with the flow of the same run, line by line, with the reasons of differences
-    #[arg(long, help_heading = "Coverage")]
-    pub compare: bool,
-}
-
-/// What a row is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum EachArg {
-    /// A folder, with all below it
-    Dir,
-    /// A source file
-    File,
-    /// A function
-    Function,
-    /// A run, of those put together with --merge
-    Run,
-}
 
 /// What is shown, and how.
 pub struct View<'a> {
@@ -65,46 +30,8 @@ pub struct View<'a> {
     pub strict: StrictArgs,
 }
 
-/// `kprism report cover --html`.
-pub fn write_html(
-    input: &Path,
-    args: &CoverArgs,
-    who: &Part,
-    (path, file, strict): (Option<&str>, &Path, StrictArgs),
-    progress: &Progress,
-) -> Result<Outcome> {
-    let from = Options { shows_text: true, ..args.from.options() };
-    let Loaded { cover, runs, mut account, built, .. } = load_told(input, (&from, who), progress)?;
-    progress.step("writing the page");
-    let texts = Texts::new(from.source_dir.as_deref(), &built);
-    let title =
-        path.map_or_else(|| input.display().to_string(), |path| format!("{}: {path}", input.display()));
-    let page = page::render(&cover, runs.as_ref(), path, &title, &|source| texts.text(source))
-        .context("HTML page")?;
-    progress.clear();
-    if page.files == 0 {
-        no_match(path, progress);
-        return judge_own(strict, &[(input, &account)], Outcome::NothingMatched, progress);
-    }
-    let Remarks { changed, short } = texts.into_remarks();
-    notes(&changed, progress);
-    notes(&short, progress);
-    if !is_flow(input, &from) {
-        account = account.at(Fate::Guessed, CHANGED, changed.len() as u64, changed);
-    }
-    if page.without_source > 0 {
-        progress.say(&format!(
-            "kprism: note: {} of {} source files could not be read; --source-dir names their folder",
-            page.without_source, page.files
-        ));
-    }
-    std::fs::write(file, page.html).with_context(|| file.display().to_string())?;
-    progress.say(&format!("wrote {}", file.display()));
-    judge_own(strict, &[(input, &account)], Outcome::Done, progress)
-}
-
 /// Notes on single files, the first ones.
-fn notes(texts: &[String], progress: &Progress) {
+pub fn notes(texts: &[String], progress: &Progress) {
     for text in texts.iter().take(NAMED) {
         progress.say(&format!("kprism: note: {text}"));
     }
@@ -131,7 +58,7 @@ pub fn load_and_complain(input: &Path, asked: Asked<'_>, progress: &Progress) ->
 }
 
 /// Refuses `--source-dir` where no source is read. (Of a flow, sources tell of lines without code.)
-fn no_text(input: &Path, from: &Options) -> Result<()> {
+pub fn no_text(input: &Path, from: &Options) -> Result<()> {
     if from.source_dir.is_some() && !is_flow(input, from) {
         bail!(
             "--source-dir does not go with this view of counters: it would change nothing there; it is for `annotate` and \
@@ -193,75 +120,6 @@ pub fn tell(run: &Path, show: Option<&str>, progress: &Progress, out: &mut dyn W
         write!(out, "{}", table.to_text(Style::default()))?;
     }
     Ok(())
-}
-
-/// `kprism report cover`.
-pub fn report(
-    input: &Path,
-    args: &CoverArgs,
-    who: &Part,
-    view: &View<'_>,
-    progress: &Progress,
-    out: &mut dyn Write,
-) -> Result<Outcome> {
-    if args.compare {
-        return counters_and_flow(input, &args.from.options(), view, progress, out);
-    }
-    no_text(input, &args.from.options())?;
-    let Loaded { cover, runs, account, .. } = load_told(input, (&args.from.options(), who), progress)?;
-    let (sources, totals) = cover::chosen(&cover, view.path);
-    let mut table = match (args.each, &runs) {
-        (None | Some(EachArg::Dir), _) => cover::table(&cover, Each::Folder, view.path),
-        (Some(EachArg::File), _) => cover::table(&cover, Each::File, view.path),
-        (Some(EachArg::Function), _) => cover::table(&cover, Each::Function, view.path),
-        (Some(EachArg::Run), Some(runs)) => cover::runs_table(&cover, runs, view.path),
-        (Some(EachArg::Run), None) => bail!("--each run is about several: --merge RUN adds another"),
-    };
-    view.shown.arrange(&mut table)?;
-    if view.shown.json {
-        print_json(&cover::to_json(&cover, sources.len(), &totals, &table, &account), out)?;
-    } else {
-        if matches!(args.each, None | Some(EachArg::Dir | EachArg::File)) {
-            table.select(&cover::SHOWN);
-        }
-        let never = account.count(Fate::Kept, NEVER_RAN).unwrap_or(0);
-        let header = cover::header(&cover, never, sources.len(), &totals);
-        write!(out, "{header}\n{}", table.to_text(view.shown.style))?;
-        write!(out, "\n{}", account_text(Some(&account), view.shown.style))?;
-    }
-    let outcome = if sources.is_empty() { Outcome::NothingMatched } else { Outcome::Done };
-    if sources.is_empty() {
-        no_match(view.path, progress);
-    }
-    judge_own(view.strict, &[(input, &account)], outcome, progress)
-}
-
-/// `kprism report cover --compare`.
-fn counters_and_flow(
-    input: &Path,
-    from: &Options,
-    view: &View<'_>,
-    progress: &Progress,
-    out: &mut dyn Write,
-) -> Result<Outcome> {
-    let takes = |cover: &Cover, path: &str| cover::takes_source(cover, view.path, path);
-    let Compared { files, counters, flow } = kprism_session::cover::compare(input, from, &takes, progress)?;
-    let accounts = [(input, &counters), (input, &flow)];
-    if files.is_empty() {
-        no_match(view.path, progress);
-        return judge_own(view.strict, &accounts, Outcome::NothingMatched, progress);
-    }
-    let mut table = compare::table(&files);
-    Shown { sort: view.shown.sort.or(Some("lines")), ..view.shown }.arrange(&mut table)?;
-    if view.shown.json {
-        print_json(&compare::to_json(&files, &table), out)?;
-    } else {
-        write!(out, "{}\n{}", compare::summary(&compare::total(&files)), table.to_text(view.shown.style))?;
-        if let [file] = &files[..] {
-            write!(out, "\n{}", compare::lines(file))?;
-        }
-    }
-    judge_own(view.strict, &accounts, Outcome::Done, progress)
 }
 
 /// `kprism diff` of two runs with coverage.

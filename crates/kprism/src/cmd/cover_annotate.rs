@@ -14,7 +14,7 @@ use kprism_store::Fate;
 use serde_json::json;
 
 use super::cover::{Asked, load_told};
-use super::report::print_json;
+use super::output::print_json;
 use super::strict::{StrictArgs, judge_own};
 use crate::exit::Outcome;
 use kprism_session::Progress;

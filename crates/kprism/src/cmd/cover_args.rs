@@ -51,7 +51,7 @@ pub struct DebugArgs {
 }
 
 /// Options that choose one system call.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub struct CallArgs {
     /// Only one call of this system call, the slowest if --call does not say another
     #[arg(long, value_name = "NAME")]

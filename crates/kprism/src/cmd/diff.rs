@@ -14,8 +14,8 @@ use serde_json::json;
 
 use super::cover;
 use super::cover_args::COVERAGE;
-use super::report::{By, Select, print_json, wants_color};
-use super::shown::Shown;
+use super::output::{Select, Shown, print_json, wants_color};
+use super::report::flow::By;
 use super::strict::StrictArgs;
 use crate::exit::Outcome;
 use crate::given::Given;

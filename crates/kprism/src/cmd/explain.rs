@@ -10,7 +10,7 @@ use kprism_report::explain as view;
 use kprism_session::Progress;
 use kprism_session::explain::{self, Request};
 
-use super::report::print_json;
+use super::output::print_json;
 use crate::exit::Outcome;
 
 /// Shown after the options.

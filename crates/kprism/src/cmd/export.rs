@@ -7,19 +7,20 @@ use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use kprism_profile::Profile;
+use kprism_profile::{Filter, Profile};
 use kprism_report::calltree::{self, Options, Weight};
 use kprism_report::header::Header;
-use kprism_report::{folded, perfetto, pprof, tree};
+use kprism_report::{Table, deltas, folded, perfetto, pprof, tables, tree};
 use kprism_store::{Instrument, Manifest, Run, load_times};
 use serde_json::json;
 
 use super::cover_args::CallArgs;
+use super::cover_export;
 use super::formats::{self, Of};
-use super::report::{By, Select, Subject, table};
-use super::shown::Shown;
+use super::output::{Select, Shown};
+use super::report::flow::By;
+use super::report::{durations, tlb};
 use super::strict::StrictArgs;
-use super::{cover_export, tlb};
 use crate::exit::Outcome;
 use crate::given::Given;
 use kprism_session::Progress;
@@ -67,6 +68,51 @@ pub struct Args {
     /// Name .gcda files from the build's folder on, for gcc's -fprofile-prefix-path=BUILD (GCC 12)
     #[arg(long, help_heading = "Coverage")]
     pub relative: bool,
+}
+
+/// The table that a file holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Subject {
+    /// Calls, instructions and time of every function; of durations, their times
+    Functions,
+    /// Durations of functions
+    #[value(alias = "func")]
+    Durations,
+    /// Count and latency of every system call
+    Syscalls,
+    /// Call stacks, weighted
+    Tree,
+    /// Instructions and time of every task
+    Tasks,
+    /// Places that could not be decoded
+    Errors,
+    /// TLB misses
+    Tlb,
+    /// Intervals between markers
+    Delta,
+    /// Records of probes
+    Probe,
+    /// Initcalls of a boot
+    Boot,
+    /// Coverage
+    Cover,
+}
+
+/// The table of a subject; the tree is none.
+fn table(subject: Subject, profile: &Profile, filter: &Filter) -> Option<Table> {
+    match subject {
+        Subject::Functions => Some(tables::functions(profile, filter)),
+        Subject::Syscalls => Some(tables::syscalls(profile, filter)),
+        Subject::Tasks => Some(tables::tasks(profile, filter)),
+        Subject::Errors => Some(tables::errors(profile)),
+        Subject::Delta => Some(deltas::summary(profile)),
+        Subject::Tree
+        | Subject::Boot
+        | Subject::Cover
+        | Subject::Durations
+        | Subject::Probe
+        | Subject::Tlb => None,
+    }
 }
 
 /// Writes it.
@@ -154,7 +200,7 @@ fn of_profile(
         );
     }
     let is_table = more.starts_with("subject");
-    let has_it_too = matches!(args.subject, Subject::Functions | Subject::Func | Subject::Tree);
+    let has_it_too = matches!(args.subject, Subject::Functions | Subject::Durations | Subject::Tree);
     if of_durations && is_table && !has_it_too {
         return Err(held::lacks(&run, Instrument::Flow));
     }
@@ -203,7 +249,7 @@ pub fn table_csv(request: &Request<'_>, out: &mut dyn Write) -> Result<Outcome> 
     of_profile(request, ("this table", honoured), out, |of, out| {
         let filter = args.select.filter();
         let table = match of.of_durations && args.subject != Subject::Tree {
-            true => Some(super::func::whole(&of.run, &of.manifest, &of.profile, &filter)?.0),
+            true => Some(durations::whole(&of.run, &of.manifest, &of.profile, &filter)?.0),
             false => table(args.subject, &of.profile, &filter),
         };
         let table = table.context("this subject is no table: a tree can be written as .json or .folded")?;
@@ -221,7 +267,7 @@ pub fn table_json(request: &Request<'_>, out: &mut dyn Write) -> Result<Outcome>
     of_profile(request, (view, honoured), out, |of, out| {
         let filter = args.select.filter();
         let value = if of.of_durations && args.subject != Subject::Tree {
-            let (table, header) = super::func::whole(&of.run, &of.manifest, &of.profile, &filter)?;
+            let (table, header) = durations::whole(&of.run, &of.manifest, &of.profile, &filter)?;
             json!({"run": header, "rows": table.to_json()})
         } else {
             let header = Header::new(&of.manifest, &of.profile).to_json();
@@ -263,10 +309,10 @@ fn misses(request: &Request<'_>, json: bool, out: &mut dyn Write) -> Result<Outc
     };
     let shown = Shown { json, csv: !json, ..Shown::default() };
     if request.is_stdout() {
-        return tlb::run(&args.input, &view, &shown, progress, out);
+        return tlb::show(&args.input, &view, &shown, progress, out);
     }
     let mut text = Vec::new();
-    let outcome = tlb::run(&args.input, &view, &shown, progress, &mut text)?;
+    let outcome = tlb::show(&args.input, &view, &shown, progress, &mut text)?;
     std::fs::write(&args.output, text).with_context(|| args.output.display().to_string())?;
     progress.say(&format!("wrote {}", args.output.display()));
     Ok(outcome)

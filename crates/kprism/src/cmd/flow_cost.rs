@@ -19,7 +19,7 @@ use serde_json::json;
 
 use super::guest_args::{GuestArgs, PlaceArgs, cyc, mtc, psb};
 use super::lab;
-use super::report::{print_json, wants_color};
+use super::output::{print_json, wants_color};
 use crate::exit::{self, Outcome};
 
 pub const HELP: &str = "\

@@ -18,7 +18,7 @@ use kprism_session::Progress;
 use kprism_signals::Second;
 
 use super::guest_args::{GuestArgs, PlaceArgs, assignment};
-use super::report::wants_color;
+use super::output::wants_color;
 use crate::exit::{self, Outcome};
 
 const HELP: &str = "\

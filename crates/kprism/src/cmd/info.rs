@@ -8,7 +8,7 @@ use anyhow::Result;
 use kprism_report::info;
 use kprism_store::Run;
 
-use super::report::print_json;
+use super::output::print_json;
 use super::strict::StrictArgs;
 use crate::exit::Outcome;
 

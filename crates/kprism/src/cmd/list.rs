@@ -9,7 +9,7 @@ use kprism_report::info;
 use kprism_session::open::runs_in;
 use serde_json::json;
 
-use super::report::print_json;
+use super::output::print_json;
 use crate::exit::Outcome;
 
 /// Options of `kprism list`.

@@ -9,7 +9,7 @@ use anyhow::Result;
 use kprism_report::tracepoints as view;
 use kprism_session::tracepoints;
 
-use super::report::print_json;
+use super::output::print_json;
 use crate::exit::Outcome;
 
 pub const HELP: &str = "\

@@ -8,13 +8,11 @@ mod cover;
 mod cover_annotate;
 mod cover_args;
 mod cover_export;
-mod delta;
 mod diff;
 mod explain;
 mod export;
 mod flow_cost;
 mod formats;
-mod func;
 mod gcov_kernel;
 mod gdbserver;
 mod generate;
@@ -25,13 +23,13 @@ mod info;
 mod lab;
 mod list;
 mod list_events;
+mod output;
 mod probe;
 mod record;
 mod report;
 pub mod script;
-mod shown;
 mod strict;
-mod tlb;
+mod tlb_annotate;
 
 use std::io::Write;
 
@@ -51,7 +49,7 @@ pub enum Command {
     #[command(subcommand)]
     Record(record::Command),
     /// Show where the time went: tables, call tree, HTML
-    Report(report::Args),
+    Report(Box<report::Args>),
     /// What software tracers add to each system call of a command
     Impact(Box<impact::Args>),
     /// Compare two runs: what one did that the other did not, and what cost more
@@ -119,6 +117,7 @@ pub fn run(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
+    given.in_place()?;
     match command {
         Command::Lab(lab::Command::Run(args)) => lab::run(args, progress, out),
         Command::Lab(lab::Command::Prepare(args)) => lab::prepare(args, progress),

@@ -15,9 +15,9 @@ use kprism_store::Run;
 use serde_json::Value;
 
 use super::export::Request;
-use super::report::print_json;
+use super::output::Shown;
+use super::output::print_json;
 use super::script;
-use super::shown::Shown;
 use crate::exit::Outcome;
 use kprism_session::probe::{self, Loaded};
 

@@ -38,7 +38,7 @@ pub struct Args {
     #[arg(long = "cpu", value_name = "N")]
     pub cpus: Vec<u16>,
     #[command(flatten)]
-    pub tasks: super::report::Select,
+    pub tasks: super::output::Select,
     /// Only while this function runs, or what it calls; `*` and `?` allowed (can be repeated)
     #[arg(long = "func", value_name = "GLOB")]
     pub funcs: Vec<String>,

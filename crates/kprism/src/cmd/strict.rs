@@ -16,7 +16,7 @@ use kprism_session::Progress;
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub struct StrictArgs {
     /// Exit with 4 unless the run's account says that nothing was lost, not understood or guessed
-    #[arg(long)]
+    #[arg(long, global = true)]
     pub strict: bool,
 }
 

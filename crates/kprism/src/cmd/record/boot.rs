@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kprism record boot`: the kernel command line for a traced boot, and what such a boot left; `kprism lab boot`: both,
-//! in a guest; `kprism report boot`.
+//! in a guest.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use kprism_record::boot::{self as recorder, Plan, Recorded, collect, was_traced};
 use kprism_report::header::account_text;
 use kprism_report::{Style, boot as view};
-use kprism_session::{Progress, held};
+use kprism_session::Progress;
 use kprism_signals::Second;
-use kprism_store::{Instrument, Kernel, Run};
-use kprism_tracefs::boot::Collected;
+use kprism_store::Instrument;
 
 use super::func_args::time;
 use crate::cmd::guest_args::{GuestArgs, PlaceArgs};
 use crate::cmd::lab;
-use crate::cmd::report::wants_color;
+use crate::cmd::output::wants_color;
 use crate::exit::{self, Outcome};
 
 pub const HELP: &str = "\
@@ -133,45 +132,4 @@ fn show(
     let dir = run.dir().display();
     progress.say(&format!("\nrecorded in {dir}; see: kprism report boot -i {dir} --html boot.html"));
     Ok(Outcome::Done)
-}
-
-/// What `kprism report boot` shows.
-pub struct Shown<'a> {
-    pub input: &'a Path,
-    pub html: Option<&'a Path>,
-    pub json: bool,
-    pub limit: usize,
-    pub style: Style,
-}
-
-/// Shows a boot that was recorded before.
-pub fn report(shown: &Shown<'_>, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
-    let run = Run::open(shown.input)?;
-    if !kprism_session::boot::is_boot(shown.input) {
-        return Err(held::lacks(&run, Instrument::Boot));
-    }
-    let boot = kprism_session::boot::load(shown.input)?;
-    let account = kprism_session::boot::account(&boot, &Collected::load(shown.input)?);
-    if let Some(file) = shown.html {
-        let release = run
-            .manifest()?
-            .kernel
-            .map_or_else(String::new, |Kernel { release, .. }| format!(" of {release}"));
-        let page = view::render(&boot, &format!("Boot{release}")).context("HTML page")?;
-        std::fs::write(file, page).with_context(|| file.display().to_string())?;
-        progress.say(&format!("wrote {}", file.display()));
-    } else if shown.json {
-        let mut value = view::to_json(&boot);
-        value["account"] = serde_json::to_value(&account).context("account")?;
-        serde_json::to_writer_pretty(&mut *out, &value)?;
-        writeln!(out)?;
-    } else {
-        write!(out, "{}", view::to_text(&boot, shown.limit, shown.style))?;
-        write!(out, "\n{}", account_text(Some(&account), shown.style))?;
-    }
-    Ok(if boot.initcalls.is_empty() && boot.calls.is_empty() {
-        Outcome::NothingMatched
-    } else {
-        Outcome::Done
-    })
 }

@@ -16,10 +16,7 @@ use std::io::Write;
 
 use anyhow::Result;
 
-pub use boot::{
-    GUEST_HELP as BOOT_HELP, LabArgs as BootArgs, Shown as ShownBoot, in_guest as boot_guest,
-    report as report_boot,
-};
+pub use boot::{GUEST_HELP as BOOT_HELP, LabArgs as BootArgs, in_guest as boot_guest};
 pub use func_args::kib;
 pub use probe_args::ProbeArgs;
 

@@ -1,33 +1,40 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `kprism report tlb`: what missed the TLBs, whose memory that was, and what larger pages would save; and
-//! `kprism annotate` of misses.
-//!
-//! In: options. Out: the tables of [`kprism_report::tlb`], the lines of [`kprism_script::misses`].
+//! `kprism report tlb`: what missed the TLBs, whose memory that was, and what larger pages would save: the tables of
+//! [`kprism_report::tlb`].
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use kprism_debuginfo::source::Source;
-use kprism_image::symbols::FunctionId;
-use kprism_report::{Style, Table, tlb};
-use kprism_script::misses::Annotation;
+use kprism_report::{Table, tlb};
+use kprism_session::tlb::{Loaded, Method};
+use kprism_session::{Progress, flow, held};
 use kprism_store::{Instrument, Run};
 
-use super::annotate::{Args, several};
-use super::report::{Select, print_json};
-use super::shown::Shown;
+use super::Io;
+use crate::cmd::output::{OutputArgs, ROWS, Select, Shown, print_json};
 use crate::exit::Outcome;
-use kprism_session::Progress;
-use kprism_session::annotate::choose;
-use kprism_session::flow;
-use kprism_session::held;
-use kprism_session::tlb::{Loaded, Method, by_function, bytes_at};
 
-/// What to show.
+/// Options of `kprism report tlb`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Which view: objects, functions, processes, threads, pages, heat, distribution, advice, counters; an overview if not
+    /// given
+    #[arg(value_name = "VIEW")]
+    view: Option<String>,
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    select: Select,
+    /// For `counters`: a processor's own counts, as `perf stat -x, -o FILE` writes them
+    #[arg(long, value_name = "FILE")]
+    counters: Option<PathBuf>,
+}
+
+/// A view of misses.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
-    /// Which view; an overview if none.
+    /// Its name; an overview if none.
     pub name: Option<&'a str>,
     /// Tasks.
     pub select: &'a Select,
@@ -37,8 +44,18 @@ pub struct View<'a> {
 
 const VIEWS: &str = "objects, functions, processes, threads, pages, heat, distribution, advice or counters";
 
+/// Rows of each table of the overview, unless told otherwise.
+const OVERVIEW_ROWS: usize = 12;
+
 /// Shows it.
-pub fn run(
+pub fn run(args: &Args, io: &mut Io<'_>) -> Result<Outcome> {
+    let view = View { name: args.view.as_deref(), select: &args.select, counters: args.counters.as_deref() };
+    let rows = if view.name.is_none() { OVERVIEW_ROWS } else { ROWS };
+    show(io.input, &view, &args.output.shown(rows, io.style), io.progress, io.out)
+}
+
+/// Shows a view, for `export` too.
+pub fn show(
     input: &Path,
     view: &View<'_>,
     shown: &Shown<'_>,
@@ -138,54 +155,4 @@ pub fn run(
         write!(out, "{}", report.to_text(shown.style))?;
     }
     Ok(outcome)
-}
-
-/// Shows the instructions of a function that missed, each with its misses, and its source.
-pub fn annotate(
-    args: &Args,
-    run: &Run,
-    style: Style,
-    progress: &Progress,
-    out: &mut dyn Write,
-) -> Result<Outcome> {
-    progress.step("reading the misses");
-    let mut loaded = Loaded::open(run)?;
-    let profile = loaded.profile()?;
-    let symbols = loaded.symbols()?;
-    progress.clear();
-    for note in &loaded.notes {
-        progress.say(&format!("kprism: note: {note}"));
-    }
-    let chosen = choose(&args.func, &symbols)?;
-    let mut missed = by_function(&profile, &symbols, &chosen);
-    let (func, sites) = match missed.len() {
-        0 => {
-            progress.say(&format!("no instruction of {} missed", args.func));
-            return Ok(Outcome::NothingMatched);
-        }
-        1 => missed.pop_first().unwrap_or_default(),
-        _ => {
-            let sums = missed.iter().map(|(&func, sites)| (func, sites.values().sum())).collect();
-            return several(args, &symbols, &sums, "misses", out);
-        }
-    };
-    let function = symbols.function(FunctionId(func));
-    let file = run.root().join(function.module.trim_start_matches('/'));
-    let mut source = match function.kernel {
-        true => None,
-        false => Source::of_file(&file, &args.cover.debug.files().folders()).unwrap_or_else(|reason| {
-            progress.say(&format!("kprism: note: no source lines: {reason}"));
-            None
-        }),
-    };
-    let code = if function.kernel { None } else { std::fs::read(&file).ok() };
-    let bytes = |address| code.as_deref().and_then(|file| bytes_at(file, address)).unwrap_or_default();
-    let of = loaded.source()?;
-    let annotation = Annotation::new(function, &sites, &bytes, source.as_ref(), args.syntax.into());
-    if args.json {
-        print_json(&annotation.to_json(profile.all()[0], &of), out)?;
-    } else {
-        write!(out, "{}", annotation.to_text(profile.all()[0], &of, source.as_mut(), style))?;
-    }
-    Ok(Outcome::Done)
 }

@@ -1,45 +1,51 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kprism report delta`: intervals between markers, those kept with the run or others measured now.
 
-use std::io::Write;
-use std::path::Path;
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use kprism_flow::delta::Spec;
 use kprism_profile::{Profile, Scope};
 use kprism_report::deltas;
 use kprism_report::header::Header;
+use kprism_session::flow;
 use kprism_store::Run;
 use serde_json::json;
 
-use super::report::{print_json, write_html};
-use super::shown::Shown;
+use super::flow::needs_a_flow;
+use super::{Io, write_html};
+use crate::cmd::output::{FormArgs, Shown, print_json};
 use crate::exit::Outcome;
-use kprism_session::Progress;
-use kprism_session::flow;
+
+/// Rows of each list about one kind of interval, unless told otherwise.
+const ROWS: usize = 12;
 
 /// Options of `kprism report delta`.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Intervals (report delta)")]
-pub struct DeltaArgs {
+pub struct Args {
+    /// Which of the intervals; a summary of all if not given
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+    #[command(flatten)]
+    form: FormArgs,
+    /// Write the report as one HTML file instead, with these intervals in it
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "csv", "limit", "name"])]
+    html: Option<PathBuf>,
     /// Measure from this marker on ...
     #[arg(long, value_name = "MARKER", requires = "to")]
-    pub from: Option<String>,
+    from: Option<String>,
     /// ... to this one: `cli`, `pushf; pop *; cli`, `func:NAME`, `ret:NAME`, `irqs-off`, `syscall`, ...
     #[arg(long, value_name = "MARKER", requires = "from")]
-    pub to: Option<String>,
+    to: Option<String>,
     /// Whose instructions and time count; found out from the markers if not given
     #[arg(long, value_enum, value_name = "WHOSE", requires = "from")]
-    pub per: Option<Per>,
+    per: Option<Per>,
     /// A beginning inside an interval begins one of its own
     #[arg(long, requires = "from")]
-    pub nested: bool,
+    nested: bool,
     /// Count how often these instructions run, by function (can be repeated)
     #[arg(long, value_name = "INSTRUCTIONS")]
-    pub count: Vec<String>,
-    /// Print as CSV: the bins of the histograms of `delta`, all columns of `func`
-    #[arg(long, conflicts_with = "json")]
-    pub csv: bool,
+    count: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -50,7 +56,7 @@ pub enum Per {
     Task,
 }
 
-impl DeltaArgs {
+impl Args {
     /// Whether the run has to be decoded for it.
     fn measures(&self) -> bool {
         self.from.is_some() || !self.count.is_empty()
@@ -66,15 +72,11 @@ impl DeltaArgs {
     }
 }
 
-/// Shows the intervals of this name, or all; or writes the report to `html` instead, with these intervals in it.
-pub fn run(
-    input: &Path,
-    args: &DeltaArgs,
-    (name, html): (Option<&str>, Option<&Path>),
-    shown: &Shown<'_>,
-    progress: &Progress,
-    out: &mut dyn Write,
-) -> Result<Outcome> {
+/// Shows the intervals of a name, or all; or writes the report with these intervals in it.
+pub fn run(args: &Args, io: &mut Io<'_>) -> Result<Outcome> {
+    needs_a_flow(io)?;
+    let (input, progress, html) = (io.input, io.progress, args.html.as_deref());
+    let shown = &args.form.shown(ROWS, io.style);
     let (run, profile, manifest) = if args.measures() {
         let run = Run::open(input)?;
         let mut specs: Vec<Spec> = args.spec().into_iter().collect();
@@ -93,20 +95,20 @@ pub fn run(
         return Ok(if occurred { Outcome::Done } else { Outcome::NothingMatched });
     }
     let header = Header::new(&manifest, &profile);
-    if args.measures() || name.is_some() {
-        return details(&profile, args, name, shown, &header, out);
+    if args.measures() || args.name.is_some() {
+        return details(&profile, args, shown, &header, io);
     }
     let mut table = deltas::summary(&profile);
     table.rows.retain(|row| row[0] != kprism_report::table::Cell::Int(0));
     let outcome = shown.arrange(&mut table)?;
     if shown.json {
         let all: Vec<_> = profile.deltas.iter().map(|d| deltas::to_json(&profile, d)).collect();
-        print_json(&json!({"run": header.to_json(), "deltas": all}), out)?;
-    } else if args.csv {
+        print_json(&json!({"run": header.to_json(), "deltas": all}), io.out)?;
+    } else if shown.csv {
         bail!("--csv prints the bins of one kind of interval: name it");
     } else {
-        write!(out, "{}\n{}", header.to_text(&profile, shown.style), table.to_text(shown.style))?;
-        write!(out, "\n{}", header.account_text(shown.style))?;
+        write!(io.out, "{}\n{}", header.to_text(&profile, shown.style), table.to_text(shown.style))?;
+        write!(io.out, "\n{}", header.account_text(shown.style))?;
     }
     Ok(outcome)
 }
@@ -114,15 +116,14 @@ pub fn run(
 /// One kind of interval, and the executions counted.
 fn details(
     profile: &Profile,
-    args: &DeltaArgs,
-    name: Option<&str>,
+    args: &Args,
     shown: &Shown<'_>,
     header: &Header,
-    out: &mut dyn Write,
+    io: &mut Io<'_>,
 ) -> Result<Outcome> {
-    let delta = match name {
+    let delta = match &args.name {
         None => profile.deltas.first(),
-        Some(name) => match profile.deltas.iter().find(|d| d.name == name) {
+        Some(name) => match profile.deltas.iter().find(|d| d.name == *name) {
             Some(delta) => Some(delta),
             None => {
                 let known: Vec<&str> = profile.deltas.iter().map(|d| d.name.as_str()).collect();
@@ -134,22 +135,22 @@ fn details(
     let mut counts = deltas::counts(profile);
     if shown.json {
         let delta = delta.map(|d| deltas::to_json(profile, d));
-        print_json(&json!({"run": header.to_json(), "delta": delta, "counts": counts.to_json()}), out)?;
-    } else if args.csv {
+        print_json(&json!({"run": header.to_json(), "delta": delta, "counts": counts.to_json()}), io.out)?;
+    } else if shown.csv {
         let table = delta.map_or(counts, deltas::bins);
-        out.write_all(table.to_csv().as_bytes())?;
+        io.out.write_all(table.to_csv().as_bytes())?;
     } else {
-        writeln!(out, "{}", header.to_text(profile, shown.style))?;
+        writeln!(io.out, "{}", header.to_text(profile, shown.style))?;
         if let Some(delta) = delta {
-            write!(out, "{}", deltas::to_text(profile, delta, shown.rows, shown.style))?;
+            write!(io.out, "{}", deltas::to_text(profile, delta, shown.rows, shown.style))?;
         }
         if !args.count.is_empty() {
             if shown.rows > 0 {
                 counts.limit(shown.rows);
             }
-            write!(out, "{}", counts.to_text(shown.style))?;
+            write!(io.out, "{}", counts.to_text(shown.style))?;
         }
-        write!(out, "\n{}", header.account_text(shown.style))?;
+        write!(io.out, "\n{}", header.account_text(shown.style))?;
     }
     Ok(if found { Outcome::Done } else { Outcome::NothingMatched })
 }

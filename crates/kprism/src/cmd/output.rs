@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Order, length and form of a view: options that reports share, and what writes them.
+
+use std::io::{IsTerminal as _, Write};
+
+use anyhow::Result;
+use kprism_profile::Filter;
+use kprism_report::{Style, Table};
+
+use crate::exit::Outcome;
+
+/// Rows of a table unless told otherwise.
+pub const ROWS: usize = 40;
+
+/// Length and form.
+#[derive(Debug, Clone, Copy, Default, clap::Args)]
+pub struct FormArgs {
+    /// Show no more than this many rows; 0 shows all. CSV has all unless told otherwise
+    #[arg(long, value_name = "ROWS")]
+    pub limit: Option<usize>,
+    /// Print as JSON
+    #[arg(long, conflicts_with = "csv")]
+    pub json: bool,
+    /// Print as CSV
+    #[arg(long)]
+    pub csv: bool,
+}
+
+/// Order, length and form of a table.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct OutputArgs {
+    /// Sort by this column, from large to small; `-COLUMN` turns it round
+    #[arg(long, value_name = "COLUMN", allow_hyphen_values = true)]
+    pub sort: Option<String>,
+    #[command(flatten)]
+    pub form: FormArgs,
+}
+
+impl FormArgs {
+    /// With `rows` unless told otherwise.
+    pub fn shown(&self, rows: usize, style: Style) -> Shown<'static> {
+        let rows = self.limit.unwrap_or(if self.csv { 0 } else { rows });
+        Shown { sort: None, rows, json: self.json, csv: self.csv, style }
+    }
+}
+
+impl OutputArgs {
+    /// With `rows` unless told otherwise.
+    pub fn shown(&self, rows: usize, style: Style) -> Shown<'_> {
+        Shown { sort: self.sort.as_deref(), ..self.form.shown(rows, style) }
+    }
+}
+
+/// The tasks to take.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct Select {
+    /// Only this process or thread id (can be repeated)
+    #[arg(long = "task", value_name = "PID")]
+    pub pids: Vec<u32>,
+    /// Only tasks of this name, `*` and `?` allowed (can be repeated)
+    #[arg(long = "comm", value_name = "GLOB")]
+    pub comms: Vec<String>,
+}
+
+impl Select {
+    /// As the views take it.
+    pub fn filter(&self) -> Filter {
+        Filter { pids: self.pids.clone(), comms: self.comms.clone() }
+    }
+}
+
+/// Prints it, indented.
+pub fn print_json(value: &impl serde::Serialize, out: &mut dyn Write) -> Result<()> {
+    serde_json::to_writer_pretty(&mut *out, value)?;
+    Ok(writeln!(out)?)
+}
+
+/// Colour goes to terminals only, and not where `NO_COLOR` asks for none (<https://no-color.org>).
+pub fn wants_color(choice: clap::ColorChoice) -> bool {
+    match choice {
+        clap::ColorChoice::Always => true,
+        clap::ColorChoice::Never => false,
+        clap::ColorChoice::Auto => {
+            let refused = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+            !refused && std::io::stdout().is_terminal()
+        }
+    }
+}
+
+/// Order, length and form of a table.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Shown<'a> {
+    /// Column to sort by.
+    pub sort: Option<&'a str>,
+    /// Rows at most; 0 is all.
+    pub rows: usize,
+    /// As JSON.
+    pub json: bool,
+    /// As CSV.
+    pub csv: bool,
+    /// Colours.
+    pub style: Style,
+}
+
+impl Shown<'_> {
+    /// Sorts and shortens a table, and says whether it has a row.
+    ///
+    /// # Errors
+    /// It has no such column.
+    pub fn arrange(&self, table: &mut Table) -> Result<Outcome> {
+        if let Some(key) = self.sort {
+            table.sort_by(key)?;
+        }
+        let outcome = if table.rows.is_empty() { Outcome::NothingMatched } else { Outcome::Done };
+        if self.rows > 0 {
+            table.limit(self.rows);
+        }
+        Ok(outcome)
+    }
+}

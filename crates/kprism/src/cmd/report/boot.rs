@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kprism report boot`: initcalls and long functions of a traced boot.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use kprism_report::boot as view;
+use kprism_report::header::account_text;
+use kprism_session::held;
+use kprism_store::{Instrument, Kernel, Run};
+use kprism_tracefs::boot::Collected;
+
+use super::Io;
+use crate::cmd::output::print_json;
+use crate::exit::Outcome;
+
+/// Options of `kprism report boot`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Write the boot chart as one HTML file instead
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "limit"])]
+    html: Option<PathBuf>,
+    /// Show no more than this many rows of each table; 0 shows all
+    #[arg(long, value_name = "ROWS", default_value_t = 12)]
+    limit: usize,
+    /// Print as JSON
+    #[arg(long, conflicts_with = "limit")]
+    json: bool,
+}
+
+/// Shows it.
+pub fn run(args: &Args, io: &mut Io<'_>) -> Result<Outcome> {
+    let run = Run::open(io.input)?;
+    if !kprism_session::boot::is_boot(io.input) {
+        return Err(held::lacks(&run, Instrument::Boot));
+    }
+    let boot = kprism_session::boot::load(io.input)?;
+    let account = kprism_session::boot::account(&boot, &Collected::load(io.input)?);
+    if let Some(file) = &args.html {
+        let release = run
+            .manifest()?
+            .kernel
+            .map_or_else(String::new, |Kernel { release, .. }| format!(" of {release}"));
+        let page = view::render(&boot, &format!("Boot{release}")).context("HTML page")?;
+        std::fs::write(file, page).with_context(|| file.display().to_string())?;
+        io.progress.say(&format!("wrote {}", file.display()));
+    } else if args.json {
+        let mut value = view::to_json(&boot);
+        value["account"] = serde_json::to_value(&account).context("account")?;
+        print_json(&value, io.out)?;
+    } else {
+        write!(io.out, "{}", view::to_text(&boot, args.limit, io.style))?;
+        write!(io.out, "\n{}", account_text(Some(&account), io.style))?;
+    }
+    Ok(if boot.initcalls.is_empty() && boot.calls.is_empty() {
+        Outcome::NothingMatched
+    } else {
+        Outcome::Done
+    })
+}

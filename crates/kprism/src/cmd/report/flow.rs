@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tables of a flow: `report functions`, `syscalls`, `tasks`, `errors`, and the call `tree`.
+
+use anyhow::{Result, bail};
+use kprism_profile::{Filter, Profile};
+use kprism_report::calltree::{self, Options, Weight};
+use kprism_report::header::Header;
+use kprism_report::{Table, tables, tree};
+use kprism_session::{flow, held};
+use kprism_store::{Instrument, Run};
+use serde_json::json;
+
+use super::Io;
+use crate::cmd::cover_args::CallArgs;
+use crate::cmd::output::{OutputArgs, ROWS, Select, Shown, print_json};
+use crate::exit::Outcome;
+
+/// Options of a table of tasks' functions, or of tasks.
+#[derive(Debug, clap::Args)]
+pub struct TableArgs {
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    select: Select,
+    #[command(flatten)]
+    one: CallArgs,
+}
+
+/// Options of `kprism report syscalls`.
+#[derive(Debug, clap::Args)]
+pub struct SyscallArgs {
+    #[command(flatten)]
+    table: TableArgs,
+    /// Split the time into entry, body, interrupts, off CPU and exit
+    #[arg(long)]
+    parts: bool,
+}
+
+/// Options of `kprism report errors`. Errors are a stream's, not a task's.
+#[derive(Debug, clap::Args)]
+pub struct ErrorArgs {
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Options of `kprism report tree`.
+#[derive(Debug, clap::Args)]
+pub struct TreeArgs {
+    /// Show no more than this many lines; 0 shows all
+    #[arg(long, value_name = "ROWS", conflicts_with = "json")]
+    limit: Option<usize>,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+    /// Weigh the tree by instructions or by time on a CPU
+    #[arg(long, value_enum, default_value_t = By::Instructions)]
+    by: By,
+    #[command(flatten)]
+    shape: ShapeArgs,
+    #[command(flatten)]
+    select: Select,
+    #[command(flatten)]
+    one: CallArgs,
+}
+
+/// The part of a call tree that is shown.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct ShapeArgs {
+    /// Fold branches of the tree below this share
+    #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
+    pub min_percent: f64,
+    /// Show no more than this many levels of the tree
+    #[arg(long, value_name = "LEVELS", default_value_t = 40)]
+    pub depth: usize,
+}
+
+impl ShapeArgs {
+    /// As the view takes it.
+    pub fn options(self, weight: Weight) -> Options {
+        Options { weight, min_percent: self.min_percent, max_depth: self.depth }
+    }
+}
+
+/// The weight of a tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum By {
+    /// Retired instructions
+    Instructions,
+    /// Time on a CPU
+    Time,
+}
+
+impl From<By> for Weight {
+    fn from(by: By) -> Self {
+        match by {
+            By::Instructions => Weight::Instructions,
+            By::Time => Weight::Time,
+        }
+    }
+}
+
+/// A table of a profile.
+type MakeTable = fn(&Profile, &Filter) -> Table;
+
+pub fn functions(args: &TableArgs, io: &mut Io<'_>) -> Result<Outcome> {
+    table(args, tables::functions, io)
+}
+
+pub fn tasks(args: &TableArgs, io: &mut Io<'_>) -> Result<Outcome> {
+    table(args, tables::tasks, io)
+}
+
+pub fn syscalls(args: &SyscallArgs, io: &mut Io<'_>) -> Result<Outcome> {
+    table(&args.table, if args.parts { tables::syscall_parts } else { tables::syscalls }, io)
+}
+
+fn table(args: &TableArgs, make: MakeTable, io: &mut Io<'_>) -> Result<Outcome> {
+    let (filter, one) = (args.select.filter(), &args.one);
+    let Some((profile, header)) = open(&filter, one, io)? else { return Ok(Outcome::NothingMatched) };
+    let shown = args.output.shown(ROWS, io.style);
+    show(make(&profile, &filter), (&profile, &header), None, &shown, io)
+}
+
+pub fn errors(args: &ErrorArgs, io: &mut Io<'_>) -> Result<Outcome> {
+    let all = Filter::default();
+    let Some((profile, header)) = open(&all, &CallArgs::default(), io)? else {
+        return Ok(Outcome::NothingMatched);
+    };
+    let unlisted = tables::unlisted(&header, &profile);
+    let shown = args.output.shown(ROWS, io.style);
+    show(tables::errors(&profile), (&profile, &header), Some(unlisted), &shown, io)
+}
+
+fn show(
+    mut table: Table,
+    (profile, header): (&Profile, &Header),
+    unlisted: Option<u64>,
+    shown: &Shown<'_>,
+    io: &mut Io<'_>,
+) -> Result<Outcome> {
+    let outcome = shown.arrange(&mut table)?;
+    if shown.csv {
+        io.out.write_all(table.to_csv().as_bytes())?;
+    } else if shown.json {
+        print_json(&tables::to_json(header, &table, unlisted), io.out)?;
+    } else {
+        write!(io.out, "{}", tables::to_text(header, profile, &table, unlisted, shown.style))?;
+    }
+    Ok(outcome)
+}
+
+pub fn tree(args: &TreeArgs, io: &mut Io<'_>) -> Result<Outcome> {
+    let (filter, one) = (args.select.filter(), &args.one);
+    let Some((profile, header)) = open(&filter, one, io)? else { return Ok(Outcome::NothingMatched) };
+    let tree = tree::by_comm(&profile, &filter);
+    let options = args.shape.options(args.by.into());
+    if args.json {
+        let value = json!({"run": header.to_json(), "tree": calltree::to_json(&profile, &tree, &options)});
+        print_json(&value, io.out)?;
+        return Ok(Outcome::Done);
+    }
+    let text = calltree::to_text(&profile, &tree, &options, io.style);
+    writeln!(io.out, "{}", header.to_text(&profile, io.style))?;
+    write!(io.out, "{}", calltree::limited(&text, args.limit.unwrap_or(ROWS), io.style))?;
+    write!(io.out, "\n{}", header.account_text(io.style))?;
+    Ok(Outcome::Done)
+}
+
+/// Opens the run, narrowed to one system call if one is asked for. `None` if no task matches.
+pub fn open(filter: &Filter, one: &CallArgs, io: &mut Io<'_>) -> Result<Option<(Profile, Header)>> {
+    needs_a_flow(io)?;
+    let (run, profile, manifest) = flow::open(io.input, io.progress)?;
+    let profile = one.call().narrow(&run, profile, filter, io.progress)?;
+    io.progress.clear();
+    if !filter.tasks(&profile).contains(&true) {
+        io.progress.say("no task matches");
+        return Ok(None);
+    }
+    let header = Header::new(&manifest, &profile);
+    Ok(Some((profile, header)))
+}
+
+/// Tables of a flow count instructions. Of a recording of durations they would hold zeros that nobody measured.
+pub fn needs_a_flow(io: &Io<'_>) -> Result<()> {
+    let run = Run::open(io.input)?;
+    if run.holds(Instrument::Durations) {
+        bail!(held::lacks(&run, Instrument::Flow));
+    }
+    Ok(())
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kprism report`: tables, the call tree, the HTML report. Each subject is a file with its options and one function.
+
+pub mod boot;
+pub mod cover;
+pub mod delta;
+pub mod durations;
+pub mod flow;
+pub mod probe;
+pub mod tlb;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use kprism_profile::Profile;
+use kprism_report::html::{self, Budget};
+use kprism_report::{Style, tables};
+use kprism_session::Progress;
+use kprism_store::{Instrument, Manifest, Run};
+
+use super::cover_args::CallArgs;
+use super::output::{FormArgs, ROWS, Select, print_json, wants_color};
+use super::strict::StrictArgs;
+use crate::exit::Outcome;
+use crate::given::Given;
+
+/// Options of `kprism report`.
+#[derive(Debug, clap::Args)]
+#[command(subcommand_value_name = "SUBJECT", subcommand_help_heading = "Subjects")]
+pub struct Args {
+    #[command(subcommand)]
+    subject: Option<Subject>,
+    /// Run folder
+    #[arg(short, long, global = true, value_name = "RUN", default_value = kprism_session::DEFAULT_RUN)]
+    pub input: PathBuf,
+    #[command(flatten)]
+    pub strict: StrictArgs,
+    /// Write the whole report as one HTML file instead
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "csv", "limit", "pids", "comms"])]
+    html: Option<PathBuf>,
+    #[command(flatten)]
+    form: FormArgs,
+    #[command(flatten)]
+    select: Select,
+    #[command(flatten)]
+    one: CallArgs,
+}
+
+/// A view; without one, an overview of what the run holds.
+#[derive(Debug, clap::Subcommand)]
+enum Subject {
+    /// Calls, instructions and time of every function of a flow
+    Functions(flow::TableArgs),
+    /// Count and latency of every system call
+    Syscalls(flow::SyscallArgs),
+    /// Call stacks, weighted
+    Tree(flow::TreeArgs),
+    /// Instructions and time of every task
+    Tasks(flow::TableArgs),
+    /// Places that could not be decoded
+    Errors(flow::ErrorArgs),
+    /// Durations of functions: count, total, self, off the CPU, in interrupts, percentiles
+    #[command(alias = "func")]
+    Durations(durations::Args),
+    /// TLB misses: whose memory, which code, what larger pages would save
+    Tlb(tlb::Args),
+    /// Intervals between markers: interrupts off, preemption off, or what --from and --to say
+    Delta(delta::Args),
+    /// Records of probes: what was collected, hit, lost
+    Probe(probe::Args),
+    /// A traced boot: initcalls and long functions
+    Boot(boot::Args),
+    /// Source lines, functions and branches executed: of a kernel with gcov, or from the flow by debug information
+    Cover(Box<cover::Args>),
+}
+
+/// What a view reads, and where it writes.
+pub struct Io<'a> {
+    /// The run's folder.
+    pub input: &'a Path,
+    /// Colours.
+    pub style: Style,
+    /// Listener of the steps.
+    pub progress: &'a Progress,
+    /// Standard output.
+    pub out: &'a mut dyn Write,
+}
+
+/// Shows it.
+pub fn run(
+    args: &Args,
+    given: &Given,
+    color: clap::ColorChoice,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
+    let style = Style { color: wants_color(color) };
+    let io = &mut Io { input: &args.input, style, progress, out };
+    match &args.subject {
+        None => whole(args, given, io),
+        Some(Subject::Functions(args)) => flow::functions(args, io),
+        Some(Subject::Syscalls(args)) => flow::syscalls(args, io),
+        Some(Subject::Tree(args)) => flow::tree(args, io),
+        Some(Subject::Tasks(args)) => flow::tasks(args, io),
+        Some(Subject::Errors(args)) => flow::errors(args, io),
+        Some(Subject::Durations(args)) => durations::run(args, given, io),
+        Some(Subject::Tlb(args)) => tlb::run(args, io),
+        Some(Subject::Delta(args)) => delta::run(args, io),
+        Some(Subject::Probe(args)) => probe::run(args, io),
+        Some(Subject::Boot(args)) => boot::run(args, io),
+        Some(Subject::Cover(of)) => cover::run(of, given, args.strict, io),
+    }
+}
+
+/// The report as a page, or an overview of what the run holds.
+fn whole(args: &Args, given: &Given, io: &mut Io<'_>) -> Result<Outcome> {
+    if let Some(file) = &args.html {
+        let (run, profile, manifest) = kprism_session::flow::open(io.input, io.progress)?;
+        let profile = args.one.call().narrow(&run, profile, &args.select.filter(), io.progress)?;
+        io.progress.clear();
+        return write_html(&run, file, &manifest, &profile, io.progress);
+    }
+    let run = Run::open(io.input)?;
+    let shown = args.form.shown(ROWS, io.style);
+    if run.holds(Instrument::Durations) {
+        given.only("the overview of durations", &["limit json csv pids comms"])?;
+        return durations::overview(&run, &shown, &args.select, io);
+    }
+    if run.holds(Instrument::Probe) {
+        given.only("the overview of probes", &["limit json csv pids"])?;
+        return super::probe::report(&run, &args.select.pids, &shown, io.out);
+    }
+    if shown.csv {
+        bail!("--csv needs a table: functions, syscalls, tasks or errors");
+    }
+    let filter = args.select.filter();
+    let Some((profile, header)) = flow::open(&filter, &args.one, io)? else {
+        return Ok(Outcome::NothingMatched);
+    };
+    let tables = tables::overview(&profile, &filter, shown.rows);
+    match shown.json {
+        true => print_json(&tables::overview_json(&header, &tables), io.out)?,
+        false => write!(io.out, "{}", tables::overview_text(&header, &profile, &tables, io.style))?,
+    }
+    Ok(Outcome::Done)
+}
+
+/// The report as a page.
+pub fn html(run: &Run, manifest: &Manifest, profile: &Profile) -> Result<String> {
+    let budget = Budget::default();
+    let page = match run.holds(Instrument::Durations) {
+        true => {
+            let times = kprism_store::load_times(run, profile)?;
+            html::render_durations(manifest, profile, &times, &budget)
+        }
+        false => html::render(manifest, profile, &budget),
+    };
+    page.context("HTML report")
+}
+
+/// Writes the report as one file.
+pub fn write_html(
+    run: &Run,
+    file: &Path,
+    manifest: &Manifest,
+    profile: &Profile,
+    progress: &Progress,
+) -> Result<Outcome> {
+    let page = html(run, manifest, profile)?;
+    std::fs::write(file, page).with_context(|| file.display().to_string())?;
+    progress.say(&format!("wrote {}", file.display()));
+    Ok(Outcome::Done)
+}
