@@ -10,36 +10,37 @@
 //! Counters are named after the object on the machine that built the kernel: notes are looked for beside it there,
 //! or below `--build-dir`, under as much of the path's end as is found there.
 
-use std::collections::{HashMap, HashSet};
-use std::fs::{self, File};
-use std::io::{Cursor, Read};
-use std::ops::Range;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
-use kprism_agent::gcov::{AFTER, BEFORE, IDLE};
+use kprism_agent::gcov::AFTER;
 use kprism_cover::gather::Inferred;
 use kprism_gcov::cover::Object;
 use kprism_gcov::memory::TRIES;
 use kprism_gcov::runs::{Marks, Runs};
-use kprism_gcov::window::{self, Windowed};
-use kprism_gcov::{Collector, Cover, Data, Gaps, Solver, data, gaps, notes};
+use kprism_gcov::window;
+use kprism_gcov::{Collector, Cover, Data, Gaps, Solver, gaps, notes};
 use kprism_profile::Filter;
 use kprism_store::{Account, Fate, Run};
 
 use crate::call::Call;
-use crate::cover_objects::{Found, Names, Objects, Shared};
 use crate::progress::Progress;
 use crate::source_files::{self, Built};
 
 mod compare;
+mod many;
 pub mod place;
+mod recorded;
 mod remarks;
 
 pub use compare::{Compared, compare};
+pub use many::{Many, read_notes};
+use many::{built, read_file};
+pub use recorded::Recorded;
 
 /// Where a run keeps its counters, below its streams.
 const FOLDER: &str = "gcov";
@@ -207,172 +208,6 @@ pub fn recorded(input: &Path) -> SystemTime {
     fs::metadata(place).and_then(|file| file.modified()).unwrap_or(UNIX_EPOCH)
 }
 
-/// An archive in memory, its files by name.
-struct Archive {
-    bytes: Vec<u8>,
-    files: Vec<(String, Range<usize>)>,
-}
-
-/// All counters of one moment.
-enum Counters {
-    Archive(Archive),
-    /// Files, and the folder that they are below.
-    Files(Vec<PathBuf>, Option<PathBuf>),
-}
-
-impl Counters {
-    fn len(&self) -> usize {
-        match self {
-            Counters::Archive(archive) => archive.files.len(),
-            Counters::Files(files, _) => files.len(),
-        }
-    }
-
-    /// The object's path on the machine that built it, without the suffix.
-    fn object(&self, index: usize) -> PathBuf {
-        match self {
-            Counters::Archive(archive) => Path::new("/").join(&archive.files[index].0).with_extension(""),
-            Counters::Files(files, _) => files[index].with_extension(""),
-        }
-    }
-
-    fn names(&self, index: usize) -> Names {
-        match self {
-            Counters::Archive(_) => Names::of_archive(self.object(index)),
-            Counters::Files(files, folder) => Names::of_file(&files[index], folder.as_deref()),
-        }
-    }
-
-    fn data(&self, index: usize) -> Result<Data> {
-        match self {
-            Counters::Archive(archive) => Ok(data::read(&archive.bytes[archive.files[index].1.clone()])?),
-            Counters::Files(files, _) => Ok(data::read(&fs::read(&files[index])?)?),
-        }
-    }
-}
-
-/// The counters of a run, an archive or a folder, and those from before its window.
-pub struct Recorded {
-    counters: Counters,
-    /// In order of time.
-    earlier: Vec<Earlier>,
-    /// Notes in the folder.
-    notes: Vec<PathBuf>,
-    /// Files that are named like counters, and cannot be read as such.
-    others: Vec<PathBuf>,
-}
-
-/// Counters of an earlier moment, by the object's name.
-struct Earlier {
-    bytes: Vec<u8>,
-    places: HashMap<String, Range<usize>>,
-}
-
-impl Recorded {
-    /// Opens them.
-    pub fn open(input: &Path, since_boot: bool) -> Result<Self> {
-        let mut earlier = Vec::new();
-        let mut found = Found::default();
-        let counters = if is_cover(input) {
-            let folder = input.join("streams").join(FOLDER);
-            let before = IDLE.into_iter().chain([BEFORE]).map(|name| folder.join(name));
-            for path in before.filter(|path| path.exists() && !since_boot) {
-                let Archive { bytes, files } = archive(&path)?;
-                earlier.push(Earlier { bytes, places: files.into_iter().collect() });
-            }
-            Counters::Archive(archive(&folder.join(AFTER))?)
-        } else if input.is_file() {
-            match input.extension().and_then(|suffix| suffix.to_str()) {
-                Some("gcda") => Counters::Files(vec![input.to_owned()], None),
-                Some(suffix @ ("info" | "xml" | "json" | "gcno" | "tar" | "gz" | "xz" | "zst" | "zip")) => {
-                    bail!(
-                        "{}: {}; counters are read from a run, a folder with .gcda files, one .gcda file, or a cpio archive of them",
-                        input.display(),
-                        match suffix {
-                            "gcno" => "notes have no counts: the .gcda file beside them has",
-                            "info" | "xml" | "json" => "this is coverage that was worked out already",
-                            _ => "an archive that has to be unpacked first",
-                        }
-                    )
-                }
-                _ => Counters::Archive(archive(input)?),
-            }
-        } else {
-            found = Found::below(input).with_context(|| input.display().to_string())?;
-            Counters::Files(std::mem::take(&mut found.data), Some(input.to_owned()))
-        };
-        if counters.len() == 0 {
-            bail!(
-                "{}: no .gcda files in it: counters are written when a program built with --coverage ends",
-                input.display()
-            );
-        }
-        let Found { notes, others, .. } = found;
-        Ok(Recorded { counters, earlier, notes, others })
-    }
-
-    /// Number of objects.
-    fn len(&self) -> usize {
-        self.counters.len()
-    }
-
-    /// An object's path on the machine that built it, without the suffix.
-    pub fn object(&self, index: usize) -> PathBuf {
-        self.counters.object(index)
-    }
-
-    /// What it counted in the window, and what of that is the reading's.
-    fn window(&self, index: usize) -> Result<Windowed> {
-        let after = self.counters.data(index)?;
-        let mut before = Vec::new();
-        if let Counters::Archive(archive) = &self.counters {
-            for earlier in &self.earlier {
-                if let Some(range) = earlier.places.get(&archive.files[index].0) {
-                    before.push(data::read(&earlier.bytes[range.clone()])?);
-                }
-            }
-        }
-        Ok(window::between(&before, after)?)
-    }
-
-    /// Modules that went in the window, with their counters.
-    fn unloaded(&self) -> Vec<&str> {
-        let (Counters::Archive(after), Some(before)) = (&self.counters, self.earlier.last()) else {
-            return Vec::new();
-        };
-        let there: HashSet<&str> = after.files.iter().map(|(name, _)| name.as_str()).collect();
-        before.places.keys().map(String::as_str).filter(|name| !there.contains(name)).collect()
-    }
-}
-
-/// Reads an object's notes into `bytes`: those beside the first of several copies of its counters that has them. Returns
-/// their path.
-pub fn read_notes(
-    all: &Many,
-    object: usize,
-    build_dir: Option<&Path>,
-    bytes: &mut Vec<u8>,
-) -> Result<PathBuf> {
-    let mut first = None;
-    for &(run, index) in &all.objects[object].1 {
-        let notes = find_notes(&all.runs[run].1.object(index), build_dir);
-        match read_file(&notes, bytes) {
-            Ok(()) => return Ok(notes),
-            Err(error) => drop(first.get_or_insert((notes, error))),
-        }
-    }
-    let (notes, error) = first.context("no run has it")?;
-    Err(error).with_context(|| format!("{}; --build-dir names the folder of the build", notes.display()))
-}
-
-fn read_file(path: &Path, bytes: &mut Vec<u8>) -> std::io::Result<()> {
-    bytes.clear();
-    if path.exists() && !path.is_file() {
-        return Err(std::io::Error::other("not a regular file"));
-    }
-    File::open(path).and_then(|mut file| file.read_to_end(bytes)).map(drop)
-}
-
 /// Reads coverage.
 pub fn load(input: &Path, options: &Options, part: &Part, progress: &Progress) -> Result<Loaded> {
     if is_flow(input, options) {
@@ -414,101 +249,6 @@ pub fn load(input: &Path, options: &Options, part: &Part, progress: &Progress) -
         bail!("none of {} objects could be used; the first: {}", all.objects.len(), loaded.problems[0].text);
     }
     Ok(loaded)
-}
-
-/// The counters of several runs, by object.
-pub struct Many {
-    /// What the runs are called, and what they counted.
-    pub runs: Vec<(String, Recorded)>,
-    /// Paths of objects, without suffix; the runs that have them, and where.
-    pub objects: Vec<Shared>,
-    /// Notes in the folders whose objects have no counters in any of them. None if no input is a folder: a run or an
-    /// archive does not say which objects it could have had.
-    pub never_ran: Option<Vec<PathBuf>>,
-}
-
-/// The notes of folders that no counters belong to, each once.
-fn never_ran<'r>(runs: impl Iterator<Item = &'r Recorded> + Clone) -> Option<Vec<PathBuf>> {
-    let folders = runs.filter_map(|recorded| match &recorded.counters {
-        Counters::Files(files, Some(folder)) => Some((files, &recorded.notes, folder)),
-        _ => None,
-    });
-    folders.clone().next()?;
-    let below = |path: &Path, folder: &Path| path.strip_prefix(folder).unwrap_or(path).with_extension("");
-    let mut known: HashSet<PathBuf> = HashSet::new();
-    for (files, _, folder) in folders.clone() {
-        known.extend(files.iter().map(|path| below(path, folder)));
-    }
-    let mut never = Vec::new();
-    for (_, notes, folder) in folders {
-        never.extend(notes.iter().filter(|path| known.insert(below(path, folder))).cloned());
-    }
-    Some(never)
-}
-
-impl Many {
-    /// Opens a run and those to be added to it.
-    pub fn open(input: &Path, options: &Options) -> Result<Self> {
-        let mut runs = Vec::new();
-        for path in std::iter::once(input).chain(options.merge.iter().map(PathBuf::as_path)) {
-            runs.push((path.display().to_string(), Recorded::open(path, options.since_boot)?));
-        }
-        let mut objects = Objects::default();
-        for (run, (_, recorded)) in runs.iter().enumerate() {
-            for index in 0..recorded.len() {
-                let names = match runs.len() {
-                    // Nothing to be compared with: the stamp need not be read.
-                    1 => Names::default(),
-                    _ => recorded.counters.names(index),
-                };
-                objects.add(names, recorded.object(index), (run, index));
-            }
-        }
-        let never_ran = never_ran(runs.iter().map(|(_, recorded)| recorded));
-        let objects = objects.all;
-        Ok(Many { runs, objects, never_ran })
-    }
-
-    fn windows(&self, object: usize) -> impl Iterator<Item = (usize, Result<Windowed>)> {
-        self.objects[object].1.iter().map(|&(run, index)| {
-            let (name, recorded) = &self.runs[run];
-            (run, recorded.window(index).with_context(|| name.clone()))
-        })
-    }
-
-    /// What an object counted in each of its runs.
-    pub fn data(&self, object: usize) -> impl Iterator<Item = (usize, Result<Data>)> {
-        self.windows(object).map(|(run, windowed)| (run, windowed.map(|windowed| windowed.data)))
-    }
-
-    /// What it counted in all of them.
-    pub fn sum(&self, object: usize) -> Result<Data> {
-        let mut sum: Option<Data> = None;
-        for (run, data) in self.data(object) {
-            match &mut sum {
-                None => sum = Some(data?),
-                Some(sum) => sum.add(&data?).with_context(|| self.runs[run].0.clone())?,
-            }
-        }
-        sum.context("no run has it")
-    }
-}
-
-/// The oldest notes of each source file.
-fn built(all: &Many, options: &Options) -> Built {
-    let prefixes = source_files::prefixes(&options.source_prefix);
-    let (mut built, mut bytes) = (Built::default(), Vec::new());
-    for object in 0..all.objects.len() {
-        // Notes that cannot be read are named where counts are put together.
-        let Ok(path) = read_notes(all, object, options.build_dir.as_deref(), &mut bytes) else { continue };
-        let Ok(written) = fs::metadata(&path).and_then(|file| file.modified()) else { continue };
-        let Ok(notes) = notes::read(&bytes) else { continue };
-        for source in &notes.sources {
-            let source = kprism_gcov::path::absolute(notes.cwd.as_deref(), source);
-            built.add(prefixes.map(&source).into_owned(), written, &path);
-        }
-    }
-    built
 }
 
 /// What became of the counters that a run has from before its window.
@@ -726,60 +466,4 @@ fn collect(all: &Many, options: &Options) -> (Loaded, Collected) {
     };
     let before = before.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     (loaded, Collected { before, gaps })
-}
-
-/// The notes of an object: beside it, or in the build's folder under the longest end of its path.
-fn find_notes(object: &Path, build_dir: Option<&Path>) -> PathBuf {
-    let mut name = object.as_os_str().to_owned();
-    name.push(".gcno");
-    let notes = PathBuf::from(name);
-    let Some(build_dir) = build_dir else { return notes };
-    let parts: Vec<_> = notes.components().skip(1).collect();
-    let ends = (0..parts.len()).map(|skip| build_dir.join(parts[skip..].iter().collect::<PathBuf>()));
-    ends.into_iter().find(|path| path.exists()).unwrap_or(notes)
-}
-
-/// The inputs that coverage is read from.
-const TAKEN: &str =
-    "a run, a folder with .gcda files, one .gcda file, or a cpio archive of them (newc) is expected";
-
-/// First bytes of cpio archives in the format newc, without checksums and with them.
-const CPIO: [&[u8]; 2] = [b"070701", b"070702"];
-
-/// Reads an archive of counters.
-fn archive(path: &Path) -> Result<Archive> {
-    let bytes = fs::read(path).with_context(|| path.display().to_string())?;
-    let files = match entries(&bytes) {
-        Ok(files) => files,
-        Err(error) if CPIO.iter().any(|magic| bytes.starts_with(magic)) => {
-            return Err(error.context(format!("{}: a cpio archive that is damaged", path.display())));
-        }
-        Err(_) if bytes.starts_with(b"adcg") || bytes.starts_with(b"gcda") => {
-            bail!("{}: counters under another name: {TAKEN} (.gcda)", path.display())
-        }
-        Err(_) => bail!("{}: no counters: {TAKEN}", path.display()),
-    };
-    Ok(Archive { bytes, files })
-}
-
-fn entries(bytes: &[u8]) -> Result<Vec<(String, Range<usize>)>> {
-    let mut files = Vec::new();
-    let mut input = Cursor::new(bytes);
-    loop {
-        let at = input.position();
-        let reader = cpio::newc::Reader::new(input).with_context(|| format!("offset {at}"))?;
-        let (name, size) = (reader.entry().name().to_owned(), reader.entry().file_size() as usize);
-        if reader.entry().is_trailer() {
-            return Ok(files);
-        }
-        // A header of 110 bytes, the name with its NUL, padding; then the contents.
-        let start = at as usize + (110 + name.len() + 1).next_multiple_of(4);
-        input = reader.finish().with_context(|| format!("offset {at}"))?;
-        if start + size > bytes.len() {
-            bail!("offset {at}: {name}: the archive ends within it");
-        }
-        if name.ends_with(".gcda") {
-            files.push((name, start..start + size));
-        }
-    }
 }
