@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kprism export`: a run for other tools; the file's suffix picks the format.
 //!
-//! [`formats`](super::formats) lists the formats, each with its function: those of a profile and of TLB misses are here.
+//! [`formats`] lists the formats, each with its function: those of a profile and of TLB misses are here.
 
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
