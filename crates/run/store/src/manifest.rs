@@ -193,11 +193,6 @@ mod tests {
         manifest.stopped = Some("the disk is full".into());
         assert_eq!(manifest.fault().as_deref(), Some("recording ended early: the disk is full"));
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
 
     /// Facts stand beside the other fields, and fields of later versions stay.
     #[test]
