@@ -23,7 +23,7 @@ if [ -z "${KPRISM:-}" ]; then
 	KPRISM=${CARGO_TARGET_DIR:-target}/release/kprism
 fi
 if [ $# -eq 0 ]; then
-	"$KPRISM" -q record func --guest -o "$work/find" --buffer-size 64M -- find /sys -xdev >/dev/null
+	"$KPRISM" -q record durations --guest -o "$work/find" --buffer-size 64M -- find /sys -xdev >/dev/null
 	from=$work/find/streams/ftrace
 	# trace-cmd looks for these where tracefs has them.
 	cp "$from/header_page" "$from/header_event" "$from/events/"

@@ -20,7 +20,7 @@ if command -v bpftrace >/dev/null; then
 	exit
 fi
 
-record() { /bench/kprism record func -q -o /tmp/run "$@" -T "$f" -- sh -c "$loop 2000 >/tmp/loop" >/dev/null; row "kprism, $name" $(cat /tmp/loop); }
+record() { /bench/kprism record durations -q -o /tmp/run "$@" -T "$f" -- sh -c "$loop 2000 >/tmp/loop" >/dev/null; row "kprism, $name" $(cat /tmp/loop); }
 name='fentry/fexit, --aggregate'; record --backend bpf-fentry --aggregate
 name='fentry/fexit, --longer-than 1ms'; record --backend bpf-fentry --longer-than 1ms
 name='fentry/fexit, every call'; record --backend bpf-fentry --buffer-size 64M

@@ -40,7 +40,7 @@ off
 # number RUN NAME: a number of a run's account.
 number() { sed -n "s/.*\"$2\": \([0-9]*\).*/\1/p" $1/manifest.json | head -n 1; }
 command="for i in \$(seq 1 $rounds); do echo \$i; find /sys -xdev >/dev/null; done"
-record() { /bench/kprism record func -q -a --no-events -o /tmp/run --buffer-size 64M "$@" -- sh -c "$command" >/dev/null; }
+record() { /bench/kprism record durations -q -a --no-events -o /tmp/run --buffer-size 64M "$@" -- sh -c "$command" >/dev/null; }
 
 # All functions: with a threshold, since records of every call would fill the guest's memory.
 for us in 1 10 100 1000 100000; do
@@ -75,8 +75,8 @@ echo "some-aggregate 0 $(number /tmp/run recorded_ns) $(number /tmp/run calls) $
 
 # Figures 4 and 5, of the paper's other program: long calls one by one, and ftd's table of every call.
 work='for i in $(seq 1 3); do ls /bin | sed s/a/z/g; done'
-/bench/kprism record func -q --no-events -o /tmp/run --longer-than 1ms -- sh -c "$work" >/dev/null
+/bench/kprism record durations -q --no-events -o /tmp/run --longer-than 1ms -- sh -c "$work" >/dev/null
 /bench/kprism script -i /tmp/run | head -n 25 | sed 's/^/script4 /'
 rm -r /tmp/run
-/bench/kprism record func -q -o /tmp/run --buffer-size 64M -- sh -c "$work" >/dev/null
-/bench/kprism report func -i /tmp/run --ftd | head -n 12 | sed 's/^/figure5 /'
+/bench/kprism record durations -q -o /tmp/run --buffer-size 64M -- sh -c "$work" >/dev/null
+/bench/kprism report durations -i /tmp/run --ftd | head -n 12 | sed 's/^/figure5 /'

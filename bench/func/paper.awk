@@ -34,13 +34,13 @@ END {
 		row("function_graph", order[i], kept[order[i]] + over[order[i]], seconds(span[order[i]]), theirs[order[i]])
 	for (i = 1; i <= n; i++)
 		if (order[i] in ours)
-			row("kprism record func", order[i], ours[order[i]], seconds(ours_span[order[i]]), "")
+			row("kprism record durations", order[i], ours[order[i]], seconds(ours_span[order[i]]), "")
 	printf "%-36s\n", "functions vfs_* and kernfs_*"
 	for (i = 1; i <= m; i++)
 		row("function_graph", some[i], some_kept[some[i]], seconds(some_span[some[i]]), "")
 	for (i = 1; i <= m; i++)
-		row("kprism record func, BPF", some[i], bpf[some[i]], seconds(bpf_span[some[i]]), "")
-	row("kprism record func, BPF, --aggregate", "-", 0, "no end", "")
+		row("kprism record durations, BPF", some[i], bpf[some[i]], seconds(bpf_span[some[i]]), "")
+	row("kprism record durations, BPF, --aggregate", "-", 0, "no end", "")
 
 	# What is compiled in is one nop of five bytes at each function.
 	without = nop - calls
@@ -51,6 +51,6 @@ END {
 	overhead("graph disabled", disabled, "19.85 s 5.22 us 3.50 us")
 	overhead("graph active", took[0], "72.15 s 20.61 us 18.89 us")
 	overhead("graph, filter 1000 us", took[1000], "")
-	overhead("kprism record func --longer-than 1ms", ours_ns[1000], "")
+	overhead("kprism record durations --longer-than 1ms", ours_ns[1000], "")
 	overhead("  --aggregate, vfs_* and kernfs_*", aggregate, "")
 }

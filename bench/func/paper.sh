@@ -21,7 +21,7 @@ echo
 echo "Figure 4, by kprism script: the calls put together again from their exits (ls /bin | sed s/a/z/g, three times)"
 sed -n 's/^script4 //p' "$out/paper.txt"
 echo
-echo "Figure 5: report func --ftd (every call of the same; ns), beside the paper's (us)"
+echo "Figure 5: report durations --ftd (every call of the same; ns), beside the paper's (us)"
 sed -n 's/^figure5 //p' "$out/paper.txt" >"$out/figure5.txt"
 paste -d '|' "$out/figure5.txt" - <<'END' | awk -F '|' '{ printf "%-70s   %s\n", $1, $2 }'
 Function               Count        Time    Average        Local

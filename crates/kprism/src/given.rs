@@ -13,8 +13,8 @@ const ALWAYS: [&str; 5] = ["verbose", "quiet", "color", "strict", "input"];
 
 /// Where options that one view alone honours are at home.
 const HOMES: [(&[&str], &str); 9] = [
-    (&["min_percent"], "a call tree"),
-    (&["depth"], "a call tree and `script calls`"),
+    (&["min_percent"], "`report tree`"),
+    (&["depth"], "`report tree` and `script calls`"),
     (&["event", "period"], "--method perf"),
     (&["ptat", "pmd", "room"], "--method ptat"),
     (&["geometry"], "--method model and user"),

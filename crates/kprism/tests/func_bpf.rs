@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `record func` by BPF, in the guest, at a module whose calls are known: how many, in which others, how long; two
+//! `record durations` by BPF, in the guest, at a module whose calls are known: how many, in which others, how long; two
 //! writers on two CPUs that sleep inside calls. And at functions of the kernel itself, by the other kind of hook.
 
 use std::collections::BTreeMap;

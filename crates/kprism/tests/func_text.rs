@@ -105,7 +105,7 @@ fn what_does_not_go_with_func_is_refused_and_html_is_written() {
         let output = kprism(&[&["report", "func", "-i", run], option].concat());
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains("does not go with `report func`"), "{said}");
+        assert!(said.contains("does not go with `report durations`"), "{said}");
     }
     let page = dir.path().join("page.html");
     ok(&["report", "func", "-i", run, "--html", page.to_str().unwrap()]);
@@ -187,17 +187,17 @@ fn views_that_would_be_zeros_or_empty_are_refused() {
         assert!(said.contains(word), "{args:?}: {said}");
     };
     for subject in ["functions", "syscalls", "tree", "tasks", "errors", "delta"] {
-        refused(&["report", subject, "-i", calls], "see: kprism report func");
+        refused(&["report", subject, "-i", calls], "see: kprism report durations");
     }
     let file = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     for subject in ["syscalls", "tasks"] {
-        refused(&["export", subject, "-i", calls, "-o", &file("x.csv")], "see: kprism report func");
+        refused(&["export", subject, "-i", calls, "-o", &file("x.csv")], "see: kprism report durations");
     }
     for name in ["x.folded", "x.perfetto-trace", "x.pprof", "x.csv"] {
         refused(&["export", "-i", events, "-o", &file(name)], "kprism script");
         assert!(!Path::new(&file(name)).exists(), "{name}");
     }
-    // What is exported as a table is what `report func` shows.
+    // What is exported as a table is what `report durations` shows.
     ok(&["export", "-i", calls, "-o", &file("all.csv")]);
     let (shown, _) = ok(&["report", "func", "-i", calls, "--csv"]);
     let exported = std::fs::read_to_string(file("all.csv")).unwrap();
@@ -206,7 +206,7 @@ fn views_that_would_be_zeros_or_empty_are_refused() {
     // A file is whole unless told otherwise.
     let (two, _) = ok(&["report", "func", "-i", calls, "--csv", "--limit", "2"]);
     assert!(two.lines().count() == 3 && shown.lines().count() > 10, "{two} {shown}");
-    refused(&["report", "func", "-i", calls, "--tree", "--csv"], "`report func --tree`");
+    refused(&["report", "func", "-i", calls, "--tree", "--csv"], "`report durations --tree`");
 }
 
 /// Two recordings are compared by the time that they have.

@@ -29,8 +29,8 @@ enum Try<'a> {
 use Try::{Always, Beside, Foreign, With};
 
 /// Long names of the options that a command lists.
-fn listed(command: &str) -> BTreeSet<String> {
-    let help = String::from_utf8(ok(&[command, "--help"])).unwrap();
+fn listed(command: &[&str]) -> BTreeSet<String> {
+    let help = String::from_utf8(ok(&[command, &["--help"]].concat())).unwrap();
     let option = |line: &str| {
         let line = line.trim_start();
         let line = line.strip_prefix('-')?;
@@ -77,11 +77,15 @@ fn ignored(
     file: &Path,
     how: &dyn Fn(&str, View<'_>) -> Option<Try<'static>>,
 ) -> Vec<String> {
-    let options = listed(command);
-    assert!(options.len() > 3, "{command}: {options:?}");
     let mut faults = Vec::new();
     let middle = middle(run);
     for view in views {
+        // Views of `report` are subcommands, each with its own options: clap refuses the others.
+        let options = match (command, view) {
+            ("report", [subject, ..]) => listed(&[command, subject]),
+            _ => listed(&[command]),
+        };
+        assert!(options.len() > 3, "{command}: {options:?}");
         let line = |more: &[&str]| {
             let mut line = vec![command];
             line.extend(*view);
@@ -142,8 +146,8 @@ fn ignored(
 fn of_report(option: &str, view: View<'_>) -> Option<Try<'static>> {
     let sort: &[&str] = match view {
         ["syscalls"] => &["-count"],
-        ["tasks"] => &["pid"],
-        ["func"] => &["-count"],
+        ["tasks"] => &["-pid"],
+        ["durations"] => &["-count"],
         _ => &["-calls"],
     };
     Some(match option {
@@ -160,8 +164,8 @@ fn of_report(option: &str, view: View<'_>) -> Option<Try<'static>> {
         "counters" => Foreign(&["/nonexistent"]),
         "parts" | "json" | "tree" | "by-task" => With(&[]),
         "by" => With(&["time"]),
-        "min-percent" if view == ["func"] => Beside(&["--tree"], &["20"]),
-        "depth" if view == ["func"] => Beside(&["--tree"], &["2"]),
+        "min-percent" if view == ["durations"] => Beside(&["--tree"], &["20"]),
+        "depth" if view == ["durations"] => Beside(&["--tree"], &["2"]),
         "min-percent" => With(&["20"]),
         "depth" => With(&["2"]),
         "from" => Beside(&[], &["cli", "--to", "sti"]),
@@ -173,8 +177,8 @@ fn of_report(option: &str, view: View<'_>) -> Option<Try<'static>> {
         "csv" => With(&[]),
         "ftd" => With(&[]),
         "callees" | "callers" => With(&["vfs_open"]),
-        // Of a run of `record func --remeasure`.
-        "remeasured" if view == ["func"] => Always,
+        // Of a run of `record durations --remeasure`.
+        "remeasured" if view == ["durations"] => Always,
         "remeasured" => Foreign(&[]),
         "build-dir" | "debug-dir" | "source-dir" | "merge" => Foreign(&["/nonexistent"]),
         "source-prefix" => Foreign(&["/old=/new"]),
@@ -230,7 +234,7 @@ fn every_option_changes_what_is_shown_or_is_refused() {
     let (run, file) = (dir.path().join("run"), dir.path().join("file"));
     ok(&["lab", "run", "-q", "-o", text(&run), "--", "ls", "/"]);
     let views: [View<'_>; 8] =
-        [&[], &["functions"], &["syscalls"], &["tree"], &["tasks"], &["errors"], &["delta"], &["func"]];
+        [&[], &["functions"], &["syscalls"], &["tree"], &["tasks"], &["errors"], &["delta"], &["durations"]];
     let mut faults = ignored("report", &views, &run, &file, &of_report);
     let views: [View<'_>; 5] = [
         &["-o", "-.folded"],
@@ -251,7 +255,7 @@ fn options_of_durations_too() {
     let (run, file) = (dir.path().join("run"), dir.path().join("file"));
     let input = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cmd/func.in/whole.txt");
     ok(&["import", "-q", input, "-o", text(&run)]);
-    let views: [View<'_>; 2] = [&[], &["func"]];
+    let views: [View<'_>; 2] = [&[], &["durations"]];
     let mut faults = ignored("report", &views, &run, &file, &|option, _| match option {
         "task" => Some(With(&["1"])),
         "comm" => Some(With(&["nobody"])),
@@ -272,7 +276,7 @@ fn options_of_durations_too() {
         "callees" | "callers" => Some(With(&["vfs_*"])),
         "by-task" => Some(With(&[])),
         "html" => Some(With(&["FILE"])),
-        other => of_report(other, &["func"]),
+        other => of_report(other, &["durations"]),
     });
     faults.extend(ignored("script", &[&["calls"]], &run, &file, &|option, view| match option {
         "from" | "to" => Some(With(&["7.67869"])),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `kprism record func` in a guest: what is recorded is what the kernel counted, and nothing stays switched on.
+//! `kprism record durations` in a guest: what is recorded is what the kernel counted, and nothing stays switched on.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;

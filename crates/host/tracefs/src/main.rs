@@ -57,6 +57,6 @@ fn run(words: &[&str]) -> Result<u8, (u8, String)> {
             }
             Ok(0)
         }
-        _ => Err((2, "kprism-recorder is what `kprism record func --guest` runs in the guest".into())),
+        _ => Err((2, "kprism-recorder is what `kprism record durations --guest` runs in the guest".into())),
     }
 }

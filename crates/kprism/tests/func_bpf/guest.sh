@@ -8,17 +8,17 @@ out=/tmp/out
 mkdir $out
 
 work='for i in 1 2 3; do echo > /proc/nesting & echo > /proc/nesting & wait; done'
-$kprism record func -q --backend bpf-kprobe --no-events --aggregate -T 'nest_*' -o $out/session -- sh -c "$work" >/dev/null
-$kprism record func -q --backend bpf-kprobe --no-events -T 'nest_*' -o $out/calls -- sh -c "$work"
-$kprism record func -q --backend bpf-kprobe --no-events -T 'nest_*' --longer-than 10ms -o $out/long -- sh -c "$work"
+$kprism record durations -q --backend bpf-kprobe --no-events --aggregate -T 'nest_*' -o $out/session -- sh -c "$work" >/dev/null
+$kprism record durations -q --backend bpf-kprobe --no-events -T 'nest_*' -o $out/calls -- sh -c "$work"
+$kprism record durations -q --backend bpf-kprobe --no-events -T 'nest_*' --longer-than 10ms -o $out/long -- sh -c "$work"
 copy='dd if=/dev/zero of=/dev/null bs=1 count=500 status=none'
-$kprism record func -q --backend bpf-fentry --no-events --aggregate -T vfs_write -T ksys_write -o $out/fentry -- $copy >/dev/null
-$kprism record func -q --backend bpf-fentry --no-events -T vfs_write -T ksys_write -o $out/fentry-calls -- $copy
+$kprism record durations -q --backend bpf-fentry --no-events --aggregate -T vfs_write -T ksys_write -o $out/fentry -- $copy >/dev/null
+$kprism record durations -q --backend bpf-fentry --no-events -T vfs_write -T ksys_write -o $out/fentry-calls -- $copy
 
 # A recorder that is killed leaves nothing.
 cp /sys/kernel/tracing/enabled_functions $out/before
 for hook in fentry kprobe; do
-	$kprism record func -q -a --backend bpf-$hook --aggregate -T vfs_read -T vfs_write -o $out/killed >/dev/null &
+	$kprism record durations -q -a --backend bpf-$hook --aggregate -T vfs_read -T vfs_write -o $out/killed >/dev/null &
 	for i in $(seq 100); do
 		grep -q vfs_write /sys/kernel/tracing/enabled_functions && break
 		sleep 0.1

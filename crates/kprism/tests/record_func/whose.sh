@@ -14,12 +14,12 @@ mkdir /sys/fs/cgroup/test
 echo $wanted >/sys/fs/cgroup/test/cgroup.procs
 
 for scope in "-p $wanted" "-t $wanted" "--cgroup test"; do
-	"$kprism" record func -q -o /tmp/run --longer-than 1ms -T '*_sys_clock_nanosleep' $scope --duration 0.4s
+	"$kprism" record durations -q -o /tmp/run --longer-than 1ms -T '*_sys_clock_nanosleep' $scope --duration 0.4s
 	echo "scope ${scope%% *}"
-	"$kprism" report func -i /tmp/run --by-task --csv | sed 1d | cut -d, -f2 | sort | uniq -c | sed 's/^ */comm /'
+	"$kprism" report durations -i /tmp/run --by-task --csv | sed 1d | cut -d, -f2 | sort | uniq -c | sed 's/^ */comm /'
 	"$kprism" info -i /tmp/run | grep -o '[0-9,]* calls\{0,1\} of tasks that were not asked for'
 	rm -r /tmp/run
 done
 kill -9 $wanted $other
 # A container's numbers are not the kernel's.
-unshare --pid --fork --mount-proc "$kprism" record func -o /tmp/run -T vfs_read -- true 2>&1 | sed 's/^/container /'
+unshare --pid --fork --mount-proc "$kprism" record durations -o /tmp/run -T vfs_read -- true 2>&1 | sed 's/^/container /'

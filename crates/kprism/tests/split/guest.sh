@@ -7,9 +7,9 @@ work='for i in 1 2 3 4 5; do echo > /proc/splitting; done'
 record() {
 	name=$1
 	shift
-	$kprism record func -q -o /tmp/$name -T 'split_*' "$@" -- sh -c "$work"
+	$kprism record durations -q -o /tmp/$name -T 'split_*' "$@" -- sh -c "$work"
 	echo "== $name"
-	$kprism report func -q -i /tmp/$name --limit 0 --json
+	$kprism report durations -q -i /tmp/$name --limit 0 --json
 }
 record ftrace --backend ftrace
 record ftrace-long --backend ftrace --longer-than 5ms

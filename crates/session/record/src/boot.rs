@@ -14,7 +14,7 @@ use kprism_tracefs::boot::Collected;
 
 pub use kprism_tracefs::boot::{Plan, was_traced};
 
-use crate::func::{GUEST_RECORDER, GUEST_RUN};
+use crate::durations::{GUEST_RECORDER, GUEST_RUN};
 use crate::guest::{self, Guest};
 
 /// A boot that was collected.

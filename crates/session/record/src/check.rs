@@ -10,10 +10,10 @@ use kprism_profile::units::bytes;
 use serde::Serialize;
 
 use crate::check_plugins;
+use crate::durations::undone_text;
 use crate::flow::line::find_perf;
 use crate::flow::pmu::Pmu;
 use crate::flow::rights::Rights;
-use crate::func::undone_text;
 
 /// The state of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -163,7 +163,7 @@ fn perf() -> Item {
     }
 }
 
-/// function_graph, for `kprism record func`.
+/// function_graph, for `kprism record durations`.
 fn function_tracer() -> Item {
     const NAME: &str = "function tracer";
     // Whose calls makes no difference to what the kernel must have.
@@ -174,7 +174,7 @@ fn function_tracer() -> Item {
             Item::new(NAME, true, State::Optional, found, "")
         }
         Err(why) => {
-            let remedy = format!("kprism record func: {why}");
+            let remedy = format!("kprism record durations: {why}");
             Item::new(NAME, false, State::Optional, "cannot be used", &remedy)
         }
     }
@@ -195,7 +195,7 @@ fn killed_recording() -> Option<Item> {
     }
 }
 
-/// BPF, for `kprism record func --aggregate`.
+/// BPF, for `kprism record durations --aggregate`.
 fn bpf() -> Item {
     let host = kprism_bpf::host::Host::here();
     let found = format!("lockdown {}, {}", host.lockdown, if host.btf { "BTF" } else { "no BTF" });
@@ -208,7 +208,7 @@ fn bpf() -> Item {
         ok,
         State::Optional,
         found,
-        &format!("kprism record func --aggregate: {why}"),
+        &format!("kprism record durations --aggregate: {why}"),
     )
 }
 

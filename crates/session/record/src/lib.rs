@@ -9,7 +9,7 @@
 //! |---|---|
 //! | a command in the guest, with the observer | [`guest`], [`condition`] |
 //! | the flow, by this processor's Intel PT through perf | [`flow`] |
-//! | durations of functions: by ftrace or BPF, here or in the guest | [`func`] |
+//! | durations of functions: by ftrace or BPF, here or in the guest | [`durations`] |
 //! | a boot | [`boot`] |
 //! | TLB misses: by models, off the bus, by this processor | [`tlb`] |
 //! | probes | [`probes`] compiles, [`probe`] attaches and records, [`probe_guest`] in the guest |
@@ -24,12 +24,12 @@
 //! [`kprism_signals::catch`].
 //!
 //! ```no_run
-//! use kprism_record::func::{self, Settings};
+//! use kprism_record::durations::{self, Settings};
 //! use kprism_session::Progress;
 //!
 //! let settings = Settings { command: vec!["ls".into()], ..Settings::default() };
-//! let recorded = func::record(&settings, &Progress::silent(), &mut |_| {})?;
-//! println!("{} calls", recorded.measured.times.counts.calls);
+//! let recorded = durations::record(&settings, &Progress::silent(), &mut |_| {})?;
+//! println!("{} calls", recorded.measured.map_or(0, |measured| measured.times.counts.calls));
 //! # Ok::<(), kprism_session::Error>(())
 //! ```
 
@@ -38,9 +38,9 @@ pub mod check;
 mod check_plugins;
 pub mod condition;
 pub mod cover;
+pub mod durations;
 pub mod flow;
 pub mod flow_cost;
-pub mod func;
 pub mod gcov_kernel;
 pub mod guest;
 pub mod here;

@@ -612,5 +612,5 @@ pub fn calls(measured: &Measured) -> String {
 pub fn see(run: &Run) -> String {
     let place = run.dir().display();
     let input = crate::input_option(run);
-    format!("{place}; see: kprism report func{input}")
+    format!("{place}; see: kprism report durations{input}")
 }

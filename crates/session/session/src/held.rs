@@ -8,7 +8,7 @@ fn words(instrument: Instrument) -> (&'static str, &'static str, &'static str) {
     match instrument {
         Instrument::Flow => ("flow of instructions", "report", "kprism lab run"),
         Instrument::Boot => ("traced boot", "report boot", "kprism lab boot"),
-        Instrument::Durations => ("durations of functions", "report func", "kprism record func"),
+        Instrument::Durations => ("durations of functions", "report durations", "kprism record durations"),
         Instrument::Tlb => ("TLB misses", "report tlb", "kprism record tlb"),
         Instrument::Probe => ("records of probes", "report probe", "kprism record probe"),
         Instrument::Cover => ("counters of gcov", "report cover", "kprism record cover"),

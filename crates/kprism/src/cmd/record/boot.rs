@@ -14,7 +14,7 @@ use kprism_session::Progress;
 use kprism_signals::Second;
 use kprism_store::Instrument;
 
-use super::func_args::time;
+use super::durations_args::time;
 use crate::cmd::guest_args::{GuestArgs, PlaceArgs};
 use crate::cmd::lab;
 use crate::cmd::output::wants_color;

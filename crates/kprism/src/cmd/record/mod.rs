@@ -5,9 +5,9 @@
 
 mod boot;
 mod cover;
+mod durations;
+mod durations_args;
 mod flow;
-mod func;
-mod func_args;
 mod probe;
 mod probe_args;
 mod tlb;
@@ -17,7 +17,7 @@ use std::io::Write;
 use anyhow::Result;
 
 pub use boot::{GUEST_HELP as BOOT_HELP, LabArgs as BootArgs, in_guest as boot_guest};
-pub use func_args::kib;
+pub use durations_args::kib;
 pub use probe_args::ProbeArgs;
 
 use crate::exit::Outcome;
@@ -31,8 +31,8 @@ pub enum Command {
     #[command(after_help = flow::HELP)]
     Flow(Box<flow::Args>),
     /// Record calls of kernel functions and how long they took, with the kernel's own tracer
-    #[command(after_help = func::HELP)]
-    Func(Box<func_args::Args>),
+    #[command(after_help = durations::HELP, alias = "func")]
+    Durations(Box<durations_args::Args>),
     /// Record which code of the kernel a command makes run, on a kernel with gcov
     #[command(after_help = cover::HELP)]
     Cover(Box<cover::Args>),
@@ -57,7 +57,7 @@ pub fn run(
 ) -> Result<Outcome> {
     match command {
         Command::Flow(args) => flow::run(args, progress),
-        Command::Func(args) => func::run(args, progress, out),
+        Command::Durations(args) => durations::run(args, progress, out),
         Command::Cover(args) => cover::run(args, progress, out),
         Command::Probe(args) => probe::run(args, progress, out),
         Command::Boot(args) => boot::run(args, color, progress, out),

@@ -18,7 +18,7 @@ use kprism_session::probe::Loaded;
 use kprism_session::{Progress, flow};
 use kprism_signals::Second;
 
-use super::func_args::{kib, time};
+use super::durations_args::{kib, time};
 use super::probe_args::ProbeArgs;
 use crate::cmd::guest_args::{GuestArgs, PlaceArgs};
 use crate::cmd::lab::{self, Output};

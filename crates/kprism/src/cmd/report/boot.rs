@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use kprism_report::boot as view;
 use kprism_report::header::account_text;
 use kprism_session::held;
@@ -14,6 +14,9 @@ use super::Io;
 use crate::cmd::output::print_json;
 use crate::exit::Outcome;
 
+/// Rows of each table unless told otherwise.
+const ROWS: usize = 12;
+
 /// Options of `kprism report boot`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -21,15 +24,18 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "limit"])]
     html: Option<PathBuf>,
     /// Show no more than this many rows of each table; 0 shows all
-    #[arg(long, value_name = "ROWS", default_value_t = 12)]
-    limit: usize,
-    /// Print as JSON
-    #[arg(long, conflicts_with = "limit")]
+    #[arg(long, value_name = "ROWS")]
+    limit: Option<usize>,
+    /// Print as JSON, which has all rows
+    #[arg(long)]
     json: bool,
 }
 
 /// Shows it.
 pub fn run(args: &Args, io: &mut Io<'_>) -> Result<Outcome> {
+    if args.json && args.limit.is_some_and(|rows| rows > 0) {
+        bail!("--limit does not go with `report boot --json`, which has all rows");
+    }
     let run = Run::open(io.input)?;
     if !kprism_session::boot::is_boot(io.input) {
         return Err(held::lacks(&run, Instrument::Boot));
@@ -49,7 +55,7 @@ pub fn run(args: &Args, io: &mut Io<'_>) -> Result<Outcome> {
         value["account"] = serde_json::to_value(&account).context("account")?;
         print_json(&value, io.out)?;
     } else {
-        write!(io.out, "{}", view::to_text(&boot, args.limit, io.style))?;
+        write!(io.out, "{}", view::to_text(&boot, args.limit.unwrap_or(ROWS), io.style))?;
         write!(io.out, "\n{}", account_text(Some(&account), io.style))?;
     }
     Ok(if boot.initcalls.is_empty() && boot.calls.is_empty() {

@@ -55,7 +55,7 @@ pub(super) fn record(
 fn argv(settings: &Settings) -> Vec<String> {
     let trace = &settings.trace;
     let mut argv: Vec<String> =
-        [GUEST_KPRISM, "--quiet", "record", "func", "-o", GUEST_RUN].map(str::to_owned).to_vec();
+        [GUEST_KPRISM, "--quiet", "record", "durations", "-o", GUEST_RUN].map(str::to_owned).to_vec();
     let mut option = |name: &str, value: String| argv.extend([name.to_owned(), value]);
     let backend = match settings.backend {
         Backend::Auto => "auto",

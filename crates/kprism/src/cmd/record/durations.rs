@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `kprism record func`: durations of kernel functions, on this machine or in a guest.
+//! `kprism record durations`: durations of kernel functions, on this machine or in a guest.
 
 use std::io::Write;
 
 use anyhow::{Result, bail};
-use kprism_record::func::record;
+use kprism_record::durations::record;
 use kprism_session::Progress;
 use kprism_signals::Second;
 
-use super::func_args::Args;
+use super::durations_args::Args;
 use crate::cmd::lab::{self, Output};
 use crate::exit::{self, Outcome};
 
 pub const HELP: &str = "\
 Examples (as root, or with --guest on any machine):
-  kprism record func -- ls                          all functions of a command
-  kprism record func --longer-than 1ms -a           long calls of everybody, for hours
-  kprism record func -T 'vfs_*' -N '*iter*' -p 1234 some functions of a process
-  kprism record func -G vfs_read -- cat FILE        one function and all below it
-  kprism record func --aggregate -T 'vfs_*' -a      numbers only, counted in the kernel
-  kprism record func --guest --longer-than 1ms -- find /sys
-  kprism record func --remeasure --longer-than 1ms -- CMD
+  kprism record durations -- ls                          all functions of a command
+  kprism record durations --longer-than 1ms -a           long calls of everybody, for hours
+  kprism record durations -T 'vfs_*' -N '*iter*' -p 1234 some functions of a process
+  kprism record durations -G vfs_read -- cat FILE        one function and all below it
+  kprism record durations --aggregate -T 'vfs_*' -a      numbers only, counted in the kernel
+  kprism record durations --guest --longer-than 1ms -- find /sys
+  kprism record durations --remeasure --longer-than 1ms -- CMD
                                                     and again, with what was found
 
 The trace is recorded in an instance of its own. What is changed in tracefs

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Options of `kprism record func`, and what they mean to the recorder.
+//! Options of `kprism record durations`, and what they mean to the recorder.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use kprism_record::func::{self, Scope, Settings};
+use kprism_record::durations::{self as recorder, Scope, Settings};
 
 use crate::cmd::guest_args::{GuestArgs, PlaceArgs};
 
-/// Options of `kprism record func`.
+/// Options of `kprism record durations`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Command to record, with all that it starts
@@ -28,7 +28,7 @@ pub struct Args {
     /// Keep no calls but each function's count, total, self, least, most, histogram; by BPF
     #[arg(long)]
     pub aggregate: bool,
-    /// Run CMD once more with only the functions found traced, every call of them; see: report func --remeasured
+    /// Run CMD once more with only the functions found traced, every call of them; see: report durations --remeasured
     #[arg(long, requires = "command", conflicts_with = "aggregate")]
     pub remeasure: bool,
     /// Only this function; globs, and GLOB:mod:MODULE (can be repeated)
@@ -132,10 +132,10 @@ impl Args {
             output: self.output.clone(),
             command: self.command.clone(),
             backend: match self.backend {
-                Backend::Auto => func::Backend::Auto,
-                Backend::Ftrace => func::Backend::Ftrace,
-                Backend::BpfFentry => func::Backend::BpfFentry,
-                Backend::BpfKprobe => func::Backend::BpfKprobe,
+                Backend::Auto => recorder::Backend::Auto,
+                Backend::Ftrace => recorder::Backend::Ftrace,
+                Backend::BpfFentry => recorder::Backend::BpfFentry,
+                Backend::BpfKprobe => recorder::Backend::BpfKprobe,
             },
             aggregate: self.aggregate,
             remeasure: self.remeasure,
