@@ -7,12 +7,10 @@ mod compile;
 mod cover;
 mod cover_annotate;
 mod cover_args;
-mod cover_export;
 mod diff;
 mod explain;
 mod export;
 mod flow_cost;
-mod formats;
 mod gcov_kernel;
 mod gdbserver;
 mod generate;
@@ -24,7 +22,6 @@ mod lab;
 mod list;
 mod list_events;
 mod output;
-mod probe;
 mod record;
 mod report;
 pub mod script;
@@ -55,6 +52,7 @@ pub enum Command {
     /// Compare two runs: what one did that the other did not, and what cost more
     Diff(diff::Args),
     /// Write a run for other tools: Perfetto, flame graphs, JSON, CSV
+    #[command(after_help = export::formats::after_help())]
     Export(export::Args),
     /// Print what ran, line by line: instructions, branches, calls, system calls
     Script(script::Args),

@@ -2,10 +2,12 @@
 //! Order, length and form of a view: options that reports share, and what writes them.
 
 use std::io::{IsTerminal as _, Write};
+use std::path::Path;
 
 use anyhow::Result;
 use kprism_profile::Filter;
 use kprism_report::{Style, Table};
+use kprism_session::Progress;
 
 use crate::exit::Outcome;
 
@@ -85,6 +87,18 @@ pub fn wants_color(choice: clap::ColorChoice) -> bool {
             !refused && std::io::stdout().is_terminal()
         }
     }
+}
+
+/// What a view reads, and where it writes.
+pub struct Io<'a> {
+    /// The run's folder.
+    pub input: &'a Path,
+    /// Colours.
+    pub style: Style,
+    /// Listener of the steps.
+    pub progress: &'a Progress,
+    /// Standard output.
+    pub out: &'a mut dyn Write,
 }
 
 /// Order, length and form of a table.

@@ -18,12 +18,13 @@ use kprism_script::select::Ring;
 use kprism_script::{Field, Fields, Output, Select, Syntax};
 use kprism_store::{Instrument, Run};
 
-use super::probe;
 use crate::exit::{self, Outcome};
 use crate::given::Given;
+use kprism_report::probe;
 use kprism_session::Progress;
 use kprism_session::durations::{self, Consumer};
 use kprism_session::flow::{self as session, follow};
+use kprism_session::probe::Loaded;
 
 /// Options of `kprism script`.
 #[derive(Debug, clap::Args)]
@@ -182,7 +183,7 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
     });
     honoured(subject, recorded, given)?;
     if subject == Subject::Probe {
-        return probe::script(&run, args, out);
+        return records(&run, args, out);
     }
     if recorded {
         ensure!(subject == Subject::Calls, "a run of durations knows calls only: kprism script calls");
@@ -280,4 +281,36 @@ fn conclude(output: Output<'_>, args: &Args, progress: &Progress) -> Result<Outc
         return Ok(Outcome::NothingMatched);
     }
     Ok(Outcome::Done)
+}
+
+/// A line for each record of a probe.
+fn records(run: &Run, args: &Args, out: &mut dyn Write) -> Result<Outcome> {
+    let mut loaded = Loaded::open(run)?;
+    if args.limit == Some(0) {
+        return Ok(Outcome::Done);
+    }
+    loaded.tasks = args.tasks.pids.clone();
+    let mut shown = 0;
+    loaded.each(|hit, values| {
+        let at = hit.time_ns;
+        let cpu = args.cpus.is_empty() || args.cpus.contains(&hit.cpu);
+        let within = at >= args.from.unwrap_or(0) && args.to.is_none_or(|to| at < to);
+        if !(cpu && within) {
+            return Ok(true);
+        }
+        shown += 1;
+        let probe = &loaded.description.probes[usize::from(hit.probe)];
+        if args.json {
+            serde_json::to_writer(&mut *out, &probe::object(probe, hit, &values))?;
+            writeln!(out)?;
+        } else {
+            write!(out, "{}", probe::line(probe, hit, &values))?;
+        }
+        Ok(args.limit.is_none_or(|most| shown < most))
+    })?;
+    if args.limit.is_none_or(|most| shown < most) {
+        out.flush()?;
+        loaded.whole()?;
+    }
+    Ok(if shown == 0 { Outcome::NothingMatched } else { Outcome::Done })
 }

@@ -10,8 +10,7 @@ use kprism_session::held;
 use kprism_store::{Instrument, Kernel, Run};
 use kprism_tracefs::boot::Collected;
 
-use super::Io;
-use crate::cmd::output::print_json;
+use crate::cmd::output::{Io, print_json};
 use crate::exit::Outcome;
 
 /// Rows of each table unless told otherwise.

@@ -14,10 +14,9 @@ use kprism_session::flow_cover::CHANGED;
 use kprism_session::source_files::{Remarks, Texts};
 use kprism_store::Fate;
 
-use super::Io;
 use crate::cmd::cover::{View, load_told, no_match, no_text, notes};
 use crate::cmd::cover_args::{CallArgs, CoverageArgs};
-use crate::cmd::output::{OutputArgs, ROWS, Select, Shown, print_json};
+use crate::cmd::output::{Io, OutputArgs, ROWS, Select, Shown, print_json};
 use crate::cmd::strict::{StrictArgs, judge_own};
 use crate::exit::Outcome;
 use crate::given::Given;

@@ -14,8 +14,8 @@ use kprism_store::{Instrument, Manifest, Run};
 use serde_json::json;
 
 use super::flow::ShapeArgs;
-use super::{Io, write_html};
-use crate::cmd::output::{OutputArgs, ROWS, Select, Shown, print_json};
+use super::page::write_html;
+use crate::cmd::output::{Io, OutputArgs, ROWS, Select, Shown, print_json};
 use crate::exit::Outcome;
 use crate::given::Given;
 

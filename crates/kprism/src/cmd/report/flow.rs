@@ -10,9 +10,8 @@ use kprism_session::{flow, held};
 use kprism_store::{Instrument, Run};
 use serde_json::json;
 
-use super::Io;
 use crate::cmd::cover_args::CallArgs;
-use crate::cmd::output::{OutputArgs, ROWS, Select, Shown, print_json};
+use crate::cmd::output::{Io, OutputArgs, ROWS, Select, Shown, print_json};
 use crate::exit::Outcome;
 
 /// Options of a table of tasks' functions, or of tasks.

@@ -6,21 +6,20 @@ pub mod cover;
 pub mod delta;
 pub mod durations;
 pub mod flow;
+pub mod page;
 pub mod probe;
 pub mod tlb;
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
-use kprism_profile::Profile;
-use kprism_report::html::{self, Budget};
+use anyhow::{Result, bail};
 use kprism_report::{Style, tables};
 use kprism_session::Progress;
-use kprism_store::{Instrument, Manifest, Run};
+use kprism_store::{Instrument, Run};
 
 use super::cover_args::CallArgs;
-use super::output::{FormArgs, ROWS, Select, print_json, wants_color};
+use super::output::{FormArgs, Io, ROWS, Select, print_json, wants_color};
 use super::strict::StrictArgs;
 use crate::exit::Outcome;
 use crate::given::Given;
@@ -75,18 +74,6 @@ enum Subject {
     Cover(Box<cover::Args>),
 }
 
-/// What a view reads, and where it writes.
-pub struct Io<'a> {
-    /// The run's folder.
-    pub input: &'a Path,
-    /// Colours.
-    pub style: Style,
-    /// Listener of the steps.
-    pub progress: &'a Progress,
-    /// Standard output.
-    pub out: &'a mut dyn Write,
-}
-
 /// Shows it.
 pub fn run(
     args: &Args,
@@ -119,7 +106,7 @@ fn whole(args: &Args, given: &Given, io: &mut Io<'_>) -> Result<Outcome> {
         let (run, profile, manifest) = kprism_session::flow::open(io.input, io.progress)?;
         let profile = args.one.call().narrow(&run, profile, &args.select.filter(), io.progress)?;
         io.progress.clear();
-        return write_html(&run, file, &manifest, &profile, io.progress);
+        return page::write_html(&run, file, &manifest, &profile, io.progress);
     }
     let run = Run::open(io.input)?;
     let shown = args.form.shown(ROWS, io.style);
@@ -129,7 +116,7 @@ fn whole(args: &Args, given: &Given, io: &mut Io<'_>) -> Result<Outcome> {
     }
     if run.holds(Instrument::Probe) {
         given.only("the overview of probes", &["limit json csv pids"])?;
-        return super::probe::report(&run, &args.select.pids, &shown, io.out);
+        return probe::report(&run, &args.select.pids, &shown, io.out);
     }
     if shown.csv {
         bail!("--csv needs a table: functions, syscalls, tasks or errors");
@@ -143,32 +130,5 @@ fn whole(args: &Args, given: &Given, io: &mut Io<'_>) -> Result<Outcome> {
         true => print_json(&tables::overview_json(&header, &tables), io.out)?,
         false => write!(io.out, "{}", tables::overview_text(&header, &profile, &tables, io.style))?,
     }
-    Ok(Outcome::Done)
-}
-
-/// The report as a page.
-pub fn html(run: &Run, manifest: &Manifest, profile: &Profile) -> Result<String> {
-    let budget = Budget::default();
-    let page = match run.holds(Instrument::Durations) {
-        true => {
-            let times = kprism_store::load_times(run, profile)?;
-            html::render_durations(manifest, profile, &times, &budget)
-        }
-        false => html::render(manifest, profile, &budget),
-    };
-    page.context("HTML report")
-}
-
-/// Writes the report as one file.
-pub fn write_html(
-    run: &Run,
-    file: &Path,
-    manifest: &Manifest,
-    profile: &Profile,
-    progress: &Progress,
-) -> Result<Outcome> {
-    let page = html(run, manifest, profile)?;
-    std::fs::write(file, page).with_context(|| file.display().to_string())?;
-    progress.say(&format!("wrote {}", file.display()));
     Ok(Outcome::Done)
 }

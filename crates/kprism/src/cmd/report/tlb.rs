@@ -11,8 +11,7 @@ use kprism_session::tlb::{Loaded, Method};
 use kprism_session::{Progress, flow, held};
 use kprism_store::{Instrument, Run};
 
-use super::Io;
-use crate::cmd::output::{OutputArgs, ROWS, Select, Shown, print_json};
+use crate::cmd::output::{Io, OutputArgs, ROWS, Select, Shown, print_json};
 use crate::exit::Outcome;
 
 /// Options of `kprism report tlb`.

@@ -1,102 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `kprism export`: a run for other tools; the file's suffix picks the format.
-//!
-//! [`formats`] lists the formats, each with its function: those of a profile and of TLB misses are here.
+//! Exports of a profile and of TLB misses.
 
-use std::io::{BufWriter, Write};
-use std::path::PathBuf;
+use std::io::Write;
 
 use anyhow::{Context, Result, bail};
 use kprism_profile::{Filter, Profile};
 use kprism_report::calltree::{self, Options, Weight};
 use kprism_report::header::Header;
 use kprism_report::{Table, deltas, folded, perfetto, pprof, tables, tree};
+use kprism_session::{flow, held, perfdata};
 use kprism_store::{Instrument, Manifest, Run, load_times};
 use serde_json::json;
 
-use super::cover_args::CallArgs;
-use super::cover_export;
-use super::formats::{self, Of};
-use super::output::{Select, Shown};
-use super::report::flow::By;
-use super::report::{durations, tlb};
-use super::strict::StrictArgs;
+use super::request::{Request, Subject};
+use crate::cmd::output::Shown;
+use crate::cmd::report::flow::By;
+use crate::cmd::report::{durations, page as report_page, tlb};
 use crate::exit::Outcome;
-use crate::given::Given;
-use kprism_session::Progress;
-use kprism_session::flow;
-use kprism_session::held;
-use kprism_session::perfdata;
-
-/// What an export was asked for.
-pub struct Request<'a> {
-    /// The options.
-    pub args: &'a Args,
-    /// Those that were typed.
-    pub given: &'a Given,
-    /// Listener of the steps.
-    pub progress: &'a Progress,
-}
-
-/// Options of `kprism export`.
-#[derive(Debug, clap::Args)]
-#[command(after_help = formats::after_help())]
-pub struct Args {
-    /// Table to write as .json or .csv
-    #[arg(value_enum, default_value_t = Subject::Functions)]
-    pub subject: Subject,
-    /// Which view, for `tlb`: objects (default), functions, processes, threads, pages, heat, distribution, advice
-    #[arg(value_name = "NAME")]
-    pub name: Option<String>,
-    /// Run folder
-    #[arg(short, long, value_name = "RUN", default_value = kprism_session::DEFAULT_RUN)]
-    pub input: PathBuf,
-    #[command(flatten)]
-    pub strict: StrictArgs,
-    /// File to write; its suffix picks the format. `-.SUFFIX` writes to standard output
-    #[arg(short, long, value_name = "FILE", allow_hyphen_values = true)]
-    pub output: PathBuf,
-    #[command(flatten)]
-    pub select: Select,
-    #[command(flatten)]
-    pub one: CallArgs,
-    /// Weigh folded stacks by instructions, or by time on a CPU as those of durations always are
-    #[arg(long, value_enum)]
-    pub by: Option<By>,
-    #[command(flatten)]
-    pub cover: super::cover_args::CoverageArgs,
-    /// Name .gcda files from the build's folder on, for gcc's -fprofile-prefix-path=BUILD (GCC 12)
-    #[arg(long, help_heading = "Coverage")]
-    pub relative: bool,
-}
-
-/// The table that a file holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Subject {
-    /// Calls, instructions and time of every function; of durations, their times
-    Functions,
-    /// Durations of functions
-    #[value(alias = "func")]
-    Durations,
-    /// Count and latency of every system call
-    Syscalls,
-    /// Call stacks, weighted
-    Tree,
-    /// Instructions and time of every task
-    Tasks,
-    /// Places that could not be decoded
-    Errors,
-    /// TLB misses
-    Tlb,
-    /// Intervals between markers
-    Delta,
-    /// Records of probes
-    Probe,
-    /// Initcalls of a boot
-    Boot,
-    /// Coverage
-    Cover,
-}
 
 /// The table of a subject; the tree is none.
 fn table(subject: Subject, profile: &Profile, filter: &Filter) -> Option<Table> {
@@ -112,63 +32,6 @@ fn table(subject: Subject, profile: &Profile, filter: &Filter) -> Option<Table> 
         | Subject::Durations
         | Subject::Probe
         | Subject::Tlb => None,
-    }
-}
-
-/// Writes it.
-pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
-    if kprism_session::cover::is_alone(&args.input) && args.subject != Subject::Cover {
-        cover_export::check_format(&args.input, &args.output)?;
-    }
-    let request = Request { args, given, progress };
-    let fixed = formats::of_any_subject(&args.output);
-    let of = match (fixed, args.subject) {
-        (Some(format), _) => format.of,
-        (None, Subject::Cover) => Of::Coverage,
-        (None, Subject::Tlb) => Of::Misses,
-        (None, _) if args.name.is_some() => {
-            bail!("NAME names a view of `export tlb`; other subjects have one each")
-        }
-        (None, _) if Run::open(&args.input)?.holds(Instrument::Probe) => Of::Probes,
-        (None, _) => Of::Profile,
-    };
-    match of {
-        Of::Coverage => cover_export::honoured(&request)?,
-        Of::Misses => {
-            given.only("an export of TLB misses", &["subject", "name", "input", "output", "pids"])?;
-        }
-        // A record has its task's number, no name.
-        Of::Probes => given.only("an export of probes", &["subject", "input", "output", "pids"])?,
-        // Each format honours others.
-        Of::Profile | Of::Compiler => {}
-    }
-    let format = match fixed {
-        Some(format) => format,
-        None => formats::find(of, &args.output)?,
-    };
-    (format.write)(&request, out)
-}
-
-impl Request<'_> {
-    /// True if standard output is to be written to (`-.SUFFIX`).
-    pub fn is_stdout(&self) -> bool {
-        self.args.output.to_string_lossy().starts_with("-.")
-    }
-
-    /// Lets `write` write into the file, or to `out`, and says so.
-    pub fn to_file(
-        &self,
-        out: &mut dyn Write,
-        write: impl FnOnce(&mut dyn Write) -> Result<()>,
-    ) -> Result<()> {
-        if self.is_stdout() {
-            return write(out);
-        }
-        let name = || self.args.output.display().to_string();
-        let mut file = BufWriter::new(std::fs::File::create(&self.args.output).with_context(name)?);
-        write(&mut file).and_then(|()| Ok(file.flush()?)).with_context(name)?;
-        self.progress.say(&format!("wrote {}", name()));
-        Ok(())
     }
 }
 
@@ -236,7 +99,7 @@ pub fn profile(request: &Request<'_>, out: &mut dyn Write) -> Result<Outcome> {
 
 pub fn page(request: &Request<'_>, out: &mut dyn Write) -> Result<Outcome> {
     of_profile(request, ("a page of all views and tasks", ""), out, |of, out| {
-        Ok(out.write_all(super::report::html(&of.run, &of.manifest, &of.profile)?.as_bytes())?)
+        Ok(out.write_all(report_page::html(&of.run, &of.manifest, &of.profile)?.as_bytes())?)
     })
 }
 

@@ -7,10 +7,10 @@
 use std::io::Write;
 use std::path::Path;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 
-use super::export::{self, Request};
-use super::{cover_export, probe};
+use super::request::Request;
+use super::{cover, probes, profile};
 use crate::exit::Outcome;
 
 /// What a format is written from.
@@ -77,29 +77,29 @@ impl Format {
 /// All formats, in the order of the help.
 #[rustfmt::skip]
 const FORMATS: &[Format] = &[
-    Format::new(Of::Profile, ".perfetto-trace .pftrace", export::timeline, "timeline for ui.perfetto.dev"),
-    Format::new(Of::Profile, ".folded", export::stacks, "call stacks for flame graph tools"),
-    Format::new(Of::Profile, ".pprof .pb.gz", export::profile,
+    Format::new(Of::Profile, ".perfetto-trace .pftrace", profile::timeline, "timeline for ui.perfetto.dev"),
+    Format::new(Of::Profile, ".folded", profile::stacks, "call stacks for flame graph tools"),
+    Format::new(Of::Profile, ".pprof .pb.gz", profile::profile,
         "pprof's profile: calls, time on a CPU; of durations, time off it and in interrupts"),
-    Format::new(Of::Profile, ".json", export::table_json, "the table of SUBJECT, or the tree"),
-    Format::new(Of::Profile, ".csv", export::table_csv, "the table of SUBJECT"),
-    Format::new(Of::Misses, ".json", export::misses_json, "a view of `tlb`"),
-    Format::new(Of::Misses, ".csv", export::misses_csv, "a view of `tlb`"),
-    Format::new(Of::Probes, ".parquet", probe::parquet, "what probes collected"),
-    Format::new(Of::Probes, ".csv", probe::csv_file, "what probes collected"),
-    Format::new(Of::Probes, ".json", probe::json_file, "what probes collected"),
-    Format::new(Of::Probes, ".ctf", probe::ctf, "what probes collected: folder for babeltrace2, Trace Compass"),
-    Format::new(Of::Probes, ".tf", probe::gdb, "what probes collected with --for-gdb: target tfile FILE").also(".tfile"),
-    Format::new(Of::Profile, ".html", export::page, "the report of `kprism report --html`"),
-    Format::any(Of::Coverage, ".info .xml", cover_export::lcov_or_cobertura,
+    Format::new(Of::Profile, ".json", profile::table_json, "the table of SUBJECT, or the tree"),
+    Format::new(Of::Profile, ".csv", profile::table_csv, "the table of SUBJECT"),
+    Format::new(Of::Misses, ".json", profile::misses_json, "a view of `tlb`"),
+    Format::new(Of::Misses, ".csv", profile::misses_csv, "a view of `tlb`"),
+    Format::new(Of::Probes, ".parquet", probes::parquet, "what probes collected"),
+    Format::new(Of::Probes, ".csv", probes::csv_file, "what probes collected"),
+    Format::new(Of::Probes, ".json", probes::json_file, "what probes collected"),
+    Format::new(Of::Probes, ".ctf", probes::ctf, "what probes collected: folder for babeltrace2, Trace Compass"),
+    Format::new(Of::Probes, ".tf", probes::gdb, "what probes collected with --for-gdb: target tfile FILE").also(".tfile"),
+    Format::new(Of::Profile, ".html", profile::page, "the report of `kprism report --html`"),
+    Format::any(Of::Coverage, ".info .xml", cover::lcov_or_cobertura,
         "coverage for lcov and genhtml, Cobertura; `cover` with .json is gcov's").told(".info (lcov), .xml (Cobertura)"),
-    Format::new(Of::Coverage, ".json", cover_export::json, "").told(".json (gcov)"),
-    Format::any(Of::Coverage, ".llvm.json", cover_export::llvm, "coverage as llvm-cov exports it"),
-    Format::new(Of::Coverage, ".csv", cover_export::csv, ""),
-    Format::any(Of::Compiler, ".gcda", cover_export::counters, "folder of counters for gcc -fprofile-use=FILE"),
-    Format::any(Of::Compiler, ".afdo .prof", cover_export::samples,
+    Format::new(Of::Coverage, ".json", cover::json, "").told(".json (gcov)"),
+    Format::any(Of::Coverage, ".llvm.json", cover::llvm, "coverage as llvm-cov exports it"),
+    Format::new(Of::Coverage, ".csv", cover::csv, ""),
+    Format::any(Of::Compiler, ".gcda", cover::counters, "folder of counters for gcc -fprofile-use=FILE"),
+    Format::any(Of::Compiler, ".afdo .prof", cover::samples,
         "of a flow, samples for gcc -fauto-profile=FILE, clang -fprofile-sample-use=FILE"),
-    Format::any(Of::Profile, ".perf.data", export::for_perf,
+    Format::any(Of::Profile, ".perf.data", profile::for_perf,
         "folder for perf: perf script -i FILE --symfs FILE/symfs --itrace=..."),
 ];
 
@@ -160,6 +160,24 @@ pub fn no_format(of: Of, output: &Path) -> anyhow::Error {
         ),
         Of::Probes => anyhow!("{output}: what probes collected is written as {}", either()),
         Of::Coverage => anyhow!("{output}: the suffix picks the format of coverage: {}", all.join(", ")),
+    }
+}
+
+/// Refuses formats that counters outside a run cannot be written in.
+pub fn suits_counters_alone(input: &Path, output: &Path) -> Result<()> {
+    let is_llvm = || output.to_string_lossy().to_ascii_lowercase().ends_with(".llvm.json");
+    match cover::suffix(output).as_str() {
+        "info" | "xml" | "gcda" => Ok(()),
+        "json" if is_llvm() => Ok(()),
+        suffix @ ("json" | "csv") => bail!(
+            "{}: holds counters of gcov, and no run: `kprism export cover` writes coverage as .{suffix}",
+            input.display()
+        ),
+        "afdo" | "prof" => bail!(
+            "{}: holds counters of gcov, and no flow to take samples of; for gcc -fprofile-use: -o FOLDER.gcda",
+            input.display()
+        ),
+        _ => bail!("{}, or a folder .gcda", no_format(Of::Coverage, output)),
     }
 }
 

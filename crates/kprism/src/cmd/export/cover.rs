@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Coverage in `kprism export`: for other tools, and for compilers that optimise by it.
+//! Exports of coverage: for other tools, and for compilers that optimise by it.
 
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use kprism_cover::sampled;
 use kprism_gcov::{Cover, export};
 use kprism_report::cover::{self, Each};
 use kprism_store::{Account, Fate};
 
-use super::cover::{complain, load_and_complain};
-use super::export::Request;
-use super::formats::{Of, no_format};
-use super::strict::judge_own;
+use super::request::Request;
+use crate::cmd::cover::{complain, load_and_complain};
+use crate::cmd::strict::judge_own;
 use crate::exit::Outcome;
 use kprism_session::cover::Part;
 use kprism_session::profile_use;
@@ -24,26 +23,8 @@ const COVER: &str = "subject input output build_dir since_boot by_flow merge vml
 const SAMPLES: &str = "input output pids comms syscall call vmlinux module_file debug_dir";
 
 /// The suffix of the file's name, in small letters; empty if there is no point in it.
-fn suffix(output: &Path) -> String {
+pub fn suffix(output: &Path) -> String {
     output.extension().map(|suffix| suffix.to_string_lossy().to_ascii_lowercase()).unwrap_or_default()
-}
-
-/// Refuses formats that counters outside a run cannot be written in.
-pub fn check_format(input: &Path, output: &Path) -> Result<()> {
-    let is_llvm = || output.to_string_lossy().to_ascii_lowercase().ends_with(".llvm.json");
-    match suffix(output).as_str() {
-        "info" | "xml" | "gcda" => Ok(()),
-        "json" if is_llvm() => Ok(()),
-        suffix @ ("json" | "csv") => bail!(
-            "{}: holds counters of gcov, and no run: `kprism export cover` writes coverage as .{suffix}",
-            input.display()
-        ),
-        "afdo" | "prof" => bail!(
-            "{}: holds counters of gcov, and no flow to take samples of; for gcc -fprofile-use: -o FOLDER.gcda",
-            input.display()
-        ),
-        _ => bail!("{}, or a folder .gcda", no_format(Of::Coverage, output)),
-    }
 }
 
 /// Refuses options that an export of coverage would ignore.
