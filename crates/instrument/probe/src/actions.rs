@@ -9,9 +9,10 @@ use kprism_expr::opt;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::plan::{Fill, Fix, Limits, Segment, Slot, Wanted, laid, lowered};
+use crate::item::{Item, Part};
+use crate::layout::{Fill, Fix, Limits, Segment, Slot, Wanted, laid, lowered};
 use crate::splice::STACK;
-use crate::stream::{HEADER, Item, Part};
+use crate::stream::HEADER;
 use crate::tally::{Histogram, LONGEST_KEY, MOST_HISTOGRAMS, Scale, Tally};
 
 /// Number of return addresses in a stack that is a key.

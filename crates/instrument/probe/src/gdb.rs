@@ -7,39 +7,17 @@
 use kprism_expr::ir::{Block, Func, Op, Term, Val, Width};
 use kprism_expr::lower::{Collected, What};
 use kprism_expr::opt;
-use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::plan::{Fill, Segment, Slot, Wanted};
+use crate::layout::{Fill, Segment, Slot, Wanted};
 use crate::shape::Shape;
-use crate::stream::Item;
+
+use crate::item::Item;
+
+pub use crate::item::{Frame, Memory};
 
 /// Size of the registers, bytes.
 const REGISTERS: u32 = 168;
-
-/// The part of a record for GDB.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Frame {
-    /// Offset of the registers, in the order of `struct pt_regs`. The part begins here.
-    pub registers: u32,
-    /// The memory pieces.
-    pub memory: Vec<Memory>,
-}
-
-/// A piece of memory that an expression read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Memory {
-    /// Index of the item that read it. The piece is absent if that item could not be read.
-    pub item: u32,
-    /// Offset of its address in the record.
-    pub address: u32,
-    /// Offset of its bytes in the record.
-    pub bytes: u32,
-    /// Number of bytes.
-    pub size: u32,
-    /// True if the actual length precedes the bytes.
-    pub text: bool,
-}
 
 /// The function up to an instruction, returning this value; 0 if execution does not reach the instruction.
 fn cut(func: &Func, block: Block, count: usize, value: Val) -> Func {

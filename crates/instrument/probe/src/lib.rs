@@ -40,6 +40,8 @@ mod count;
 pub mod ctf;
 pub mod events;
 pub mod gdb;
+mod item;
+mod layout;
 pub mod listed;
 pub mod locate;
 pub mod machine;

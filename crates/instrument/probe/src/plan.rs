@@ -4,24 +4,23 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use kprism_expr::ctype::Ty;
-use kprism_expr::emit::{self, Cpu, Program, Reloc};
+use kprism_expr::emit::{self, Cpu, Reloc};
 use kprism_expr::ir::{Func, Kept, Space};
 use kprism_expr::lower::{self, Collected, Env, What};
+use kprism_expr::opt;
 use kprism_expr::scope::{Role, Scope, Sym};
-use kprism_expr::{opt, regs};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::actions::{self, Actions};
 use crate::gdb;
-use crate::shape::{Member, Shape};
-use crate::stream::{HEADER, Item, LONGEST, MOST_ITEMS, Probe};
+use crate::layout::{Fix, LARGEST, Limits, Wanted, laid, lowered};
+use crate::stream::{LONGEST, MOST_ITEMS, Probe};
+
+pub use crate::layout::{Fill, Segment, Slot};
 
 /// Number of return addresses kept.
 const STACK_FRAMES: u32 = 64;
-/// Largest structure or array, bytes.
-const LARGEST: u64 = 4096;
 /// Maximum of names that are listed, including those without a value.
 pub(crate) const MOST_LISTED: usize = 4 * MOST_ITEMS;
 
@@ -79,59 +78,6 @@ pub fn expressions(list: &str) -> Vec<String> {
     }
     let trimmed = all.iter().map(|text| text.trim().to_owned());
     trimmed.filter(|text| !text.is_empty()).collect()
-}
-
-/// A compiled expression.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Segment {
-    /// Its source text.
-    pub text: String,
-    /// The program, whose result is the value.
-    pub program: Program,
-}
-
-/// Source of a value in the record.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Fill {
-    /// The segment's value.
-    Value(Segment),
-    /// A string at the segment's address; the room for it, and the maximum of bytes read, including the zero byte.
-    Text(Segment, u32, u32),
-    /// This many bytes at the segment's address.
-    Memory(Segment, u32),
-    /// Elements at the first segment's address. The second gives their number.
-    Elements {
-        /// Their address.
-        address: Segment,
-        /// Their number.
-        count: Segment,
-        /// Size of each, bytes.
-        stride: u32,
-        /// Maximum of elements.
-        most: u32,
-    },
-    /// The task's name.
-    Comm,
-    /// All registers.
-    Registers,
-    /// Return addresses, of the program if requested, and the room for them.
-    Stack {
-        /// True for the program's stack, false for the kernel's.
-        user: bool,
-        /// Size of the room, bytes.
-        room: u32,
-    },
-}
-
-/// A value's place in the record.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Slot {
-    /// Offset in the record.
-    pub at: u32,
-    /// Index of its item.
-    pub number: u32,
-    /// Source of the value.
-    pub fill: Fill,
 }
 
 /// Place at which the program is attached.
@@ -272,16 +218,6 @@ fn is_first(n: &u32) -> bool {
     *n == 0
 }
 
-pub(crate) type Fix<'f> = dyn FnMut(&mut Func) -> Result<(), Error> + 'f;
-
-/// An item before layout: compiled, or the reason why it cannot be.
-pub(crate) enum Wanted {
-    Expression(String, Collected),
-    Missing(String, String, String),
-    Registers,
-    Stack(bool),
-}
-
 pub(crate) fn made(
     scope: &dyn Scope,
     request: &Request<'_>,
@@ -401,115 +337,6 @@ pub(crate) fn made(
     })
 }
 
-/// Lowers an expression, or a stack.
-pub(crate) fn lowered(text: &str, env: Env<'_>) -> Result<Wanted, Error> {
-    Ok(match text.trim() {
-        "$stack" => Wanted::Stack(false),
-        "$ustack" => Wanted::Stack(true),
-        text => {
-            let collected = lower::collect(text, env).map_err(|e| Error::Expression(e.render(text)))?;
-            Wanted::Expression(text.to_owned(), collected)
-        }
-    })
-}
-
-/// Limits on the size of a value.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
-    /// Bytes of a string that are shown, plus one.
-    text: u32,
-    /// Return addresses of a stack.
-    frames: u32,
-    /// The value is a key. Equal strings must then be equal bytes, whatever follows their ends in memory.
-    key: bool,
-}
-
-impl Limits {
-    fn record(text: u32, frames: u32) -> Self {
-        Self { text, frames, key: false }
-    }
-
-    pub fn key(text: u32, frames: u32) -> Self {
-        Self { text, frames, key: true }
-    }
-}
-
-/// Places the values after a record's header, one after the other. Returns the end offset.
-pub(crate) fn laid(
-    wanted: Vec<Wanted>,
-    scope: &dyn Scope,
-    limits: Limits,
-    compile: &dyn Fn(&str, &Func) -> Result<Segment, Error>,
-    items: &mut Vec<Item>,
-    slots: &mut Vec<Slot>,
-) -> Result<u32, Error> {
-    let mut at = HEADER as u32;
-    let frames = limits.frames;
-    for (number, item) in wanted.into_iter().enumerate() {
-        let (name, ty, shape, fill, size) = match item {
-            Wanted::Missing(name, ty, why) => {
-                items.push(Item { name, ty, at, shape: None, missing: Some(why) });
-                continue;
-            }
-            Wanted::Registers => {
-                ("$regs".to_owned(), "struct pt_regs".to_owned(), registers(), Fill::Registers, 168)
-            }
-            Wanted::Stack(user) => {
-                let name = if user { "$ustack" } else { "$stack" }.to_owned();
-                let room = 8 * frames;
-                (name, "stack".to_owned(), Shape::Stack { frames }, Fill::Stack { user, room }, 8 + room)
-            }
-            Wanted::Expression(name, Collected { what: What::Parts(size), parts, ty, shown, .. }) => {
-                let mut shape = Shape::of(scope, &ty);
-                // In order: each part is written as eight bytes, and the next one overwrites the excess.
-                for part in &parts {
-                    match &part.func {
-                        Some(func) => {
-                            let fill = Fill::Value(compile(&name, func)?);
-                            slots.push(Slot { at: at + part.at as u32, number: number as u32, fill });
-                        }
-                        None => shape.lacks(part.at * 8, part.size * 8),
-                    }
-                }
-                items.push(Item { name, ty: shown, at, shape: Some(shape), missing: None });
-                at += size.next_multiple_of(8) as u32 + 8;
-                continue;
-            }
-            Wanted::Expression(
-                name,
-                Collected { func, what: What::Elements(elements), parts, shown, .. },
-            ) => {
-                let count = parts.first().and_then(|part| part.func.as_ref());
-                let count =
-                    count.ok_or_else(|| Error::Cannot(format!("`{name}` has no number of elements")))?;
-                let (address, count) = (compile(&name, &func)?, compile(&name, count)?);
-                // An element that is longer than a string would be is kept alone.
-                let (bytes, stride) = (u64::from(limits.text), elements.size);
-                let most = if limits.key { bytes / stride } else { (bytes / stride).max(1) };
-                if most == 0 || stride > LARGEST {
-                    let what =
-                        format!("each element of `{name}` has {stride} bytes: name one of them, or a member");
-                    return Err(Error::Cannot(what));
-                }
-                let room = (most * stride).next_multiple_of(8) as u32;
-                let (most, stride) = (most as u32, stride as u32);
-                let of = Box::new(Shape::of(scope, &elements.of));
-                let shape = Shape::Elements { of, stride, room, most, text: elements.text };
-                (name, shown, shape, Fill::Elements { address, count, stride, most }, 8 + room)
-            }
-            Wanted::Expression(name, collected) => {
-                let segment = compile(&name, &collected.func)?;
-                let (shape, fill, size) = filled(scope, &collected, segment, limits)?;
-                (name, collected.shown, shape, fill, size)
-            }
-        };
-        items.push(Item { name, ty, at, shape: Some(shape), missing: None });
-        slots.push(Slot { at, number: number as u32, fill });
-        at += size;
-    }
-    Ok(at)
-}
-
 /// Compiles a guard to a segment.
 pub(crate) fn guard(holds: &std::rc::Rc<Sym>, scope: &dyn Scope) -> Result<Segment, Error> {
     let text = "the stack's return addresses";
@@ -551,68 +378,6 @@ fn kept(condition: Option<&Func>, wanted: &[Wanted]) -> BTreeSet<Kept> {
         }
     }
     all
-}
-
-fn filled(
-    scope: &dyn Scope,
-    collected: &Collected,
-    segment: Segment,
-    limits: Limits,
-) -> Result<(Shape, Fill, u32), Error> {
-    let name = segment.text.clone();
-    Ok(match collected.what {
-        What::Comm => (Shape::Text { room: 16, cut: None }, Fill::Comm, 24),
-        // An array that is not too long is copied whole.
-        What::Text(Some(n)) if !limits.key && (1..u64::from(limits.text)).contains(&n) => {
-            let size = n as u32;
-            (Shape::Chars { size }, Fill::Memory(segment, size), size.next_multiple_of(8))
-        }
-        What::Text(limit) => {
-            // One byte more than is shown tells whether the string continues.
-            let most = if limits.key { limits.text } else { limits.text + 1 };
-            let whole = limit.and_then(|n| u32::try_from(n.saturating_add(1)).ok()).filter(|n| *n < most);
-            let (bytes, cut) = match whole {
-                Some(n) => (n, None),
-                None => (most, Some(most)),
-            };
-            let room = bytes.next_multiple_of(8);
-            (Shape::Text { room, cut }, Fill::Text(segment, room, bytes), 8 + room)
-        }
-        What::Parts(_) | What::Elements(_) => {
-            return Err(Error::Cannot(format!("`{name}` is not in memory as a whole")));
-        }
-        What::Memory(size) if size == 0 || size > LARGEST => {
-            let what = format!("`{name}` has {size} bytes, {LARGEST} can be collected: name a member of it");
-            return Err(Error::Cannot(what));
-        }
-        What::Memory(size) => {
-            let size = size as u32;
-            let shape = Shape::of(scope, &collected.ty);
-            (shape, Fill::Memory(segment, size), size.next_multiple_of(8))
-        }
-        What::Value => {
-            let shape = match Shape::of(scope, &collected.ty) {
-                // A bitfield or an enumerator: the computed value has 64 bits.
-                Shape::Int { signed, .. } => Shape::Int { size: 8, signed },
-                Shape::Enum { signed, names, .. } => Shape::Enum { size: 8, signed, names },
-                shape @ (Shape::Bool | Shape::Char | Shape::Pointer) => shape,
-                // An array's value is the address of its first element.
-                _ if matches!(collected.ty, Ty::Array(..)) => Shape::Pointer,
-                _ => Shape::Int { size: 8, signed: true },
-            };
-            (shape, Fill::Value(segment), 8)
-        }
-    })
-}
-
-fn registers() -> Shape {
-    let member = |(n, reg): (usize, &regs::Reg)| Member {
-        name: reg.name().to_owned(),
-        offset: 64 * n as u64,
-        bits: None,
-        shape: Shape::Pointer,
-    };
-    Shape::Record { members: regs::ALL.iter().enumerate().map(member).collect() }
 }
 
 #[cfg(test)]

@@ -7,9 +7,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::gdb::Frame;
+use crate::item::Frame;
 use crate::shape::Shape;
 use crate::tally::{Tally, Totals};
+
+pub use crate::item::{Item, Part};
 
 /// Size of a record's header, bytes.
 pub const HEADER: usize = 32;
@@ -91,45 +93,6 @@ impl Probe {
     pub fn found_apart(&self, other: &Probe) -> bool {
         self.address != other.address
     }
-}
-
-/// Effect of a probe's hit on the recording.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Part {
-    /// None: the hit is recorded.
-    #[default]
-    Record,
-    /// Other probes are recorded from then on.
-    Start,
-    /// Other probes are not recorded, until the next start.
-    Pause,
-    /// The recording ends.
-    Stop,
-}
-
-impl Part {
-    /// Returns true if a hit does not change the recording.
-    pub fn is_record(&self) -> bool {
-        *self == Self::Record
-    }
-}
-
-/// A collected value.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Item {
-    /// The expression.
-    pub name: String,
-    /// Its type in C.
-    #[serde(rename = "type")]
-    pub ty: String,
-    /// Offset in the record.
-    pub at: u32,
-    /// Type of the bytes; `None` if the value is not available at this place.
-    pub shape: Option<Shape>,
-    /// The reason why it is not available.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub missing: Option<String>,
 }
 
 /// Counters of a probe's program.
