@@ -4,6 +4,9 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
+/// QEMU's limit for this machine type is 255.
+pub const MAX_VCPUS: usize = 256;
+
 /// `qemu_plugin_id_t`.
 pub type PluginId = u64;
 

@@ -21,6 +21,21 @@ use crate::tape::Entry;
 use crate::writer::Writer;
 use kprism_tlb::stream::{self, Event};
 
+/// Result of an encoder.
+pub struct Done {
+    pub cpu: u32,
+    pub counts: Counts,
+    pub footprint: usize,
+    pub pt_bytes: u64,
+    /// Number of instructions in the stream. `None` if only snapshots are kept: the recorder does not know their
+    /// contents.
+    pub instructions: Option<u64>,
+    /// Number of snapshots, if only snapshots are kept.
+    pub snapshots: Option<u64>,
+    /// Number of map records dropped because no kept data needs them.
+    pub dropped_records: Option<u64>,
+}
+
 /// The observer's own count of executed instructions, independent of the packets.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {

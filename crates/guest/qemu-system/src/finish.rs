@@ -10,9 +10,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::abi;
+use crate::encoder::Done;
 use crate::options::Options;
-use crate::pump::Done;
-use crate::state::{STATE, VCPUS, lock};
+use crate::state::STATE;
+use crate::sync::lock;
+use crate::vcpus::VCPUS;
 use crate::writer::{ART_RATIO, RATIO};
 
 /// Long enough for a callback that is already running on another thread to return: it only stores words.

@@ -34,20 +34,25 @@ mod ring;
 mod side;
 mod state;
 mod stops;
+mod sync;
 mod tape;
 mod tlb;
 mod translate;
 mod trigger;
 mod turns;
 mod vcpu;
+mod vcpus;
 mod writer;
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::sync::atomic::Ordering;
 
+use abi::MAX_VCPUS;
 use hooks::Hooks;
 use options::Options;
-use state::{MAX_VCPUS, STATE, State, VCPUS, lock};
+use state::{STATE, State};
+use sync::lock;
+use vcpus::VCPUS;
 
 /// Version of the plugin interface for which this is written: QEMU 10.0.
 #[unsafe(no_mangle)]

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 
 use crate::codemap::MAP_MAGIC;
-use crate::encoder::{Counts, Encoder};
+use crate::encoder::{Done, Encoder};
 use crate::options::{Keep, Options};
 use crate::ring::{Ring, Snapshot};
 use crate::state::{STATE, State};
@@ -17,21 +17,6 @@ use crate::vcpu::Vcpu;
 
 /// Chunks in flight per vCPU. This bounds memory, and decouples the two threads.
 const CHUNKS: usize = 8;
-
-/// Result of an encoder.
-pub struct Done {
-    pub cpu: u32,
-    pub counts: Counts,
-    pub footprint: usize,
-    pub pt_bytes: u64,
-    /// Number of instructions in the stream. `None` if only snapshots are kept: the recorder does not know their
-    /// contents.
-    pub instructions: Option<u64>,
-    /// Number of snapshots, if only snapshots are kept.
-    pub snapshots: Option<u64>,
-    /// Number of map records dropped because no kept data needs them.
-    pub dropped_records: Option<u64>,
-}
 
 struct Files {
     pt: File,

@@ -4,25 +4,24 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::thread::JoinHandle;
 
 use kprism_image::insn::Mode;
 
+use crate::abi::MAX_VCPUS;
 use crate::block::{Block, HANDLER, UNLISTED};
 use crate::codemap::{DICT_MAGIC, write_fragment};
+use crate::encoder::Done;
 use crate::guest;
 use crate::hooks::Hooks;
 use crate::idt;
 use crate::options::{Keep, Options, Start};
-use crate::pump::Done;
-use crate::trigger::Triggers;
+use crate::side::Task;
+use crate::sync::lock;
+use crate::trigger::{Effect, Triggers};
 use crate::turns::RunningVcpu;
-use crate::vcpu::Vcpu;
-
-/// QEMU's limit for this machine type is 255.
-pub const MAX_VCPUS: usize = 256;
 
 /// State shared by all callbacks.
 pub static STATE: OnceLock<State> = OnceLock::new();
@@ -30,10 +29,6 @@ pub static STATE: OnceLock<State> = OnceLock::new();
 /// For each vCPU: true while its blocks may take the fast path. Apart from the vCPU, of which other threads must not have a
 /// reference.
 pub static QUICK: [AtomicBool; MAX_VCPUS] = [const { AtomicBool::new(false) }; MAX_VCPUS];
-
-/// The vCPUs by number; null before their start and after the end. Separate from [`STATE`], because every block that
-/// runs reads this.
-pub static VCPUS: [AtomicPtr<Vcpu>; MAX_VCPUS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_VCPUS];
 
 /// The shared state.
 pub struct State {
@@ -71,11 +66,6 @@ struct Dict {
     next: u32,
     /// Memory used by its blocks, bytes.
     footprint: usize,
-}
-
-/// Locks a mutex even if a holder panicked: the data stays usable, because records are only ever added.
-pub fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl State {
@@ -173,6 +163,16 @@ impl State {
     pub fn cut(&self) {
         self.cuts.fetch_add(1, Ordering::SeqCst);
         self.tell();
+    }
+
+    /// Handles a block that [`Triggers::concern`]s, on a vCPU, at `ns`, in `task`: cuts the streams where a condition is met.
+    pub fn triggered(&self, cpu: u32, va: u64, ns: u64, task: &Task) {
+        for effect in self.triggers.met(cpu, va, ns, task) {
+            let open = self.keeps(self.cuts.load(Ordering::SeqCst));
+            if effect == Effect::Snapshot || open == (effect == Effect::Until) {
+                self.cut();
+            }
+        }
     }
 
     /// Makes every vCPU take the slow path at its next block, where it notices changes.

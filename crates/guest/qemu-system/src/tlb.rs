@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::abi;
 use crate::ram::Ram;
 use crate::tape::Entry;
-use crate::translate::vcpu;
+use crate::vcpus::vcpu;
 
 /// One vCPU's TLBs.
 pub struct Tlb {

@@ -15,12 +15,12 @@ use crate::block::{Block, TIMED};
 use crate::guest::{self, Reg};
 use crate::hooks::Hook;
 use crate::side::What;
-use crate::state::{STATE, State, VCPUS};
+use crate::state::{STATE, State};
 use crate::stops::{self, MARK, MARK_STOP};
 use crate::tape::Entry;
 use crate::tlb;
-use crate::turns::VcpuCheck;
 use crate::vcpu::{Vcpu, may_leave_kernel};
+use crate::vcpus::{for_others, vcpu};
 
 const MARK_BEGIN: u64 = 1;
 const MARK_END: u64 = 2;
@@ -138,29 +138,6 @@ fn decode(bytes: &[u8], va: u64, mode: Mode) -> Instruction {
     Decoder::with_ip(mode.bits(), bytes, va, DecoderOptions::NONE).decode()
 }
 
-/// The calling vCPU. If vCPUs take turns on one thread, QEMU 10 passes the index of the vCPU that translated the block.
-/// So there the thread's own record is used.
-///
-/// # Safety
-/// Must be called from a callback on a vCPU's thread, and not twice at a time.
-#[inline(always)]
-pub unsafe fn vcpu<const TURNS: bool>(cpu: c_uint) -> Option<&'static mut Vcpu> {
-    let slot = match TURNS {
-        false => cpu as usize,
-        true => match STATE.get()?.turns.as_ref()?.now() {
-            VcpuCheck::Same(slot) => slot,
-            VcpuCheck::New(slot) => {
-                // SAFETY: as below.
-                unsafe { VCPUS.get(slot)?.load(Ordering::Relaxed).as_mut()? }.take_turn();
-                slot
-            }
-        },
-    };
-    // SAFETY: leaked at init, so it lives; only this vCPU's thread takes it mutably, and the shutdown only
-    // after `closed` has turned every callback away.
-    unsafe { VCPUS.get(slot)?.load(Ordering::Relaxed).as_mut() }
-}
-
 /// Like [`vcpu`], where speed does not matter.
 ///
 /// # Safety
@@ -213,7 +190,7 @@ callback!(on_watched_block, |state, v, block: Block| {
         && state.triggers.concern(block.va)
         && let Some(ns) = state.clock_before(block)
     {
-        state.triggers.block(state, v.cpu, block.va, ns, &v.task);
+        state.triggered(v.cpu, block.va, ns, &v.task);
     }
     if may_leave_kernel(block) {
         v.leave_kernel();
@@ -294,20 +271,6 @@ callback!(on_cpuid, |state, v, spot: Watched| {
         }
     }
 });
-
-/// Calls `f` for each of the other vCPUs, if vCPUs take turns on one thread.
-fn for_others(state: &State, me: &Vcpu, mut f: impl FnMut(&mut Vcpu)) {
-    if state.turns.is_none() {
-        return;
-    }
-    for slot in &VCPUS {
-        let vcpu = slot.load(Ordering::Acquire);
-        if !vcpu.is_null() && !std::ptr::eq(vcpu, me) {
-            // SAFETY: leaked at init; all vCPUs share this thread, so none of the others is in a callback.
-            f(unsafe { &mut *vcpu });
-        }
-    }
-}
 
 /// Value of a general-purpose register by iced's name. Segments count as flat.
 fn register_value(reg: Register) -> u64 {

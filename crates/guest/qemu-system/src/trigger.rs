@@ -15,7 +15,7 @@ use kprism_expr::watch::Watch;
 use crate::guest::{self, Reg};
 use crate::options::Keep;
 use crate::side::Task;
-use crate::state::{State, lock};
+use crate::sync::lock;
 
 /// Maximum of open calls; then the oldest is dropped. A call that never returns (`exit`) stays open.
 const MAX_OPEN: usize = 1024;
@@ -28,7 +28,7 @@ const IN_REGISTERS: [Reg; 6] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX, Reg::R8,
 
 /// Effect of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Effect {
+pub enum Effect {
     /// Keeps the last part of the streams.
     Snapshot,
     /// Starts keeping them.
@@ -71,18 +71,16 @@ impl Triggers {
         self.0.iter().any(|(_, trigger)| trigger.concerns(va))
     }
 
-    /// Handles a block that [`Triggers::concern`]s, on a vCPU, at `ns`, in `task`. Cuts the streams if a condition is
-    /// met.
-    pub fn block(&self, state: &State, cpu: u32, va: u64, ns: u64, task: &Task) {
-        for (deed, trigger) in &self.0 {
-            if !trigger.concerns(va) || !trigger.block(cpu, va, ns, task) {
-                continue;
-            }
-            let open = state.keeps(state.cuts.load(Ordering::SeqCst));
-            if *deed == Effect::Snapshot || open == (*deed == Effect::Until) {
-                state.cut();
-            }
-        }
+    /// The effects of the conditions that a block meets, on a vCPU, at `ns`, in `task`.
+    pub fn met<'a>(
+        &'a self,
+        cpu: u32,
+        va: u64,
+        ns: u64,
+        task: &'a Task,
+    ) -> impl Iterator<Item = Effect> + 'a {
+        let is_met = move |trigger: &Trigger| trigger.concerns(va) && trigger.block(cpu, va, ns, task);
+        self.0.iter().filter(move |(_, trigger)| is_met(trigger)).map(|(effect, _)| *effect)
     }
 
     /// Number of times that a condition could not be computed: a bad read, a division by zero.

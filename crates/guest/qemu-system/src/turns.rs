@@ -6,7 +6,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use crate::state::MAX_VCPUS;
+use crate::abi::MAX_VCPUS;
 
 /// Result of a check.
 pub enum VcpuCheck {
