@@ -7,7 +7,7 @@
 //!
 //! | file | |
 //! |---|---|
-//! | [`line`] | perf's command line, made of the settings; touches nothing |
+//! | [`mod@line`] | perf's command line, made of the settings; touches nothing |
 //! | [`pmu`] | what the processor's Intel PT can do, from sysfs |
 //! | [`rights`] | what this user may trace |
 //! | [`perf`] | perf as a child: its end, by itself or asked for |
