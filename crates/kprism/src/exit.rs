@@ -31,6 +31,13 @@ pub enum Outcome {
     Code(u8),
 }
 
+impl Outcome {
+    /// Of a table, or of records: nothing matched if there are none.
+    pub fn of_rows(empty: bool) -> Self {
+        if empty { Outcome::NothingMatched } else { Outcome::Done }
+    }
+}
+
 /// `kprism lab run` gave the command up after `--timeout`.
 pub const TIMED_OUT: u8 = 124;
 /// `kprism lab run` itself failed.

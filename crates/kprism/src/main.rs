@@ -18,7 +18,6 @@ macro_rules! eprintln {
 mod cmd;
 mod exit;
 mod given;
-mod plain;
 mod progress;
 
 use std::io::{BufWriter, Write};
@@ -29,6 +28,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 
 use exit::Outcome;
 use given::Given;
+use kprism_report::plain::{Plain, plain};
 use progress::Level;
 
 const AFTER_HELP: &str = "\
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
     let mut shown;
     let out: &mut dyn Write = match cli.command.writes_text() {
         true => {
-            shown = plain::Plain::new(raw);
+            shown = Plain::new(raw);
             &mut shown
         }
         false => &mut raw,
@@ -95,7 +95,7 @@ fn main() -> ExitCode {
         Ok(outcome) => outcome.into(),
         Err(error) if exit::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("kprism: {}", plain::plain(&exit::told(&error)));
+            eprintln!("kprism: {}", plain(&exit::told(&error)));
             if in_lab { Outcome::Code(exit::LAB_FAILED).into() } else { ExitCode::from(2) }
         }
     }

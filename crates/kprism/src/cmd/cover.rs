@@ -15,7 +15,7 @@ use super::output::{ROWS, Shown, print_json};
 use super::strict::{StrictArgs, judge_own};
 use crate::exit::Outcome;
 use kprism_session::Progress;
-use kprism_session::cover::{Loaded, Options, Part, Unsettled, is_flow, load, reset_text};
+use kprism_session::cover::{Loaded, Options, Part, is_flow, load, load_and_tell};
 
 /// Objects left out that are named.
 const NAMED: usize = 5;
@@ -53,7 +53,7 @@ pub type Asked<'a> = (&'a Options, &'a Part);
 
 pub fn load_and_complain(input: &Path, asked: Asked<'_>, progress: &Progress) -> Result<(Cover, Account)> {
     no_text(input, asked.0)?;
-    let Loaded { cover, account, .. } = load_told(input, asked, progress)?;
+    let Loaded { cover, account, .. } = load_and_tell(input, asked.0, asked.1, progress)?;
     Ok((cover, account))
 }
 
@@ -66,41 +66,6 @@ pub fn no_text(input: &Path, from: &Options) -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// Reads coverage, and tells what is wrong with it.
-pub fn load_told(input: &Path, (from, who): Asked<'_>, progress: &Progress) -> Result<Loaded> {
-    let loaded = load(input, from, who, progress)?;
-    let cover = &loaded.cover;
-    for (run, objects) in &loaded.resets {
-        eprintln!("kprism: {}", reset_text(run, *objects));
-    }
-    complain(&loaded.problems.iter().map(|problem| problem.text.clone()).collect::<Vec<_>>());
-    // Reading takes the same way each time: its own is taken out of the window.
-    if let Some(told) = loaded.unsettled.filter(|u| u.functions > u.reading).and_then(Unsettled::told) {
-        eprintln!("kprism: {told}");
-    }
-    for (old, new) in &from.source_prefix {
-        if !cover.sources.iter().any(|source| cover::takes(Some(new), &source.path)) {
-            progress.say(&format!("kprism: note: --source-prefix {old}={new}: no source is below {old}"));
-        }
-    }
-    let torn = loaded.torn();
-    if torn > 0 {
-        eprintln!(
-            "kprism: {torn} lines have counts that cannot be (below 0): counters were changed by several CPUs at once; build with CFLAGS_GCOV+=-fprofile-update=prefer-atomic"
-        );
-    }
-    Ok(loaded)
-}
-
-pub fn complain(problems: &[String]) {
-    if !problems.is_empty() {
-        eprintln!("kprism: {} objects left out, or not whole:", problems.len());
-        for problem in problems.iter().take(NAMED) {
-            eprintln!("  {problem}");
-        }
-    }
 }
 
 /// What a recording says of itself: its totals, what the reading added, and the folder or file that was asked for.
@@ -202,7 +167,7 @@ fn show(
     mut value: serde_json::Value,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    let outcome = view.shown.arrange(&mut table)?;
+    let outcome = Outcome::of_rows(view.shown.arrange(&mut table)?);
     if view.shown.json {
         value["rows"] = table.to_json();
         print_json(&value, out)?;

@@ -13,11 +13,12 @@ use kprism_report::cover::{self, source};
 use kprism_store::Fate;
 use serde_json::json;
 
-use super::cover::{Asked, load_told};
+use super::cover::Asked;
 use super::output::print_json;
 use super::strict::{StrictArgs, judge_own};
 use crate::exit::Outcome;
 use kprism_session::Progress;
+use kprism_session::cover::load_and_tell;
 use kprism_session::cover::place::{Which, find, split};
 use kprism_session::cover::{Loaded, Options, is_flow};
 use kprism_session::flow_cover::CHANGED;
@@ -47,7 +48,8 @@ pub fn annotate(
 ) -> Result<Outcome> {
     let (name, lines) = split(view.what)?;
     let from = Options { shows_text: true, ..from.clone() };
-    let Loaded { cover, runs, mut account, built, inferred, .. } = load_told(input, (&from, who), progress)?;
+    let Loaded { cover, runs, mut account, built, inferred, .. } =
+        load_and_tell(input, &from, who, progress)?;
     let nothing = |account| judge_own(view.strict, &[(input, account)], Outcome::NothingMatched, progress);
     let (found, lines) = match find(&cover, name, lines)? {
         Which::One(found, lines) => (found, lines),

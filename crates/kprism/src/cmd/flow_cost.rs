@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use kprism_flow::cost::Setting;
-use kprism_profile::units::{duration, grouped, quoted};
+use kprism_profile::units::{grouped, quoted};
 use kprism_record::flow_cost::{Recorded, Settings, all_values, record};
 use kprism_report::cost::page::{self, About};
 use kprism_report::{Style, Table, cost};
@@ -157,23 +157,7 @@ fn show_sweeps(
         print_json(&value, out)?;
         return Ok(Outcome::Done);
     }
-    let recordings = match recorded.recordings {
-        1 => String::new(),
-        n => format!(", the same in all {n} recordings"),
-    };
-    writeln!(
-        out,
-        "{} on {}\n{} instructions{} in {} (guest-virtual clock){recordings}",
-        about.command,
-        about.kernel,
-        grouped(any.instructions),
-        if args.user { " of user code" } else { "" },
-        duration(any.duration_ns),
-    )?;
-    for (sweep, trf) in sweeps.iter().zip(cost::resolutions(sweeps)) {
-        writeln!(out, "\n{}", style.bold(sweep.setting.name()))?;
-        write!(out, "{}", cost::sweep_table(sweep, &trf).to_text(style))?;
-    }
+    write!(out, "{}", page::to_text(&about, sweeps, recorded.recordings, style))?;
     Ok(Outcome::Done)
 }
 

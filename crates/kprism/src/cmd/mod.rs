@@ -52,7 +52,7 @@ pub enum Command {
     /// Compare two runs: what one did that the other did not, and what cost more
     Diff(diff::Args),
     /// Write a run for other tools: Perfetto, flame graphs, JSON, CSV
-    #[command(after_help = export::formats::after_help())]
+    #[command(after_help = kprism_export::formats::after_help())]
     Export(export::Args),
     /// Print what ran, line by line: instructions, branches, calls, system calls
     Script(script::Args),

@@ -6,10 +6,9 @@ use std::path::Path;
 
 use anyhow::Result;
 use kprism_profile::Filter;
-use kprism_report::{Style, Table};
+pub use kprism_report::Shown;
+use kprism_report::Style;
 use kprism_session::Progress;
-
-use crate::exit::Outcome;
 
 /// Rows of a table unless told otherwise.
 pub const ROWS: usize = 40;
@@ -99,36 +98,4 @@ pub struct Io<'a> {
     pub progress: &'a Progress,
     /// Standard output.
     pub out: &'a mut dyn Write,
-}
-
-/// Order, length and form of a table.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Shown<'a> {
-    /// Column to sort by.
-    pub sort: Option<&'a str>,
-    /// Rows at most; 0 is all.
-    pub rows: usize,
-    /// As JSON.
-    pub json: bool,
-    /// As CSV.
-    pub csv: bool,
-    /// Colours.
-    pub style: Style,
-}
-
-impl Shown<'_> {
-    /// Sorts and shortens a table, and says whether it has a row.
-    ///
-    /// # Errors
-    /// It has no such column.
-    pub fn arrange(&self, table: &mut Table) -> Result<Outcome> {
-        if let Some(key) = self.sort {
-            table.sort_by(key)?;
-        }
-        let outcome = if table.rows.is_empty() { Outcome::NothingMatched } else { Outcome::Done };
-        if self.rows > 0 {
-            table.limit(self.rows);
-        }
-        Ok(outcome)
-    }
 }

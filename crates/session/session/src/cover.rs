@@ -41,6 +41,7 @@ pub use compare::{Compared, compare};
 pub use many::{Many, read_notes};
 use many::{built, read_file};
 pub use recorded::Recorded;
+pub use remarks::{load_and_tell, tell_problems};
 
 /// Where a run keeps its counters, below its streams.
 const FOLDER: &str = "gcov";

@@ -22,6 +22,7 @@
 //! | TLB misses | [`tlb`] | terminals, scripts |
 //! | a compiled condition; static tracepoints | [`explain`], [`tracepoints`] | terminals, scripts |
 //! | facts on a run, lists of runs | [`info`] | terminals |
+//! | any text, so that nothing in it commands a terminal | [`plain`](mod@plain) | terminals |
 //! | one HTML file: sunburst, flame graph, tables | [`html`] | browsers, without a network |
 //!
 //! All views are in one crate because they are pure functions of the same rows, so they cannot disagree. Names come
@@ -41,6 +42,7 @@ pub mod html;
 pub mod impact;
 pub mod info;
 pub mod perfetto;
+pub mod plain;
 mod poisson;
 pub mod pprof;
 pub mod probe;
@@ -51,4 +53,4 @@ pub mod tlb;
 pub mod tracepoints;
 pub mod tree;
 
-pub use table::{Style, Table, UnknownColumn};
+pub use table::{Shown, Style, Table, UnknownColumn};

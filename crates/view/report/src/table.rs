@@ -289,3 +289,35 @@ fn signed(n: i64, unit: fn(u64) -> String) -> String {
 fn round(percent: f64) -> f64 {
     (percent * 10_000.0).round() / 10_000.0
 }
+
+/// Order, length and form of a table.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Shown<'a> {
+    /// Column to sort by.
+    pub sort: Option<&'a str>,
+    /// Rows at most; 0 is all.
+    pub rows: usize,
+    /// As JSON.
+    pub json: bool,
+    /// As CSV.
+    pub csv: bool,
+    /// Colours.
+    pub style: Style,
+}
+
+impl Shown<'_> {
+    /// Sorts and shortens a table. Returns true if it has no row.
+    ///
+    /// # Errors
+    /// It has no such column.
+    pub fn arrange(&self, table: &mut Table) -> Result<bool, UnknownColumn> {
+        if let Some(key) = self.sort {
+            table.sort_by(key)?;
+        }
+        let empty = table.rows.is_empty();
+        if self.rows > 0 {
+            table.limit(self.rows);
+        }
+        Ok(empty)
+    }
+}

@@ -9,12 +9,12 @@ use kprism_gcov::Cover;
 use kprism_report::cover::{self, Each, compare, page};
 use kprism_report::header::account_text;
 use kprism_session::Progress;
-use kprism_session::cover::{Compared, Loaded, NEVER_RAN, Options, Part, is_flow};
+use kprism_session::cover::{Compared, Loaded, NEVER_RAN, Options, Part, is_flow, load_and_tell};
 use kprism_session::flow_cover::CHANGED;
 use kprism_session::source_files::{Remarks, Texts};
 use kprism_store::Fate;
 
-use crate::cmd::cover::{View, load_told, no_match, no_text, notes};
+use crate::cmd::cover::{View, no_match, no_text, notes};
 use crate::cmd::cover_args::{CallArgs, CoverageArgs};
 use crate::cmd::output::{Io, OutputArgs, ROWS, Select, Shown, print_json};
 use crate::cmd::strict::{StrictArgs, judge_own};
@@ -93,7 +93,7 @@ fn write_html(
     progress: &Progress,
 ) -> Result<Outcome> {
     let from = Options { shows_text: true, ..args.from.options() };
-    let Loaded { cover, runs, mut account, built, .. } = load_told(input, (&from, who), progress)?;
+    let Loaded { cover, runs, mut account, built, .. } = load_and_tell(input, &from, who, progress)?;
     progress.step("writing the page");
     let texts = Texts::new(from.source_dir.as_deref(), &built);
     let title =
@@ -135,7 +135,7 @@ fn report(
         return counters_and_flow(input, &args.from.options(), view, progress, out);
     }
     no_text(input, &args.from.options())?;
-    let Loaded { cover, runs, account, .. } = load_told(input, (&args.from.options(), who), progress)?;
+    let Loaded { cover, runs, account, .. } = load_and_tell(input, &args.from.options(), who, progress)?;
     let (sources, totals) = cover::chosen(&cover, view.path);
     let mut table = match (args.each, &runs) {
         (None | Some(EachArg::Dir), _) => cover::table(&cover, Each::Folder, view.path),

@@ -100,7 +100,7 @@ pub fn run(args: &Args, io: &mut Io<'_>) -> Result<Outcome> {
     }
     let mut table = deltas::summary(&profile);
     table.rows.retain(|row| row[0] != kprism_report::table::Cell::Int(0));
-    let outcome = shown.arrange(&mut table)?;
+    let outcome = Outcome::of_rows(shown.arrange(&mut table)?);
     if shown.json {
         let all: Vec<_> = profile.deltas.iter().map(|d| deltas::to_json(&profile, d)).collect();
         print_json(&json!({"run": header.to_json(), "deltas": all}), io.out)?;

@@ -10,7 +10,7 @@ use kprism_report::durations as view;
 use kprism_report::header::Header;
 use kprism_report::{Table, tree};
 use kprism_session::durations::{self, Events};
-use kprism_store::{Instrument, Manifest, Run};
+use kprism_store::{Instrument, Run};
 use serde_json::json;
 
 use super::flow::ShapeArgs;
@@ -156,20 +156,6 @@ fn show_run(run: &Run, args: &Args, shown: &Shown<'_>, io: &mut Io<'_>) -> Resul
     show(table, args, &profile, &times, (&header, cost.as_ref()), shown, io)
 }
 
-/// The table of all functions of a recording of durations, and what is said of the run: for an export.
-pub fn whole(
-    run: &Run,
-    manifest: &Manifest,
-    profile: &Profile,
-    filter: &Filter,
-) -> Result<(Table, serde_json::Value)> {
-    let times = kprism_store::load_times(run, profile)?;
-    let cost = manifest.durations.tracing_cost;
-    let mut header = view::header_json(&Header::new(manifest, profile), &times.counts);
-    header["tracing_cost"] = json!(cost);
-    Ok((view::functions(profile, &times, filter, cost.as_ref()), header))
-}
-
 /// The events of a trace that holds no calls; nothing if it holds none either.
 fn events(run: &Run, filter: &Filter, shown: &Shown<'_>, io: &mut Io<'_>) -> Result<Option<Outcome>> {
     let Events { total, rows } = durations::events(run, filter, io.progress)?;
@@ -218,7 +204,7 @@ fn show(
     shown: &Shown<'_>,
     io: &mut Io<'_>,
 ) -> Result<Outcome> {
-    let outcome = shown.arrange(&mut table)?;
+    let outcome = Outcome::of_rows(shown.arrange(&mut table)?);
     if shown.csv {
         io.out.write_all(table.to_csv().as_bytes())?;
         return Ok(outcome);

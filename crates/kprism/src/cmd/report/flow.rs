@@ -137,7 +137,7 @@ fn show(
     shown: &Shown<'_>,
     io: &mut Io<'_>,
 ) -> Result<Outcome> {
-    let outcome = shown.arrange(&mut table)?;
+    let outcome = Outcome::of_rows(shown.arrange(&mut table)?);
     if shown.csv {
         io.out.write_all(table.to_csv().as_bytes())?;
     } else if shown.json {

@@ -4,25 +4,13 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use kprism_export::report_page;
 use kprism_profile::Profile;
-use kprism_report::html::{self, Budget};
+
 use kprism_session::Progress;
-use kprism_store::{Instrument, Manifest, Run};
+use kprism_store::{Manifest, Run};
 
 use crate::exit::Outcome;
-
-/// The report as a page.
-pub fn html(run: &Run, manifest: &Manifest, profile: &Profile) -> Result<String> {
-    let budget = Budget::default();
-    let page = match run.holds(Instrument::Durations) {
-        true => {
-            let times = kprism_store::load_times(run, profile)?;
-            html::render_durations(manifest, profile, &times, &budget)
-        }
-        false => html::render(manifest, profile, &budget),
-    };
-    page.context("HTML report")
-}
 
 /// Writes the report as one file.
 pub fn write_html(
@@ -32,7 +20,7 @@ pub fn write_html(
     profile: &Profile,
     progress: &Progress,
 ) -> Result<Outcome> {
-    let page = html(run, manifest, profile)?;
+    let page = report_page(run, manifest, profile)?;
     std::fs::write(file, page).with_context(|| file.display().to_string())?;
     progress.say(&format!("wrote {}", file.display()));
     Ok(Outcome::Done)

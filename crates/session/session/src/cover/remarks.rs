@@ -1,9 +1,57 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Remarks on coverage that was read, in words.
 
+use std::path::Path;
+
+use anyhow::Result;
 use kprism_store::Fate;
 
-use super::{Loaded, TORN, Unsettled, reset_text};
+use super::{Loaded, Options, Part, TORN, Unsettled, load, reset_text};
+use crate::progress::Progress;
+
+/// Objects left out that are named.
+const NAMED: usize = 5;
+
+/// Reads coverage, and tells what is wrong with it.
+///
+/// # Errors
+/// As of [`load`].
+pub fn load_and_tell(input: &Path, from: &Options, who: &Part, progress: &Progress) -> Result<Loaded> {
+    let loaded = load(input, from, who, progress)?;
+    for (run, objects) in &loaded.resets {
+        progress.error(&format!("kprism: {}", reset_text(run, *objects)));
+    }
+    tell_problems(&loaded.problems.iter().map(|problem| problem.text.clone()).collect::<Vec<_>>(), progress);
+    // Reading takes the same way each time: its own is taken out of the window.
+    if let Some(told) = loaded.unsettled.filter(|u| u.functions > u.reading).and_then(Unsettled::told) {
+        progress.error(&format!("kprism: {told}"));
+    }
+    for (old, new) in &from.source_prefix {
+        let below = |path: &str| {
+            let rest = path.strip_prefix(new.trim_end_matches('/'));
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        if !loaded.cover.sources.iter().any(|source| below(&source.path)) {
+            progress.say(&format!("kprism: note: --source-prefix {old}={new}: no source is below {old}"));
+        }
+    }
+    let torn = loaded.torn();
+    if torn > 0 {
+        progress.error(&format!(
+            "kprism: {torn} lines have counts that cannot be (below 0): counters were changed by several CPUs at once; build \
+             with CFLAGS_GCOV+=-fprofile-update=prefer-atomic"
+        ));
+    }
+    Ok(loaded)
+}
+
+/// Tells of objects that were left out, or are not whole: the number and the first ones.
+pub fn tell_problems(problems: &[String], progress: &Progress) {
+    if !problems.is_empty() {
+        let first: String = problems.iter().take(NAMED).map(|problem| format!("\n  {problem}")).collect();
+        progress.error(&format!("kprism: {} objects left out, or not whole:{first}", problems.len()));
+    }
+}
 
 impl Loaded {
     /// Number of lines with counts that cannot be.

@@ -5,7 +5,7 @@ use askama::Template;
 
 use super::{mix_table, plot, resolutions, sweep_table};
 use crate::html::HtmlError;
-use crate::table::{Cell, Table};
+use crate::table::{Cell, Style, Table};
 use kprism_flow::cost::{Setting, Sweep};
 use kprism_profile::units::{duration, grouped};
 
@@ -18,6 +18,28 @@ pub struct About {
     pub kernel: String,
     /// True if only the flow of user code was traced.
     pub user_only: bool,
+}
+
+/// The tables of all sweeps, for a terminal. `recordings` is the number of recordings of the same instructions.
+pub fn to_text(about: &About, sweeps: &[Sweep], recordings: usize, style: Style) -> String {
+    let Some((_, any)) = sweeps.iter().flat_map(|sweep| &sweep.steps).next() else { return String::new() };
+    let recordings = match recordings {
+        1 => String::new(),
+        n => format!(", the same in all {n} recordings"),
+    };
+    let mut text = format!(
+        "{} on {}\n{} instructions{} in {} (guest-virtual clock){recordings}\n",
+        about.command,
+        about.kernel,
+        grouped(any.instructions),
+        if about.user_only { " of user code" } else { "" },
+        duration(any.duration_ns),
+    );
+    for (sweep, trf) in sweeps.iter().zip(resolutions(sweeps)) {
+        text +=
+            &format!("\n{}\n{}", style.bold(sweep.setting.name()), sweep_table(sweep, &trf).to_text(style));
+    }
+    text
 }
 
 /// Cells in the form for the page.

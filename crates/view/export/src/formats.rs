@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The formats of `kprism export`: one list.
+//! The formats: one list.
 //!
-//! A new format is one entry of [`FORMATS`]: its suffixes, what it is written from, what it is for, and the function that
+//! A new format is one entry of `FORMATS`: its suffixes, what it is written from, what it is for, and the function that
 //! writes it. The choice of a format by a file's name, the help and the errors follow from the list.
 
 use std::io::Write;
@@ -9,9 +9,8 @@ use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
 
-use super::request::Request;
-use super::{cover, probes, profile};
-use crate::exit::Outcome;
+use crate::request::{Request, Subject, Written};
+use crate::{cover, probes, profile};
 
 /// What a format is written from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,14 +28,18 @@ pub enum Of {
 }
 
 /// Writes a format: to a file, or to standard output.
-type WriteFormat = fn(&Request<'_>, &mut dyn Write) -> Result<Outcome>;
+type WriteFormat = fn(&Request<'_>, &mut dyn Write) -> Result<Written>;
+
+/// The words by which a format is refused options, and the options that it honours, which may depend on the subject.
+type Honours = fn(Subject) -> (&'static str, &'static str);
 
 /// A format.
 pub struct Format {
     /// What it is written from.
     pub of: Of,
     /// Writes it.
-    pub write: WriteFormat,
+    pub(crate) write: WriteFormat,
+    honours: Honours,
     /// Suffixes of the file with their dots, as the help shows them.
     suffixes: &'static str,
     /// Suffixes that the help does not show.
@@ -51,13 +54,25 @@ pub struct Format {
 
 impl Format {
     /// A format for one subject: those of others may have the same suffix.
-    const fn new(of: Of, suffixes: &'static str, write: WriteFormat, what: &'static str) -> Self {
-        Format { of, write, suffixes, also: "", told: "", any_subject: false, what }
+    const fn new(
+        of: Of,
+        suffixes: &'static str,
+        write: WriteFormat,
+        honours: Honours,
+        what: &'static str,
+    ) -> Self {
+        Format { of, write, honours, suffixes, also: "", told: "", any_subject: false, what }
     }
 
     /// A format that its suffix alone picks.
-    const fn any(of: Of, suffixes: &'static str, write: WriteFormat, what: &'static str) -> Self {
-        Format { any_subject: true, ..Format::new(of, suffixes, write, what) }
+    const fn any(
+        of: Of,
+        suffixes: &'static str,
+        write: WriteFormat,
+        honours: Honours,
+        what: &'static str,
+    ) -> Self {
+        Format { any_subject: true, ..Format::new(of, suffixes, write, honours, what) }
     }
 
     const fn also(self, also: &'static str) -> Self {
@@ -66,6 +81,17 @@ impl Format {
 
     const fn told(self, told: &'static str) -> Self {
         Format { told, ..self }
+    }
+
+    /// The words by which options are refused that it would ignore, and the names of those that it honours, with blanks
+    /// between them.
+    pub fn honours(&self, subject: Subject) -> (&'static str, &'static str) {
+        (self.honours)(subject)
+    }
+
+    /// True if options on where coverage is read from have to fit the input.
+    pub fn is_checked(&self) -> bool {
+        self.of == Of::Coverage || self.suffixes == ".gcda"
     }
 
     fn is_named(&self, path: &Path) -> bool {
@@ -77,31 +103,91 @@ impl Format {
 /// All formats, in the order of the help.
 #[rustfmt::skip]
 const FORMATS: &[Format] = &[
-    Format::new(Of::Profile, ".perfetto-trace .pftrace", profile::timeline, "timeline for ui.perfetto.dev"),
-    Format::new(Of::Profile, ".folded", profile::stacks, "call stacks for flame graph tools"),
-    Format::new(Of::Profile, ".pprof .pb.gz", profile::profile,
+    Format::new(Of::Profile, ".perfetto-trace .pftrace", profile::timeline, honours::timeline, "timeline for ui.perfetto.dev"),
+    Format::new(Of::Profile, ".folded", profile::stacks, honours::stacks, "call stacks for flame graph tools"),
+    Format::new(Of::Profile, ".pprof .pb.gz", profile::profile, honours::pprof,
         "pprof's profile: calls, time on a CPU; of durations, time off it and in interrupts"),
-    Format::new(Of::Profile, ".json", profile::table_json, "the table of SUBJECT, or the tree"),
-    Format::new(Of::Profile, ".csv", profile::table_csv, "the table of SUBJECT"),
-    Format::new(Of::Misses, ".json", profile::misses_json, "a view of `tlb`"),
-    Format::new(Of::Misses, ".csv", profile::misses_csv, "a view of `tlb`"),
-    Format::new(Of::Probes, ".parquet", probes::parquet, "what probes collected"),
-    Format::new(Of::Probes, ".csv", probes::csv_file, "what probes collected"),
-    Format::new(Of::Probes, ".json", probes::json_file, "what probes collected"),
-    Format::new(Of::Probes, ".ctf", probes::ctf, "what probes collected: folder for babeltrace2, Trace Compass"),
-    Format::new(Of::Probes, ".tf", probes::gdb, "what probes collected with --for-gdb: target tfile FILE").also(".tfile"),
-    Format::new(Of::Profile, ".html", profile::page, "the report of `kprism report --html`"),
-    Format::any(Of::Coverage, ".info .xml", cover::lcov_or_cobertura,
+    Format::new(Of::Profile, ".json", profile::table_json, honours::tables, "the table of SUBJECT, or the tree"),
+    Format::new(Of::Profile, ".csv", profile::table_csv, honours::tables, "the table of SUBJECT"),
+    Format::new(Of::Misses, ".json", profile::misses_json, honours::misses, "a view of `tlb`"),
+    Format::new(Of::Misses, ".csv", profile::misses_csv, honours::misses, "a view of `tlb`"),
+    Format::new(Of::Probes, ".parquet", probes::parquet, honours::records, "what probes collected"),
+    Format::new(Of::Probes, ".csv", probes::csv_file, honours::records, "what probes collected"),
+    Format::new(Of::Probes, ".json", probes::json_file, honours::records, "what probes collected"),
+    Format::new(Of::Probes, ".ctf", probes::ctf, honours::records, "what probes collected: folder for babeltrace2, Trace Compass"),
+    Format::new(Of::Probes, ".tf", probes::gdb, honours::records, "what probes collected with --for-gdb: target tfile FILE").also(".tfile"),
+    Format::new(Of::Profile, ".html", profile::page, honours::page, "the report of `kprism report --html`"),
+    Format::any(Of::Coverage, ".info .xml", cover::lcov_or_cobertura, honours::coverage,
         "coverage for lcov and genhtml, Cobertura; `cover` with .json is gcov's").told(".info (lcov), .xml (Cobertura)"),
-    Format::new(Of::Coverage, ".json", cover::json, "").told(".json (gcov)"),
-    Format::any(Of::Coverage, ".llvm.json", cover::llvm, "coverage as llvm-cov exports it"),
-    Format::new(Of::Coverage, ".csv", cover::csv, ""),
-    Format::any(Of::Compiler, ".gcda", cover::counters, "folder of counters for gcc -fprofile-use=FILE"),
-    Format::any(Of::Compiler, ".afdo .prof", cover::samples,
+    Format::new(Of::Coverage, ".json", cover::json, honours::coverage, "").told(".json (gcov)"),
+    Format::any(Of::Coverage, ".llvm.json", cover::llvm, honours::coverage, "coverage as llvm-cov exports it"),
+    Format::new(Of::Coverage, ".csv", cover::csv, honours::coverage, ""),
+    Format::any(Of::Compiler, ".gcda", cover::counters, honours::counters, "folder of counters for gcc -fprofile-use=FILE"),
+    Format::any(Of::Compiler, ".afdo .prof", cover::samples, honours::samples,
         "of a flow, samples for gcc -fauto-profile=FILE, clang -fprofile-sample-use=FILE"),
-    Format::any(Of::Profile, ".perf.data", profile::for_perf,
+    Format::any(Of::Profile, ".perf.data", profile::for_perf, honours::for_perf,
         "folder for perf: perf script -i FILE --symfs FILE/symfs --itrace=..."),
 ];
+
+/// Options that formats honour, as [`Format::honours`] gives them.
+mod honours {
+    use super::Subject;
+
+    type Words = (&'static str, &'static str);
+
+    pub fn timeline(_: Subject) -> Words {
+        ("a timeline of all tasks", "input output syscall call")
+    }
+
+    pub fn stacks(_: Subject) -> Words {
+        ("folded stacks", "input output syscall call pids comms by")
+    }
+
+    pub fn pprof(_: Subject) -> Words {
+        ("a profile for pprof", "input output syscall call pids comms")
+    }
+
+    pub fn page(_: Subject) -> Words {
+        ("a page of all views and tasks", "input output syscall call")
+    }
+
+    pub fn tables(subject: Subject) -> Words {
+        match subject {
+            Subject::Errors | Subject::Delta => ("this table", "input output syscall call subject"),
+            Subject::Tree => ("the tree", "input output syscall call subject pids comms by"),
+            _ => ("this table", "input output syscall call subject pids comms"),
+        }
+    }
+
+    pub fn misses(_: Subject) -> Words {
+        ("an export of TLB misses", "subject name input output pids")
+    }
+
+    /// A record has its task's number, no name.
+    pub fn records(_: Subject) -> Words {
+        ("an export of probes", "subject input output pids")
+    }
+
+    pub fn coverage(_: Subject) -> Words {
+        (
+            "an export of coverage",
+            "subject input output build_dir since_boot by_flow merge vmlinux module_file debug_dir source_dir \
+             source_prefix pids comms syscall call",
+        )
+    }
+
+    pub fn counters(_: Subject) -> Words {
+        ("a folder of .gcda", "subject input output build_dir since_boot merge relative")
+    }
+
+    pub fn samples(_: Subject) -> Words {
+        ("samples for a compiler", "input output pids comms syscall call vmlinux module_file debug_dir")
+    }
+
+    pub fn for_perf(_: Subject) -> Words {
+        ("a .perf.data", "input output")
+    }
+}
 
 /// The list of formats: a line for the same suffixes of different subjects.
 pub fn after_help() -> String {
@@ -127,7 +213,7 @@ fn has_suffix(path: &Path, suffix: &str) -> bool {
 }
 
 /// The format of any subject that the suffix of `output` names.
-pub fn of_any_subject(output: &Path) -> Option<&'static Format> {
+pub(crate) fn of_any_subject(output: &Path) -> Option<&'static Format> {
     FORMATS.iter().find(|format| format.any_subject && format.is_named(output))
 }
 
@@ -135,13 +221,13 @@ pub fn of_any_subject(output: &Path) -> Option<&'static Format> {
 ///
 /// # Errors
 /// There is none; the error lists those that there are.
-pub fn find(of: Of, output: &Path) -> Result<&'static Format> {
+pub(crate) fn find(of: Of, output: &Path) -> Result<&'static Format> {
     let found = FORMATS.iter().find(|format| format.of == of && format.is_named(output));
     found.ok_or_else(|| no_format(of, output))
 }
 
 /// The error of a file whose suffix is none of these formats.
-pub fn no_format(of: Of, output: &Path) -> anyhow::Error {
+pub(crate) fn no_format(of: Of, output: &Path) -> anyhow::Error {
     let output = output.display();
     let formats = FORMATS.iter().filter(|format| format.of == of);
     let told = |format: &Format| if format.told.is_empty() { format.suffixes } else { format.told };
@@ -164,7 +250,7 @@ pub fn no_format(of: Of, output: &Path) -> anyhow::Error {
 }
 
 /// Refuses formats that counters outside a run cannot be written in.
-pub fn suits_counters_alone(input: &Path, output: &Path) -> Result<()> {
+pub(crate) fn suits_counters_alone(input: &Path, output: &Path) -> Result<()> {
     let is_llvm = || output.to_string_lossy().to_ascii_lowercase().ends_with(".llvm.json");
     match cover::suffix(output).as_str() {
         "info" | "xml" | "gcda" => Ok(()),

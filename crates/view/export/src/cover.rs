@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Exports of coverage: for other tools, and for compilers that optimise by it.
+
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use kprism_cover::sampled;
+use kprism_gcov::{Cover, export};
+use kprism_report::cover::{self, Each};
+use kprism_session::cover::{load_and_tell, tell_problems};
+use kprism_session::profile_use;
+use kprism_store::{Account, Fate};
+
+use crate::request::{Request, Written};
+
+/// The suffix of the file's name, in small letters; empty if there is no point in it.
+pub(crate) fn suffix(output: &Path) -> String {
+    output.extension().map(|suffix| suffix.to_string_lossy().to_ascii_lowercase()).unwrap_or_default()
+}
+
+/// Reads coverage and lets `write` write it.
+fn coverage(
+    request: &Request<'_>,
+    out: &mut dyn Write,
+    write: impl FnOnce(&Cover, &mut dyn Write) -> std::io::Result<()>,
+) -> Result<Written> {
+    let loaded = load_and_tell(request.input, &request.cover, &request.part(), request.progress)?;
+    request.to_file(out, |out| Ok(write(&loaded.cover, out)?))?;
+    Ok(Written::with(loaded.account))
+}
+
+pub(crate) fn lcov_or_cobertura(request: &Request<'_>, out: &mut dyn Write) -> Result<Written> {
+    if suffix(request.output) == "info" {
+        return coverage(request, out, export::lcov);
+    }
+    let recorded = kprism_session::cover::recorded(request.input);
+    coverage(request, out, |cover, out| export::cobertura(cover, recorded, out))
+}
+
+pub(crate) fn json(request: &Request<'_>, out: &mut dyn Write) -> Result<Written> {
+    coverage(request, out, export::json)
+}
+
+pub(crate) fn llvm(request: &Request<'_>, out: &mut dyn Write) -> Result<Written> {
+    coverage(request, out, export::llvm)
+}
+
+pub(crate) fn csv(request: &Request<'_>, out: &mut dyn Write) -> Result<Written> {
+    coverage(request, out, |cover, out| {
+        out.write_all(cover::table(cover, Each::File, None).to_csv().as_bytes())
+    })
+}
+
+/// `FILE.afdo`, `FILE.prof`: samples for compilers.
+pub(crate) fn samples(request: &Request<'_>, _: &mut dyn Write) -> Result<Written> {
+    let progress = request.progress;
+    let debug = &request.cover.debug;
+    let (profile, problems) =
+        kprism_session::flow_cover::sampled(request.input, debug, &request.part(), progress)?;
+    tell_problems(&problems, progress);
+    let name = || request.output.display().to_string();
+    let mut file = BufWriter::new(std::fs::File::create(request.output).with_context(name)?);
+    let (written, option) = match suffix(request.output).as_str() {
+        "afdo" => (sampled::gcc(&profile, &mut file), "gcc takes it with -fauto-profile"),
+        _ => (sampled::llvm(&profile, &mut file), "clang takes it with -fprofile-sample-use"),
+    };
+    written.and_then(|()| file.flush()).with_context(name)?;
+    progress.say(&format!("wrote {}: {} functions; {option}={}", name(), profile.functions.len(), name()));
+    let account = left_out("files left out", problems);
+    Ok(Written::with(account))
+}
+
+/// `FOLDER.gcda`: what gcc takes with `-fprofile-use`.
+pub(crate) fn counters(request: &Request<'_>, _: &mut dyn Write) -> Result<Written> {
+    let (progress, folder) = (request.progress, request.output);
+    let written = profile_use::write(request.input, &request.cover, request.relative, folder, progress)?;
+    tell_problems(&written.problems, progress);
+    if written.torn > 0 {
+        progress.say(&format!(
+            "kprism: note: {} counters were negative (torn: several CPUs changed them at once), and are 0 in the profile",
+            written.torn
+        ));
+    }
+    if let Some(first) = written.damaged.first() {
+        progress.say(&format!(
+            "kprism: note: {} objects have functions without counters or without notes, the first: {first}; `kprism report \
+             cover` counts them",
+            written.damaged.len()
+        ));
+    }
+    let prefix = written.root.map(|root| format!(" -fprofile-prefix-path={root}")).unwrap_or_default();
+    let place = folder.canonicalize().with_context(|| folder.display().to_string())?;
+    progress.say(&format!(
+        "wrote {}: {} files; gcc takes them with -fprofile-use={}{prefix}",
+        folder.display(),
+        written.files,
+        place.display()
+    ));
+    let account =
+        left_out("objects left out", written.problems).with(Fate::Kept, "objects", written.files as u64);
+    Ok(Written::with(account))
+}
+
+/// An account of what could not be used.
+fn left_out(unit: &str, problems: Vec<String>) -> Account {
+    Account::new().at(Fate::Lost, unit, problems.len() as u64, problems)
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! TLB misses of a run: the tables of [`kprism_report::tlb`] as text, JSON and CSV.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use kprism_profile::Filter;
+use kprism_report::{Shown, Table, tlb};
+use kprism_session::tlb::{Loaded, Method};
+use kprism_session::{Progress, flow, held};
+use kprism_store::{Instrument, Run};
+
+/// A view of misses.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    /// Its name; an overview if none.
+    pub name: Option<&'a str>,
+    /// Tasks.
+    pub filter: &'a Filter,
+    /// What `perf stat -x,` wrote, for `counters`.
+    pub counters: Option<&'a Path>,
+}
+
+const VIEWS: &str = "objects, functions, processes, threads, pages, heat, distribution, advice or counters";
+
+/// Writes a view of a run's misses. Returns true if it has no row.
+///
+/// # Errors
+/// The run holds no misses, or none that the view could show; there is no such view or column.
+pub fn show(
+    input: &Path,
+    view: &View<'_>,
+    shown: &Shown<'_>,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<bool> {
+    let run = Run::open(input)?;
+    if !run.holds(Instrument::Tlb) {
+        return Err(held::lacks(&run, Instrument::Tlb));
+    }
+    progress.step("reading the misses");
+    let mut loaded = Loaded::open(&run)?;
+    let geometries = loaded.geometries()?;
+    let profile = loaded.profile()?;
+    let tgid = match view.filter.pids.as_slice() {
+        [] => None,
+        [one] => Some(*one),
+        _ => bail!("--task once, for `distribution` or `counters`"),
+    };
+    let of_one = matches!(view.name, Some("distribution" | "counters"));
+    if !view.filter.comms.is_empty() || tgid.is_some() && !of_one {
+        bail!("--task goes with `report tlb distribution` and `counters` only, --comm with none of `tlb`");
+    }
+    if view.counters.is_some() != (view.name == Some("counters")) {
+        bail!("`report tlb counters` and --counters FILE go together; FILE is of `perf stat -x, -o FILE`");
+    }
+    let names: Vec<&str> = geometries.iter().map(|g| g.name.as_str()).collect();
+    loaded.name_objects()?;
+    let on_bus = loaded.method() == Method::Bus;
+    let tables: Vec<(&str, Table)> = match view.name {
+        None => {
+            let mut all = Vec::new();
+            if !geometries.is_empty() {
+                all.push(("geometries", tlb::summary(&profile, &geometries, &loaded.counts)));
+            }
+            all.push(("objects", tlb::objects(&profile, &names, &loaded.objects)));
+            if !on_bus {
+                all.push(("functions", tlb::functions(&profile, &names, &loaded.symbols()?)));
+            }
+            all.push(("processes", tlb::tasks(&profile, &names, &loaded.comms(), false)));
+            all
+        }
+        Some("functions" | "threads") if on_bus => {
+            bail!(
+                "a bus shows which page was walked to, not by which instruction or thread: objects, processes or pages do"
+            )
+        }
+        Some("objects") => vec![("objects", tlb::objects(&profile, &names, &loaded.objects))],
+        Some("functions") => vec![("functions", tlb::functions(&profile, &names, &loaded.symbols()?))],
+        Some("processes") => vec![("processes", tlb::tasks(&profile, &names, &loaded.comms(), false))],
+        Some("threads") => vec![("threads", tlb::tasks(&profile, &names, &loaded.comms(), true))],
+        Some("pages") => vec![("pages", tlb::pages(&profile, &mut loaded.objects))],
+        Some("heat") => {
+            progress.step("placing the misses");
+            let heat = loaded.heat(&profile)?;
+            let table = match shown.json || shown.csv {
+                true => tlb::heat_cells(&heat, &loaded.objects),
+                false => tlb::heat_picture(&heat, &loaded.objects),
+            };
+            vec![("heat", table)]
+        }
+        Some("distribution") => vec![("distribution", tlb::distribution(&profile, tgid))],
+        Some("advice") if geometries.is_empty() => {
+            bail!(
+                "misses off the bus, or sampled, tell no hits, which a replay needs; record with --method model"
+            )
+        }
+        Some("advice") => {
+            let advice = loaded.advice(&profile, progress)?;
+            let table = tlb::advice(&advice.predictions, &advice.now, &loaded.objects, &advice.begun);
+            vec![("advice", table)]
+        }
+        Some("counters") => {
+            let path = view.counters.context("expected --counters FILE")?;
+            let text = String::from_utf8_lossy(&flow::read(path)?).into_owned();
+            let counters = kprism_tlb::counters::parse(&text).with_context(|| path.display().to_string())?;
+            let sums = loaded.counters(&counters, tgid)?;
+            vec![("counters", tlb::counters(&counters, &sums, &geometries))]
+        }
+        Some(other) => bail!("no view {other:?}; there are {VIEWS}"),
+    };
+    progress.clear();
+    for note in &loaded.notes {
+        progress.say(&format!("kprism: note: {note}"));
+    }
+    let account = loaded.account(&profile);
+    let Loaded { manifest, counts, .. } = &loaded;
+    let mut report = tlb::Report { manifest, geometries: &geometries, counts, account: &account, tables };
+    let empty = report.is_empty();
+    report.arrange(shown.sort, shown.rows)?;
+    if shown.json {
+        serde_json::to_writer_pretty(&mut *out, &report.to_json())?;
+        writeln!(out)?;
+    } else if shown.csv {
+        let [(_, table)] = report.tables.as_slice() else { bail!("--csv needs one view: {VIEWS}") };
+        write!(out, "{}", table.to_csv())?;
+    } else {
+        write!(out, "{}", report.to_text(shown.style))?;
+    }
+    Ok(empty)
+}

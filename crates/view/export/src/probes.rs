@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What probes collected: as text, JSON and CSV, and for other tools.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use kprism_probe::stream::Item;
+use kprism_profile::units::grouped;
+use kprism_report::header::account_text;
+use kprism_report::{Shown, probe as view};
+use kprism_session::probe::{self, Loaded};
+use kprism_store::Run;
+use serde_json::Value;
+
+use crate::request::{Request, Written};
+
+/// Writes the records for another tool by `write`, which returns their number and a hint on how to read the file.
+fn export(
+    request: &Request<'_>,
+    write: impl FnOnce(&Loaded, &Path) -> Result<(u64, String)>,
+) -> Result<Written> {
+    let progress = request.progress;
+    let mut loaded = Loaded::open(&Run::open(request.input)?)?;
+    loaded.tasks = request.filter.pids.clone();
+    let (records, hint) = write(&loaded, request.output)?;
+    progress.say(&format!("wrote {}{hint}", request.output.display()));
+    loaded.whole()?;
+    Ok(Written::of_rows(records == 0))
+}
+
+pub(crate) fn parquet(request: &Request<'_>, _: &mut dyn Write) -> Result<Written> {
+    export(request, |loaded, path| {
+        let (columns, rows) = probe::columns(loaded)?;
+        kprism_store::save_records(path, &columns)?;
+        Ok((rows as u64, String::new()))
+    })
+}
+
+pub(crate) fn ctf(request: &Request<'_>, _: &mut dyn Write) -> Result<Written> {
+    export(request, |loaded, path| {
+        Ok((probe::ctf(loaded, path)?, format!("; see: babeltrace2 {}", path.display())))
+    })
+}
+
+pub(crate) fn gdb(request: &Request<'_>, _: &mut dyn Write) -> Result<Written> {
+    export(request, |loaded, path| {
+        let frames = probe::gdb(loaded, path, request.progress)?;
+        Ok((frames, format!("; in GDB: target tfile {}", path.display())))
+    })
+}
+
+pub(crate) fn csv_file(request: &Request<'_>, out: &mut dyn Write) -> Result<Written> {
+    text_file(request, false, out)
+}
+
+pub(crate) fn json_file(request: &Request<'_>, out: &mut dyn Write) -> Result<Written> {
+    text_file(request, true, out)
+}
+
+/// The report as CSV or JSON, in a file.
+fn text_file(request: &Request<'_>, json: bool, out: &mut dyn Write) -> Result<Written> {
+    let progress = request.progress;
+    let (run, path) = (Run::open(request.input)?, request.output);
+    let shown = Shown { json, csv: !json, ..Shown::default() };
+    if request.is_stdout() {
+        return Ok(Written::of_rows(show(&run, &request.filter.pids, &shown, out)?));
+    }
+    let loaded = Loaded::open(&run)?;
+    let name = || path.display().to_string();
+    let mut file = std::io::BufWriter::new(std::fs::File::create(path).with_context(name)?);
+    let empty = show(&run, &request.filter.pids, &shown, &mut file)?;
+    file.flush().with_context(name)?;
+    progress.say(&format!("wrote {}", name()));
+    loaded.whole()?;
+    Ok(Written::of_rows(empty))
+}
+
+/// Writes counts, and the first records of these processes and threads (all if empty). Returns true if there are none.
+///
+/// # Errors
+/// The run holds no records of probes, or damaged ones.
+pub fn show(run: &Run, tasks: &[u32], shown: &Shown<'_>, out: &mut dyn Write) -> Result<bool> {
+    let mut loaded = Loaded::open(run)?;
+    loaded.tasks = tasks.to_vec();
+    let (description, named) = (&loaded.description, |item: &Item, value| loaded.named(item, value));
+    if shown.csv {
+        return csv(&loaded, shown.rows, out);
+    }
+    let manifest = run.manifest()?;
+    let account = loaded.account(&manifest);
+    if shown.json {
+        let mut rows = Vec::new();
+        loaded.each(|hit, values| {
+            rows.push(view::object(&description.probes[usize::from(hit.probe)], hit, &values));
+            Ok(shown.rows == 0 || rows.len() < shown.rows)
+        })?;
+        let nothing = rows.is_empty() && !description.has_counted();
+        serde_json::to_writer_pretty(
+            &mut *out,
+            &view::to_json(description, rows, &account, shown.rows, &named),
+        )?;
+        writeln!(out)?;
+        return Ok(nothing);
+    }
+    let last = manifest.options.get("last").and_then(Value::as_u64);
+    writeln!(out, "{}", view::header(description, shown.rows, last, &named))?;
+    let (mut lines, mut more) = (0, 0_u64);
+    loaded.each(|hit, values| {
+        if shown.rows > 0 && lines >= shown.rows {
+            more += 1;
+            return Ok(true);
+        }
+        lines += 1;
+        write!(out, "{}", view::line(&description.probes[usize::from(hit.probe)], hit, &values))?;
+        Ok(true)
+    })?;
+    if more > 0 {
+        writeln!(out, "… {} more records (--limit 0 shows all)", grouped(more))?;
+    }
+    write!(out, "\n{}", account_text(Some(&account), shown.style))?;
+    Ok(lines == 0 && !description.has_counted())
+}
+
+/// One row a record, or a count.
+fn csv(loaded: &Loaded, limit: usize, out: &mut dyn Write) -> Result<bool> {
+    let description = &loaded.description;
+    if description.probes.iter().all(|probe| probe.record_bytes == 0) {
+        write!(out, "{}", view::counts_csv(description, &|item, value| loaded.named(item, value)))?;
+        return Ok(!description.has_counted());
+    }
+    let names = probe::names(loaded);
+    write!(out, "{}", view::csv_head(&names))?;
+    let mut rows = 0;
+    loaded.each(|hit, values| {
+        rows += 1;
+        let probe = &description.probes[usize::from(hit.probe)];
+        write!(out, "{}", view::csv_line(probe, hit, &values, &names))?;
+        Ok(limit == 0 || rows < limit)
+    })?;
+    if limit == 0 || rows < limit {
+        out.flush()?;
+        loaded.whole()?;
+    }
+    Ok(rows == 0)
+}
