@@ -368,12 +368,15 @@ fn ctrl_c_while_booting_leaves_nothing() {
     let folder = Scratch::new("signal-boot");
     let mut command = labrun(&folder.0);
     let mut child = command.args(["--append", "kprism.test=ctrl-c", "--", "true"]).spawn().unwrap();
+    // Another program may make a snapshot in the same cache: ours is the one of this child's QEMU.
+    let pid = child.id();
     let building = || {
         let names = std::fs::read_dir(&snapshots).unwrap().flatten().map(|entry| entry.file_name());
-        let mut names = names.map(|name| name.to_string_lossy().into_owned());
-        names.find(|name| name.ends_with(".new")).map(|name| snapshots.join(name))
+        let names = names.map(|name| name.to_string_lossy().into_owned());
+        let folders = names.filter(|name| name.ends_with(".new")).map(|name| snapshots.join(name));
+        folders.into_iter().find(|folder| folder.join("control").exists() && is_booted_by(folder, pid))
     };
-    assert!(wait_for(|| building().is_some_and(|folder| folder.join("control").exists())));
+    assert!(wait_for(|| building().is_some()));
     let staging = building().unwrap();
     // SAFETY: a signal to our own child, which is not reaped yet.
     unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGINT) };
@@ -415,6 +418,19 @@ fn qemus(folder: &Path) -> Vec<String> {
         Some(String::from_utf8_lossy(&line).replace('\0', " "))
     });
     lines.filter(|line| line.contains(needle) && line.contains("qemu")).collect()
+}
+
+/// True if a QEMU with `folder` on its command line is a child of the process.
+fn is_booted_by(folder: &Path, parent: u32) -> bool {
+    let needle = folder.to_str().unwrap();
+    std::fs::read_dir("/proc").unwrap().flatten().any(|entry| {
+        let read = |name: &str| std::fs::read(entry.path().join(name)).unwrap_or_default();
+        let (line, status) = (read("cmdline"), read("status"));
+        let status = String::from_utf8_lossy(&status);
+        let ppid = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+        String::from_utf8_lossy(&line).contains(needle)
+            && ppid.is_some_and(|ppid| ppid.trim() == parent.to_string())
+    })
 }
 
 fn assert_no_qemu(folder: &Path) {

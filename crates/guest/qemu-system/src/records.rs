@@ -2,9 +2,9 @@
 //! Map records that wait for a snapshot. Records that no held byte needs are dropped. So their number depends on the
 //! amount of known code, not on the time until a snapshot is taken.
 //!
-//! Two kinds are not needed. If a page began a new version before the oldest held byte, the records of its older
-//! versions. If the code map dropped an address space before that byte, all its records so far, because it is recorded
-//! anew if it comes back. Both kinds are recognised by the flags that [`crate::codemap`] adds for the ring.
+//! Two kinds are dropped: records of a page's older versions, if its new version began before the oldest held byte; and
+//! all records of an address space that the code map had dropped before that byte, because it is recorded anew if it
+//! comes back. Both kinds are recognised by the flags that [`crate::codemap`] adds for the ring.
 
 use std::collections::{HashMap, HashSet};
 

@@ -11,7 +11,6 @@
 //! the remaining time goes to the function that runs at the report, which is right for a function that waits. If it
 //! runs ahead, later intervals absorb the difference. At one instruction a tick, as in recordings that count
 //! instructions, every event gets its exact time.
-//! event gets its exact time.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;

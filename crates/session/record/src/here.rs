@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use kprism_lab::Job;
 
 const TICK: Duration = Duration::from_millis(5);
-/// What a command has to end by itself after Ctrl-C, which a terminal sends it too, and then after SIGTERM.
+/// Time from Ctrl-C to SIGTERM, and from SIGTERM to SIGKILL. A terminal sends Ctrl-C to the command too.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A job's standard input that is this process's own.

@@ -27,9 +27,9 @@ pub struct Kept {
 }
 
 const FILE: &str = "streams/probe/hits.bin";
-/// What is given back of a full disk: the counts of all probes and the manifest take less.
+/// Bytes cut off the file when the disk is full: room for the counts of all probes and the manifest.
 const ROOM: u64 = 128 << 10;
-/// What is written at once, and as far as places are apart at which the file can be cut.
+/// Bytes of one write, and least distance between two places at which the file can be cut.
 const PIECE: usize = 64 << 10;
 /// Places at which the file can be cut.
 const ENDS: usize = 64;
@@ -109,7 +109,7 @@ impl Kept {
         self.full.is_some()
     }
 
-    /// Writes what waits; how many records there are in the file, and why there are not more.
+    /// Writes the records that wait. Returns the number of records in the file, and the error that stopped writing.
     pub fn end(mut self) -> (u64, Option<String>) {
         for record in std::mem::take(&mut self.waiting) {
             self.write(&record, 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a recording by BPF lasts as long as: a command, processes, a time, or until Ctrl-C.
+//! Waits for the end of a recording by BPF: its command or processes exit, its time is over, or Ctrl-C.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;

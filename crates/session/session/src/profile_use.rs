@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From recorded counters to a folder that gcc takes with `-fprofile-use`.
 //!
-//! In: what coverage is read options. Out: a `.gcda` file for each object, under the name that gcc looks for, completed with
-//! what a kernel does not write. Objects whose notes are of another build are left out: gcc would be misled.
+//! In: the inputs of a coverage report, and its options. Out: a `.gcda` file for each object, under the name that gcc looks
+//! for, completed with what a kernel does not write. Objects whose notes are of another build are left out: gcc would be misled.
 
 use std::collections::BTreeMap;
 use std::fs;

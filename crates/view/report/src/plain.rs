@@ -16,7 +16,7 @@ pub struct Plain<W> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Text,
-    /// An escape was.
+    /// After ESC.
     Escape,
     /// `ESC [` and so many digits and semicolons were.
     Colour(u8, [u8; MOST]),

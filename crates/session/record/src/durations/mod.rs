@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Durations of kernel functions: by the kernel's function tracer or by BPF, on this machine or in the guest.
 //!
-//! Output: a run with ftrace's pages (`streams/`) or BPF's records (`streams/bpf/`), measured. On this machine a signal ends
-//! it ([`kprism_signals`]), in the guest an interrupt ([`kprism_signals`]).
+//! Output: a run with ftrace's pages (`streams/`) or BPF's records (`streams/bpf/`), measured. A signal ends it
+//! ([`kprism_signals`]).
 
 mod bpf;
 mod bpf_guest;

@@ -70,7 +70,7 @@ pub struct Series<'a> {
 
 /// Programs lie at the same addresses in all recordings: page faults and page tables depend on it.
 const SAME_ADDRESSES: &str = "echo 0 > /proc/sys/kernel/randomize_va_space";
-/// What was begun before has ended.
+/// Waits until processes that the preparations began have ended.
 const REST: &str = "sleep 1";
 /// Other preparations, which switch nothing on: more processes, other memory, another time.
 const OTHERWISE: &str =
