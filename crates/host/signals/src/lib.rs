@@ -33,12 +33,14 @@ fn snapshot() -> &'static Arc<AtomicBool> {
     SNAPSHOT.get_or_init(Arc::default)
 }
 
+/// True once [`catch`] was called.
+static CAUGHT: AtomicBool = AtomicBool::new(false);
+
 /// Catches SIGINT, SIGTERM and SIGHUP for the whole process. Only the first call has an effect.
 ///
 /// # Errors
 /// The kernel refuses to change a signal's handler.
 pub fn catch(second: Second) -> io::Result<()> {
-    static CAUGHT: AtomicBool = AtomicBool::new(false);
     if CAUGHT.swap(true, Ordering::SeqCst) {
         return Ok(());
     }
@@ -62,11 +64,15 @@ pub fn end_requested() -> bool {
     end().load(Ordering::SeqCst)
 }
 
-/// Has each of the signals write a byte to `to`, for a thread that sleeps in poll(2).
+/// Has each of the signals write a byte to `to`, for a thread that sleeps in poll(2). Without [`catch`] it does nothing: the
+/// signals then end the process, as they do without this crate.
 ///
 /// # Errors
 /// The kernel refuses to change a signal's handler.
 pub fn wake(to: &UnixStream) -> io::Result<()> {
+    if !CAUGHT.load(Ordering::SeqCst) {
+        return Ok(());
+    }
     ENDING.into_iter().try_for_each(|signal| low_level::pipe::register(signal, to.try_clone()?).map(drop))
 }
 
