@@ -114,8 +114,10 @@ fn atomic(Insn { code, dst, src, off, imm }: Insn) -> String {
 fn call(Insn { src, imm, .. }: Insn) -> String {
     match src {
         0 => {
-            let name =
-                Helper::ALL.into_iter().find(|helper| *helper as i32 == imm).map_or("unknown", Helper::name);
+            let name = Helper::ALL
+                .iter()
+                .find(|helper| **helper as i32 == imm)
+                .map_or("unknown", |helper| helper.name());
             format!("call {name}#{imm}")
         }
         1 => format!("call pc{imm:+}"),

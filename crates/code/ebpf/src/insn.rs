@@ -124,101 +124,58 @@ pub enum Cond {
     SLe = opcode::JSLE,
 }
 
-/// Helper functions of the kernel that this project calls, with their numbers in `bpf.h`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(i32)]
-#[allow(missing_docs)]
-pub enum Helper {
-    MapLookup = 1,
-    MapUpdate = 2,
-    MapDelete = 3,
-    KtimeGetNs = 5,
-    TracePrintk = 6,
-    SmpProcessorId = 8,
-    CurrentPidTgid = 14,
-    CurrentComm = 16,
-    GetStackid = 27,
-    CurrentTask = 35,
-    GetStack = 67,
-    MapPush = 87,
-    MapPop = 88,
-    ProbeReadUser = 112,
-    ProbeReadKernel = 113,
-    ProbeReadUserStr = 114,
-    ProbeReadKernelStr = 115,
-    RingbufOutput = 130,
-    RingbufReserve = 131,
-    RingbufSubmit = 132,
-    RingbufDiscard = 133,
-    RingbufQuery = 134,
-    CopyFromUser = 148,
-    CurrentTaskBtf = 158,
-    GetFuncIp = 173,
-    GetAttachCookie = 174,
+/// Declares [`Helper`]: a row gives a variant, its number in `bpf.h` and its name in the kernel.
+macro_rules! helpers {
+    ($($variant:ident = $number:literal, $name:literal;)*) => {
+        /// Helper functions of the kernel that this project calls, with their numbers in `bpf.h`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[repr(i32)]
+        #[allow(missing_docs)]
+        pub enum Helper {
+            $($variant = $number,)*
+        }
+
+        impl Helper {
+            /// All of them.
+            pub const ALL: &[Helper] = &[$(Helper::$variant,)*];
+
+            /// Its name in the kernel, without `bpf_`.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Helper::$variant => $name,)*
+                }
+            }
+        }
+    };
 }
 
-impl Helper {
-    /// All of them.
-    pub const ALL: [Helper; 26] = [
-        Helper::MapLookup,
-        Helper::MapUpdate,
-        Helper::MapDelete,
-        Helper::KtimeGetNs,
-        Helper::TracePrintk,
-        Helper::SmpProcessorId,
-        Helper::CurrentPidTgid,
-        Helper::CurrentComm,
-        Helper::GetStackid,
-        Helper::CurrentTask,
-        Helper::GetStack,
-        Helper::MapPush,
-        Helper::MapPop,
-        Helper::ProbeReadUser,
-        Helper::ProbeReadKernel,
-        Helper::ProbeReadUserStr,
-        Helper::ProbeReadKernelStr,
-        Helper::RingbufOutput,
-        Helper::RingbufReserve,
-        Helper::RingbufSubmit,
-        Helper::RingbufDiscard,
-        Helper::RingbufQuery,
-        Helper::CopyFromUser,
-        Helper::CurrentTaskBtf,
-        Helper::GetFuncIp,
-        Helper::GetAttachCookie,
-    ];
-
-    /// Its name in the kernel, without `bpf_`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Helper::MapLookup => "map_lookup_elem",
-            Helper::MapUpdate => "map_update_elem",
-            Helper::MapDelete => "map_delete_elem",
-            Helper::KtimeGetNs => "ktime_get_ns",
-            Helper::TracePrintk => "trace_printk",
-            Helper::SmpProcessorId => "get_smp_processor_id",
-            Helper::CurrentPidTgid => "get_current_pid_tgid",
-            Helper::CurrentComm => "get_current_comm",
-            Helper::GetStackid => "get_stackid",
-            Helper::CurrentTask => "get_current_task",
-            Helper::GetStack => "get_stack",
-            Helper::MapPush => "map_push_elem",
-            Helper::MapPop => "map_pop_elem",
-            Helper::ProbeReadUser => "probe_read_user",
-            Helper::ProbeReadKernel => "probe_read_kernel",
-            Helper::ProbeReadUserStr => "probe_read_user_str",
-            Helper::ProbeReadKernelStr => "probe_read_kernel_str",
-            Helper::RingbufOutput => "ringbuf_output",
-            Helper::RingbufReserve => "ringbuf_reserve",
-            Helper::RingbufSubmit => "ringbuf_submit",
-            Helper::RingbufDiscard => "ringbuf_discard",
-            Helper::RingbufQuery => "ringbuf_query",
-            Helper::CopyFromUser => "copy_from_user",
-            Helper::CurrentTaskBtf => "get_current_task_btf",
-            Helper::GetFuncIp => "get_func_ip",
-            Helper::GetAttachCookie => "get_attach_cookie",
-        }
-    }
+helpers! {
+    MapLookup = 1, "map_lookup_elem";
+    MapUpdate = 2, "map_update_elem";
+    MapDelete = 3, "map_delete_elem";
+    KtimeGetNs = 5, "ktime_get_ns";
+    TracePrintk = 6, "trace_printk";
+    SmpProcessorId = 8, "get_smp_processor_id";
+    CurrentPidTgid = 14, "get_current_pid_tgid";
+    CurrentComm = 16, "get_current_comm";
+    GetStackid = 27, "get_stackid";
+    CurrentTask = 35, "get_current_task";
+    GetStack = 67, "get_stack";
+    MapPush = 87, "map_push_elem";
+    MapPop = 88, "map_pop_elem";
+    ProbeReadUser = 112, "probe_read_user";
+    ProbeReadKernel = 113, "probe_read_kernel";
+    ProbeReadUserStr = 114, "probe_read_user_str";
+    ProbeReadKernelStr = 115, "probe_read_kernel_str";
+    RingbufOutput = 130, "ringbuf_output";
+    RingbufReserve = 131, "ringbuf_reserve";
+    RingbufSubmit = 132, "ringbuf_submit";
+    RingbufDiscard = 133, "ringbuf_discard";
+    RingbufQuery = 134, "ringbuf_query";
+    CopyFromUser = 148, "copy_from_user";
+    CurrentTaskBtf = 158, "get_current_task_btf";
+    GetFuncIp = 173, "get_func_ip";
+    GetAttachCookie = 174, "get_attach_cookie";
 }
 
 /// `dst op= src`, 64 bits.
