@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tables of a flow: `report functions`, `syscalls`, `tasks`, `errors`, and the call `tree`.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use kprism_profile::{Filter, Profile};
 use kprism_report::calltree::{self, Options, Weight};
 use kprism_report::header::Header;
@@ -183,7 +183,7 @@ pub fn open(filter: &Filter, one: &CallArgs, io: &mut Io<'_>) -> Result<Option<(
 pub fn needs_a_flow(io: &Io<'_>) -> Result<()> {
     let run = Run::open(io.input)?;
     if run.holds(Instrument::Durations) {
-        bail!(held::lacks(&run, Instrument::Flow));
+        return Err(held::lacks(&run, Instrument::Flow));
     }
     Ok(())
 }
