@@ -5,7 +5,8 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use kprism_export::{Of, Request, choose, write};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use kprism_export::{Of, Request, Subject, choose, write};
 use kprism_session::Progress;
 
 use super::cover::no_text;
@@ -20,7 +21,7 @@ use crate::given::Given;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Table to write as .json or .csv
-    #[arg(value_enum, default_value_t = Subject::Functions)]
+    #[arg(value_parser = subjects(), default_value = "functions")]
     subject: Subject,
     /// Which view, for `tlb`: objects (default), functions, processes, threads, pages, heat, distribution, advice
     #[arg(value_name = "NAME")]
@@ -47,50 +48,15 @@ pub struct Args {
     relative: bool,
 }
 
-/// The table that a file holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Subject {
-    /// Calls, instructions and time of every function; of durations, their times
-    Functions,
-    /// Durations of functions
-    #[value(alias = "func")]
-    Durations,
-    /// Count and latency of every system call
-    Syscalls,
-    /// Call stacks, weighted
-    Tree,
-    /// Instructions and time of every task
-    Tasks,
-    /// Places that could not be decoded
-    Errors,
-    /// TLB misses
-    Tlb,
-    /// Intervals between markers
-    Delta,
-    /// Records of probes
-    Probe,
-    /// Initcalls of a boot
-    Boot,
-    /// Coverage
-    Cover,
-}
-
-impl From<Subject> for kprism_export::Subject {
-    fn from(subject: Subject) -> Self {
-        match subject {
-            Subject::Functions => kprism_export::Subject::Functions,
-            Subject::Durations => kprism_export::Subject::Durations,
-            Subject::Syscalls => kprism_export::Subject::Syscalls,
-            Subject::Tree => kprism_export::Subject::Tree,
-            Subject::Tasks => kprism_export::Subject::Tasks,
-            Subject::Errors => kprism_export::Subject::Errors,
-            Subject::Tlb => kprism_export::Subject::Tlb,
-            Subject::Delta => kprism_export::Subject::Delta,
-            Subject::Probe => kprism_export::Subject::Probe,
-            Subject::Boot => kprism_export::Subject::Boot,
-            Subject::Cover => kprism_export::Subject::Cover,
-        }
-    }
+/// Reads a subject by one of its words; the help shows the present ones.
+fn subjects() -> impl TypedValueParser<Value = Subject> {
+    let shown = Subject::ALL
+        .iter()
+        .map(|(_, words, meaning)| PossibleValue::new(words[0]).aliases(&words[1..]).help(*meaning));
+    PossibleValuesParser::new(shown).try_map(|given| {
+        let named = Subject::ALL.iter().find(|(_, words, _)| words.contains(&given.as_str()));
+        named.map(|(subject, ..)| *subject).ok_or("no such subject")
+    })
 }
 
 /// Writes it.
@@ -98,7 +64,7 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
     let request = Request {
         input: &args.input,
         output: &args.output,
-        subject: args.subject.into(),
+        subject: args.subject,
         view: args.name.as_deref(),
         filter: args.select.filter(),
         call: args.one.call(),
@@ -110,7 +76,7 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
     let format = choose(&request)?;
     let (view, honoured) = format.honours(request.subject);
     given.only(view, &[honoured])?;
-    if format.is_checked() {
+    if honoured.split_whitespace().any(|option| option == "build_dir") {
         args.cover.check(given, &[&args.input], false)?;
     }
     if format.of == Of::Coverage {

@@ -89,11 +89,6 @@ impl Format {
         (self.honours)(subject)
     }
 
-    /// True if options on where coverage is read from have to fit the input.
-    pub fn is_checked(&self) -> bool {
-        self.of == Of::Coverage || self.suffixes == ".gcda"
-    }
-
     fn is_named(&self, path: &Path) -> bool {
         let all = self.suffixes.split(' ').chain(self.also.split(' ').filter(|suffix| !suffix.is_empty()));
         all.into_iter().any(|suffix| has_suffix(path, suffix))

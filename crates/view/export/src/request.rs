@@ -56,32 +56,34 @@ impl Written {
     }
 }
 
-/// The table that a file holds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Subject {
-    /// Calls, instructions and time of every function; of durations, their times
-    #[default]
-    Functions,
-    /// Durations of functions
-    Durations,
-    /// Count and latency of every system call
-    Syscalls,
-    /// Call stacks, weighted
-    Tree,
-    /// Instructions and time of every task
-    Tasks,
-    /// Places that could not be decoded
-    Errors,
-    /// TLB misses
-    Tlb,
-    /// Intervals between markers
-    Delta,
-    /// Records of probes
-    Probe,
-    /// Initcalls of a boot
-    Boot,
-    /// Coverage
-    Cover,
+/// Declares [`Subject`]: a row gives a variant, its words on a command line and its meaning.
+macro_rules! subjects {
+    ($($variant:ident, $words:expr, $meaning:literal;)*) => {
+        /// The table that a file holds.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Subject {
+            $(#[doc = $meaning] $variant,)*
+        }
+
+        impl Subject {
+            /// All of them, each with its words on a command line, the present one first, and its meaning.
+            pub const ALL: &[(Subject, &[&str], &str)] = &[$((Subject::$variant, &$words, $meaning),)*];
+        }
+    };
+}
+
+subjects! {
+    Functions, ["functions"], "Calls, instructions and time of every function; of durations, their times";
+    Durations, ["durations", "func"], "Durations of functions";
+    Syscalls, ["syscalls"], "Count and latency of every system call";
+    Tree, ["tree"], "Call stacks, weighted";
+    Tasks, ["tasks"], "Instructions and time of every task";
+    Errors, ["errors"], "Places that could not be decoded";
+    Tlb, ["tlb"], "TLB misses";
+    Delta, ["delta"], "Intervals between markers";
+    Probe, ["probe"], "Records of probes";
+    Boot, ["boot"], "Initcalls of a boot";
+    Cover, ["cover"], "Coverage";
 }
 
 impl Request<'_> {
