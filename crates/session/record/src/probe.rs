@@ -180,7 +180,8 @@ pub fn record(program: Compiled, settings: &Settings, progress: &Progress) -> Re
     })
 }
 
-/// Bytes of one CPU's ring at most: all of them together are a gigabyte.
+/// Bytes to ask for one CPU's ring at most: a gigabyte for all of them. The recorder then halves rings until they fit its own
+/// limit, half of that.
 fn most_bytes() -> u64 {
     (1_u64 << 30) / (host::possible_cpus() as u64).next_power_of_two()
 }
