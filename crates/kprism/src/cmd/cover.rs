@@ -20,7 +20,7 @@ use kprism_session::cover::{Loaded, Options, Part, is_flow, load, load_and_tell}
 /// Objects left out that are named.
 const NAMED: usize = 5;
 
-/// What is shown, and how.
+/// The part of the coverage that is shown, and the form of the tables.
 pub struct View<'a> {
     /// Folder, file or pattern.
     pub path: Option<&'a str>,

@@ -46,7 +46,7 @@ pub struct GuestArgs {
     boot_timeout: u64,
 }
 
-/// What the command finds around it.
+/// Options of the command's surroundings: folders, environment, input, time limit, GDB.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct PlaceArgs {
     /// Give the guest a copy of this folder, at /share or at PLACE (can be repeated)
@@ -128,7 +128,7 @@ impl GuestArgs {
     }
 }
 
-/// How packets are written.
+/// Form of Intel PT's packets.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct PacketArgs {
     /// Compress returns to their calls, as processors do
@@ -163,7 +163,8 @@ fn mebibytes(text: &str) -> Result<u64, String> {
     number.checked_mul(unit).ok_or_else(|| "too large".to_owned())
 }
 
-/// What the recorder takes; processors take powers of two from 2 KiB to 64 MiB (SDM, IA32_RTIT_CTL.PSBFreq).
+/// Distances of PSB packets in bytes that the recorder takes; processors take powers of two from 2 KiB to 64 MiB (SDM,
+/// IA32_RTIT_CTL.PSBFreq).
 pub fn psb() -> clap::builder::RangedU64ValueParser {
     clap::value_parser!(u64).range(256..=1 << 30)
 }

@@ -88,7 +88,7 @@ pub fn wants_color(choice: clap::ColorChoice) -> bool {
     }
 }
 
-/// What a view reads, and where it writes.
+/// Input and outputs of a view.
 pub struct Io<'a> {
     /// The run's folder.
     pub input: &'a Path,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What this machine can do: for each part that a recording needs, whether it is there, and the remedy if not.
+//! Abilities of this machine: for each part that a recording needs, whether it is there, and the remedy if not.
 //!
 //! [`machine`] also puts back what a recording that was killed left in tracefs.
 

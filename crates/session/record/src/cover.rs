@@ -64,7 +64,7 @@ pub struct Recorded {
     pub exit_code: i32,
 }
 
-/// Where counters come from, with what was read of them.
+/// Source of the counters, with those read so far.
 enum Source {
     Files(Session),
     Memory(CoreMemory, Vec<Live>),

@@ -25,7 +25,7 @@ pub struct Settings {
     pub job: Job,
     /// The part of the flow that is recorded.
     pub observe: Observe,
-    /// How packets are written.
+    /// Form of the packets.
     pub packets: Packets,
     /// More arguments for the observer: names and values.
     pub observer_arguments: Vec<(String, String)>,
@@ -39,14 +39,14 @@ pub enum Observe {
     /// Everything of the job's span.
     #[default]
     Everything,
-    /// What led to the places where a condition held.
+    /// The instructions before each place where a condition held.
     Snapshot {
         /// The condition: `FUNC[%return] [if EXPR]`.
         when: String,
         /// Bytes of each CPU's stream that a snapshot holds.
         bytes: u64,
     },
-    /// What ran between two conditions. Without `from`, what ran before the first `until`.
+    /// The instructions between two conditions; without `from`, those before the first `until`.
     Window {
         /// The condition that opens a window.
         from: Option<String>,
@@ -55,7 +55,7 @@ pub enum Observe {
     },
 }
 
-/// How packets are written. `None` leaves a setting as the observer has it.
+/// Form of Intel PT's packets. `None` leaves a setting as the observer has it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Packets {
     /// Returns are compressed (SDM, IA32_RTIT_CTL.DisRETC).

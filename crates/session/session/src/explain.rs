@@ -26,7 +26,7 @@ use crate::progress::Progress;
 /// The types that a running kernel tells of itself.
 const KERNEL_BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// What to compile, and where.
+/// The condition to compile, and the place.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// `FUNC if EXPR`, or an expression if `at` is given.

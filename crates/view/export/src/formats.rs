@@ -12,7 +12,7 @@ use anyhow::{Result, anyhow, bail};
 use crate::request::{Request, Subject, Written};
 use crate::{cover, probes, profile};
 
-/// What a format is written from.
+/// Source of a format's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Of {
     /// The profile of a flow, or of durations.
@@ -35,7 +35,7 @@ type Honours = fn(Subject) -> (&'static str, &'static str);
 
 /// A format.
 pub struct Format {
-    /// What it is written from.
+    /// Source of its data.
     pub of: Of,
     /// Writes it.
     pub(crate) write: WriteFormat,

@@ -18,7 +18,7 @@ pub struct View<'a> {
     pub name: Option<&'a str>,
     /// Tasks.
     pub filter: &'a Filter,
-    /// What `perf stat -x,` wrote, for `counters`.
+    /// Output of `perf stat -x,`, for `counters`.
     pub counters: Option<&'a Path>,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What probes collected: as text, JSON and CSV, and for other tools.
+//! Records of probes: as text, JSON and CSV, and for other tools.
 
 use std::io::Write;
 use std::path::Path;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an export is asked for, and what it says of the file that it wrote.
+//! The request for an export, and the account of the file that was written.
 
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -12,7 +12,7 @@ use kprism_session::call::Call;
 use kprism_session::cover::{Options, Part};
 use kprism_store::Account;
 
-/// What is written, and where.
+/// A request: the data and the file to write them to.
 #[derive(Debug, Clone)]
 pub struct Request<'a> {
     /// The run's folder; for coverage also a folder with counters of gcov.
@@ -29,7 +29,7 @@ pub struct Request<'a> {
     pub call: Call,
     /// The weight of stacks and trees; by default that of the run.
     pub weight: Option<Weight>,
-    /// Where coverage is read from.
+    /// Sources of coverage.
     pub cover: Options,
     /// Files for gcc are named from the build's folder on.
     pub relative: bool,
@@ -37,7 +37,7 @@ pub struct Request<'a> {
     pub progress: &'a Progress,
 }
 
-/// What was written.
+/// Result of an export.
 #[derive(Debug, Default)]
 pub struct Written {
     /// Nothing matched.
@@ -108,7 +108,7 @@ impl Request<'_> {
         Ok(())
     }
 
-    /// Whose coverage is written.
+    /// Tasks and system call whose coverage is written.
     pub(crate) fn part(&self) -> Part {
         Part { filter: self.filter.clone(), call: self.call.syscall.is_some().then(|| self.call.clone()) }
     }

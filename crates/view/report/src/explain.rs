@@ -53,7 +53,7 @@ pub fn to_json(of: &Explained) -> Value {
     })
 }
 
-/// What a probe at the function's entry has to keep.
+/// Values that a probe at the function's entry has to keep.
 fn kept(of: &Explained) -> Vec<String> {
     of.lowered.func.kept().iter().map(ToString::to_string).collect()
 }

@@ -16,7 +16,7 @@ pub use counts::Named;
 /// The values of a record by their names; why it could not be read, where a value is missing.
 pub type Values<'v> = [(&'v str, Result<Value, &'static str>)];
 
-/// What stands above the records: places, conditions, hits, losses, counts by keys, variables. `limit` is the most keys
+/// The text above the records: places, conditions, hits, losses, counts by keys, variables. `limit` is the most keys
 /// of a probe; 0 is all. `last` is the number of records that were kept, if the recorder kept the last ones only.
 pub fn header(description: &Description, limit: usize, last: Option<u64>, named: Named<'_>) -> String {
     let mut out = String::new();

@@ -46,7 +46,7 @@ pub struct Args {
     compare: bool,
 }
 
-/// What a row is about.
+/// The subject of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum EachArg {
     /// A folder, with all below it

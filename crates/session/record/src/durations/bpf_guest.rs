@@ -10,7 +10,7 @@ use kprism_tracefs::Scope;
 use super::{Backend, GUEST_RUN, Recorded, Settings, bpf};
 use crate::guest::{self, Guest};
 
-/// Where the program is in the guest.
+/// Path of kprism in the guest.
 const GUEST_KPRISM: &str = "/.kprism/kprism";
 
 pub(super) fn record(

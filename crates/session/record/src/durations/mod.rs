@@ -22,9 +22,9 @@ pub use kprism_tracefs::Scope;
 
 use crate::guest::Guest;
 
-/// Where the recorder of ftrace is in a guest.
+/// Path of ftrace's recorder in a guest.
 pub(crate) const GUEST_RECORDER: &str = "/.kprism/recorder";
-/// Where a recorder in the guest writes.
+/// Run folder of a recorder in the guest.
 pub(crate) const GUEST_RUN: &str = "/tmp/.kprism.run";
 
 /// Settings of a recording.
@@ -40,13 +40,13 @@ pub struct Settings {
     pub aggregate: bool,
     /// The command is run once more, with only the functions traced that were found.
     pub remeasure: bool,
-    /// What ftrace is told; the BPF backend honours a part of it and refuses the rest.
+    /// Settings of ftrace; the BPF backend honours a part of it and refuses the rest.
     pub trace: kprism_tracefs::Settings,
     /// The guest to record in. None: this machine.
     pub guest: Option<Guest>,
 }
 
-/// What measures durations.
+/// The part of the kernel that measures durations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
     /// ftrace; BPF for [`Settings::aggregate`], or where the kernel has no function_graph.
@@ -78,7 +78,7 @@ impl Default for Settings {
 pub struct Recorded {
     /// The run; of two passes ([`Settings::remeasure`]) the first.
     pub run: Run,
-    /// What was measured; of two passes by the second.
+    /// The measurement; of two passes the second.
     pub measured: Option<Measured>,
     /// Ctrl-C ended it. What was recorded until then is in the run.
     pub interrupted: bool,
@@ -103,7 +103,7 @@ pub fn record(settings: &Settings, progress: &Progress, report: Report<'_>) -> R
     ftrace::record(settings, progress, report)
 }
 
-/// What was put back in tracefs after a recorder was killed, in a line.
+/// Names in a line the settings of tracefs that were put back after a recorder was killed.
 pub fn undone_text(undone: &Undone) -> String {
     let mut text = format!("put back what a killed recording (process {}) had left in tracefs: ", undone.pid);
     match undone.restored.is_empty() {

@@ -45,7 +45,7 @@ pub struct Settings {
     pub duration: Option<Duration>,
     /// perf's file is kept.
     pub keep_perf_data: bool,
-    /// Whose code is traced.
+    /// Rings whose code is traced.
     pub rings: Rings,
     /// Only these functions are traced; all if empty.
     pub filter: Vec<Filter>,
@@ -61,7 +61,7 @@ pub struct Settings {
     pub buffer: Option<u64>,
 }
 
-/// Whose code is traced.
+/// Rings whose code is traced.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Rings {
     /// The kernel's and programs'.

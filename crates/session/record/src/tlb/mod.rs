@@ -24,11 +24,11 @@ use kprism_tlb::{Geometry, bank, presets};
 pub struct Recorded {
     /// The run.
     pub run: Run,
-    /// How the command ended.
+    /// End of the command.
     pub ended: Ended,
 }
 
-/// How a command of this machine ended.
+/// End of a command of this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     /// With this exit code; 128 and the number of a signal that ended it.

@@ -48,7 +48,7 @@ const LIBRARIES: [&str; 6] = [
 /// Larger files are not looked into.
 const MAX_ELF: u64 = 256 << 20;
 
-/// How the functions that allocate begin: those of the guest's libraries, and of programs that were linked statically
+/// First bytes of the functions that allocate: those of the guest's libraries, and of programs that were linked statically
 /// or bring their own.
 fn allocators(settings: &Settings, prepared: &Prepared) -> Result<Vec<Signature>> {
     let mut files = Vec::new();

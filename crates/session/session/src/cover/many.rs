@@ -17,7 +17,7 @@ use crate::source_files::{self, Built};
 
 /// The counters of several runs, by object.
 pub struct Many {
-    /// What the runs are called, and what they counted.
+    /// The runs, each with its name and its counters.
     pub runs: Vec<(String, Recorded)>,
     /// Paths of objects, without suffix; the runs that have them, and where.
     pub objects: Vec<Shared>,
@@ -75,12 +75,12 @@ impl Many {
         })
     }
 
-    /// What an object counted in each of its runs.
+    /// Counters of an object in each of its runs.
     pub fn data(&self, object: usize) -> impl Iterator<Item = (usize, Result<Data>)> {
         self.windows(object).map(|(run, windowed)| (run, windowed.map(|windowed| windowed.data)))
     }
 
-    /// What it counted in all of them.
+    /// Sum of its counters over all of them.
     pub fn sum(&self, object: usize) -> Result<Data> {
         let mut sum: Option<Data> = None;
         for (run, data) in self.data(object) {

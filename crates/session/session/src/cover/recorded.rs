@@ -129,7 +129,7 @@ impl Recorded {
         self.counters.object(index)
     }
 
-    /// What it counted in the window, and what of that is the reading's.
+    /// Counters of an object in the window, and the part of them that reading them added.
     pub(super) fn window(&self, index: usize) -> Result<Windowed> {
         let after = self.counters.data(index)?;
         let mut before = Vec::new();

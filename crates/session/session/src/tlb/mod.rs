@@ -44,7 +44,7 @@ pub struct Loaded {
     pub records: Vec<Record>,
     /// The objects that misses fall into. [`Loaded::profile`] adds to them.
     pub objects: Objects,
-    /// What the recorder counted: `streams/tlb/counts.json`.
+    /// The recorder's counts: `streams/tlb/counts.json`.
     pub counts: Value,
     /// Remarks on the result: damage, and what the recorder noted.
     pub notes: Vec<String>,
@@ -54,7 +54,7 @@ pub struct Loaded {
     nameless: u64,
 }
 
-/// How misses were found.
+/// Method by which misses were found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
     /// By models of processors' TLBs, which saw every access.
@@ -106,7 +106,7 @@ impl Loaded {
         Ok(readers(&self.streams)?.first().map(|r| r.header().geometries.clone()).unwrap_or_default())
     }
 
-    /// How the misses were found, as far as the recorder's counts tell.
+    /// Method by which the misses were found, as far as the recorder's counts tell.
     pub fn method(&self) -> Method {
         match self.counts["method"].as_str() {
             Some("ptat") => Method::Bus,
@@ -139,7 +139,7 @@ impl Loaded {
         }
     }
 
-    /// What was seen, kept and lost.
+    /// Misses that were seen, kept and lost.
     pub fn account(&self, profile: &Profile) -> Account {
         let read = tlb_account::Read {
             misses: profile.all()[0],
@@ -245,7 +245,7 @@ fn readers(streams: &[Vec<u8>]) -> Result<Vec<Reader<'_>>> {
     Ok(readers)
 }
 
-/// What programs allocated and gave back, in order of time. A stream's damage is named elsewhere.
+/// Allocations and releases of programs, in order of time. A stream's damage is named elsewhere.
 fn allocations(streams: &[Vec<u8>]) -> Vec<(Place, Event)> {
     let mut all = Vec::new();
     for reader in streams.iter().filter_map(|bytes| Reader::new(bytes).ok()) {

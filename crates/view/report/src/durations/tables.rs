@@ -20,7 +20,7 @@ struct Column<T> {
     cell: fn(&T) -> Cell,
 }
 
-/// What the columns of a function show.
+/// Columns of a function.
 struct Line<'a> {
     row: &'a Row,
     /// `None`: no traced function.

@@ -15,9 +15,9 @@ pub struct Report<'a> {
     pub manifest: &'a Manifest,
     /// The models; none if the misses were not found by models.
     pub geometries: &'a [Geometry],
-    /// What the recorder counted.
+    /// The recorder's counts.
     pub counts: &'a Value,
-    /// What was seen, kept and lost.
+    /// Misses that were seen, kept and lost.
     pub account: &'a Account,
     /// The tables, each with its name.
     pub tables: Vec<(&'static str, Table)>,
