@@ -26,6 +26,12 @@ pub(crate) fn below(cwd: Option<&str>, path: &str) -> String {
     }
 }
 
+/// True if `path` is `folder`, or below it. Both are canonical; the folder may end with a slash.
+pub fn is_below(folder: &str, path: &str) -> bool {
+    let rest = path.strip_prefix(folder.trim_end_matches('/'));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 fn joined(base: &str, path: &str) -> String {
     let rooted = base.starts_with('/') || path.starts_with('/');
     let mut parts: Vec<&str> = Vec::new();

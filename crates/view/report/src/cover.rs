@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use kprism_gcov::Cover;
 use kprism_gcov::cover::{Ratio, Source, Totals};
 use kprism_gcov::demangled;
-use kprism_gcov::path::absolute;
+use kprism_gcov::path::{absolute, is_below};
 use kprism_gcov::runs::Runs;
 use kprism_image::glob::glob;
 use kprism_store::Account;
@@ -33,10 +33,7 @@ pub enum Each {
 
 /// Returns true if a path is below `filter`, or matches it as a pattern.
 pub fn takes(filter: Option<&str>, path: &str) -> bool {
-    filter.is_none_or(|filter| {
-        let below = path.strip_prefix(filter.trim_end_matches('/'));
-        below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/')) || glob(filter, path)
-    })
+    filter.is_none_or(|filter| is_below(filter, path) || glob(filter, path))
 }
 
 /// Whether a source file is below `filter`, or matches it as a pattern. The filter is a path as tables show it, maybe with

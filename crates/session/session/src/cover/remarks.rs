@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use anyhow::Result;
+use kprism_gcov::path::is_below;
 use kprism_store::Fate;
 
 use super::{Loaded, Options, Part, TORN, Unsettled, load, reset_text};
@@ -27,11 +28,7 @@ pub fn load_and_tell(input: &Path, from: &Options, who: &Part, progress: &Progre
         progress.error(&format!("kprism: {told}"));
     }
     for (old, new) in &from.source_prefix {
-        let below = |path: &str| {
-            let rest = path.strip_prefix(new.trim_end_matches('/'));
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
-        if !loaded.cover.sources.iter().any(|source| below(&source.path)) {
+        if !loaded.cover.sources.iter().any(|source| is_below(new, &source.path)) {
             progress.say(&format!("kprism: note: --source-prefix {old}={new}: no source is below {old}"));
         }
     }
