@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 use syn::{ItemMod, ItemUse, Macro, UseTree};
 
+mod workspace;
+
 /// A module's path in its crate; empty for the crate itself.
 type Module = Vec<String>;
 
@@ -136,14 +138,9 @@ fn reached<'a>(from: &'a Module, uses: &BTreeMap<&'a Module, BTreeSet<&'a Module
 
 #[test]
 fn no_circle_of_more_than_three_files() {
-    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut folders: Vec<PathBuf> = vec![crates.join("kprism/src")];
-    for group in fs::read_dir(&crates).unwrap().flatten().filter(|group| group.path().is_dir()) {
-        let within = fs::read_dir(group.path()).unwrap().flatten().map(|entry| entry.path().join("src"));
-        folders.extend(within.filter(|folder| folder.is_dir()));
-    }
+    let crates = workspace::groups().into_iter().flat_map(|(_, folders)| folders);
     let (mut files, mut large) = (0, BTreeSet::new());
-    for folder in folders {
+    for folder in crates.map(|folder| folder.join("src")) {
         let modules = modules(&folder);
         let uses = uses(&modules);
         files += modules.len();

@@ -5,17 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// Groups in the order of the workspace's `members`, with each crate's folder.
-fn groups(root: &Path) -> Vec<(String, Vec<std::path::PathBuf>)> {
-    let manifest = fs::read_to_string(root.join("Cargo.toml")).unwrap();
-    let members = manifest.split("members = [").nth(1).and_then(|rest| rest.split(']').next()).unwrap();
-    let patterns = members.lines().filter_map(|line| line.trim().strip_prefix('"')?.strip_suffix("\","));
-    let folders = |pattern: &str| match pattern.strip_suffix("/*") {
-        Some(group) => fs::read_dir(root.join(group)).unwrap().map(|entry| entry.unwrap().path()).collect(),
-        None => vec![root.join(pattern)],
-    };
-    patterns.map(|pattern| (pattern.to_owned(), folders(pattern))).collect()
-}
+mod workspace;
 
 /// A crate's own name and the crates of kprism in one of its tables of dependencies.
 fn crate_of(folder: &Path, tables: &[&str]) -> (String, Vec<String>) {
@@ -36,8 +26,7 @@ fn crate_of(folder: &Path, tables: &[&str]) -> (String, Vec<String>) {
 
 #[test]
 fn a_group_uses_only_groups_above_it() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
-    let groups = groups(&root);
+    let groups = workspace::groups();
     let mut place: BTreeMap<String, usize> = BTreeMap::new();
     for (index, (_, folders)) in groups.iter().enumerate() {
         place.extend(folders.iter().map(|folder| (crate_of(folder, &[]).0, index)));
