@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 
 use crate::elf::{is_elf, parse};
 use crate::error::read_file;
-use crate::perfdata::file::{Contents, records};
-use crate::perfdata::record::Record;
 use crate::{Capture, Clock, ImportError, Module, Placed, Stream, Task};
+use kprism_perfdata::{Contents, Record, records};
 
 /// Reads such a folder.
 pub(crate) fn read(dir: &Path) -> Result<Capture, ImportError> {

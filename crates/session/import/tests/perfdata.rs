@@ -108,8 +108,10 @@ fn build_ids_are_compared() {
 fn bpf_programs_are_kernel_code() {
     let dir = tempfile::tempdir().unwrap();
     let mut data = piped(&fs::read(small(dir.path()).join("data")).unwrap(), false);
-    let section =
-        fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/bpf_prog_info.bin")).unwrap();
+    let section = fs::read(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../format/perfdata/tests/data/bpf_prog_info.bin"),
+    )
+    .unwrap();
     let whole = from_parts(Path::new("x"), &Parts { data: vec![data.clone()], ..Parts::default() }).unwrap();
     // PERF_RECORD_HEADER_FEATURE.
     for word in [80 | (16 + section.len() as u64) << 48, 25] {

@@ -18,11 +18,10 @@ use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::Path;
 
-use super::attr::{Attr, flag, kind};
-use super::bytes::Fields;
-use super::file::{self, Contents};
-use super::record::{Mapped, Record, Trailer, sample};
 use super::trace::skip_to_raw;
+use kprism_perfdata::attr::{flag, kind};
+use kprism_perfdata::record::sample;
+use kprism_perfdata::{Attr, Contents, Fields, MAGIC, Mapped, Record, Trailer};
 
 /// Kind of a missed access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,12 +115,12 @@ pub fn detect(path: &Path) -> bool {
     let file = if path.is_dir() { path.join("data") } else { path.to_owned() };
     let mut head = [0; 8];
     let begins = std::fs::File::open(&file).and_then(|mut file| file.read_exact(&mut head)).is_ok();
-    begins && head == *super::MAGIC && std::fs::read(&file).is_ok_and(|bytes| is_sampled(&bytes))
+    begins && head == *MAGIC && std::fs::read(&file).is_ok_and(|bytes| is_sampled(&bytes))
 }
 
 fn is_sampled(bytes: &[u8]) -> bool {
     let mut contents = Contents::default();
-    file::read(bytes, &mut contents);
+    kprism_perfdata::read(bytes, &mut contents);
     let traced = contents.events.iter().any(|e| matches!(e.record, Record::AuxtraceInfo { .. }));
     let can = |(place, attr): (usize, &Attr)| {
         attr.sample_type & sample::ADDR != 0 && attr.kind != kind::TRACEPOINT
@@ -189,13 +188,13 @@ fn what(attr: &Attr, name: &str) -> What {
 #[must_use]
 pub fn read(bytes: &[u8]) -> Samples {
     let mut contents = Contents::default();
-    file::read(bytes, &mut contents);
+    kprism_perfdata::read(bytes, &mut contents);
     let (unpacked, note) = match contents.compressed.as_slice() {
         [] => Default::default(),
-        parts => file::unpack(parts),
+        parts => kprism_perfdata::unpack(parts),
     };
     let mut inner = Contents { header: contents.header.clone(), ..Contents::default() };
-    file::records(&unpacked, 0..unpacked.len(), &mut inner);
+    kprism_perfdata::records(&unpacked, 0..unpacked.len(), &mut inner);
     contents.events.append(&mut inner.events);
     contents.notes.append(&mut inner.notes);
     contents.notes.extend(note);
@@ -518,7 +517,7 @@ mod tests {
         const FIRST: u64 = 104;
         let (ids_at, step) = (FIRST + 2 * 144, 144);
         let data_at = ids_at + 16;
-        let mut file = super::super::MAGIC.to_vec();
+        let mut file = MAGIC.to_vec();
         file.extend(words(&[FIRST, step, FIRST, 2 * step, data_at, records.len() as u64, 0, 0, 0, 0, 0, 0]));
         for (place, config) in [(0, PAGE_FAULTS), (1, 3)] {
             let mut attr = (u64::from(kind::SOFTWARE) | 128 << 32).to_le_bytes().to_vec();

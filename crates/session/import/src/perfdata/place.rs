@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 use super::files::Finder;
-use super::record::Mapped;
 use super::spaces::{Spaces, Use};
 use super::tasks::{History, Life};
 use crate::capture::{Capture, Module, Placed, Region};
+use kprism_perfdata::Mapped;
 
 /// The file behind a mapping: path, build id, offset, length.
 type Source = (String, Vec<u8>, u64, u64);

@@ -7,18 +7,18 @@ use std::path::{Path, PathBuf};
 use kprism_flow::clock::ClockConfig;
 use kprism_image::symbols::kallsyms::value_of;
 
-use super::attr::{Attr, pt};
 use super::export::INTEL_PT;
-use super::file::{self, Contents};
 use super::files::Finder;
-use super::record::{Record, TimeConv, aux};
 use super::spaces::{self, Spaces};
 use super::streams::{self, Trace};
 use super::tasks::{self, History, Thread};
-use super::{MAGIC, kcore, place};
+use super::{kcore, place};
 use crate::capture::{Placed, SwitchAt, Switched, Task};
 use crate::error::read_file;
 use crate::{Capture, Clock, CpuModel, ImportError, Stream};
+use kprism_perfdata::attr::pt;
+use kprism_perfdata::record::aux;
+use kprism_perfdata::{Attr, Contents, MAGIC, Record, TimeConv};
 
 /// Places of files that perf does not copy into the recording.
 #[derive(Debug, Clone, Default)]
@@ -101,17 +101,17 @@ fn from_parts_with(path: &Path, parts: &Parts, mut finder: Finder) -> Result<Cap
     let mut contents = Contents::default();
     for (i, bytes) in parts.data.iter().enumerate() {
         match i {
-            0 => file::read(bytes, &mut contents),
+            0 => kprism_perfdata::read(bytes, &mut contents),
             // The other files of a folder contain only records.
-            _ => file::records(bytes, 0..bytes.len(), &mut contents),
+            _ => kprism_perfdata::records(bytes, 0..bytes.len(), &mut contents),
         }
     }
     let (unpacked, note) = match &contents.compressed[..] {
         [] => (Vec::new(), None),
-        parts => file::unpack(parts),
+        parts => kprism_perfdata::unpack(parts),
     };
     let mut inner = Contents { header: contents.header.clone(), ..Contents::default() };
-    file::records(&unpacked, 0..unpacked.len(), &mut inner);
+    kprism_perfdata::records(&unpacked, 0..unpacked.len(), &mut inner);
     let Contents { header, mut events, traces, mut notes, .. } = contents;
     notes.extend(note);
     notes.extend(inner.notes);
@@ -150,7 +150,7 @@ fn from_parts_with(path: &Path, parts: &Parts, mut finder: Finder) -> Result<Cap
     capture.cpu = cpu_model(&header.cpuid);
     losses(&history, &traces, &mut capture.notes);
     let kernel = kernel_code(parts, &history, &mut capture)?;
-    let bpf: Vec<_> = header.bpf.into_iter().map(|r| capture.add_region(r.va, r.bytes)).collect();
+    let bpf: Vec<_> = header.bpf.into_iter().map(|r| capture.add_region(r.va, r.code)).collect();
     fill(&mut capture, traces, &history, &info, (&kernel, &bpf), &mut finder);
     capture.notes.append(&mut finder.notes);
     Ok(capture)

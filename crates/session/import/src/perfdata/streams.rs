@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 
 use kprism_pt::{Packet, find_psb};
 
-use super::record::{Auxtrace, aux};
 use super::tasks::History;
+use kprism_perfdata::Auxtrace;
+use kprism_perfdata::record::aux;
 
 /// A CPU's or a thread's packets.
 #[derive(Debug, Clone, PartialEq, Eq)]

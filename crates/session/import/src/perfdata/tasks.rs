@@ -3,10 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::attr::kind;
-use super::bytes::Fields;
-use super::file::{Event, Header};
-use super::record::{Mapped, Record, Trailer, sample};
+use kprism_perfdata::attr::kind;
+use kprism_perfdata::record::sample;
+use kprism_perfdata::{Event, Fields, Header, Mapped, Record, Trailer};
 
 /// A thread: (thread id, process id).
 pub(crate) type Thread = (u32, u32);

@@ -17,10 +17,9 @@ use kprism_ftrace::{Context, Data, Event, UNKNOWN_PID};
 use crate::ImportError;
 use crate::error::read_file;
 
-use super::attr::{Attr, clock_name};
-use super::bytes::Fields;
-use super::file::{self, Contents};
-use super::record::{Record, Trailer, sample};
+use kprism_perfdata::attr::clock_name;
+use kprism_perfdata::record::sample;
+use kprism_perfdata::{Attr, Contents, Fields, MAGIC, Record, Trailer};
 
 /// The tracepoints in a perf.data.
 #[derive(Debug, Default)]
@@ -59,8 +58,8 @@ struct Sample<'a> {
 #[must_use]
 pub fn unpack(bytes: &[u8]) -> Vec<u8> {
     let mut contents = Contents::default();
-    file::read(bytes, &mut contents);
-    if contents.compressed.is_empty() { Vec::new() } else { file::unpack(&contents.compressed).0 }
+    kprism_perfdata::read(bytes, &mut contents);
+    if contents.compressed.is_empty() { Vec::new() } else { kprism_perfdata::unpack(&contents.compressed).0 }
 }
 
 /// Returns true if a path, a file or perf's folder, holds tracepoints and no Intel PT.
@@ -68,7 +67,7 @@ pub fn unpack(bytes: &[u8]) -> Vec<u8> {
 pub fn detect(path: &Path) -> bool {
     let (file, mut head) = (data(path), [0; 8]);
     let begins = fs::File::open(&file).and_then(|mut file| file.read_exact(&mut head)).is_ok();
-    begins && head == *super::MAGIC && fs::read(&file).is_ok_and(|bytes| is_trace(&bytes))
+    begins && head == *MAGIC && fs::read(&file).is_ok_and(|bytes| is_trace(&bytes))
 }
 
 /// The data file in perf's folder.
@@ -104,11 +103,11 @@ pub fn copy(
 
 /// Returns true if a perf.data holds tracepoints, and no Intel PT.
 fn is_trace(bytes: &[u8]) -> bool {
-    if !bytes.starts_with(super::MAGIC) {
+    if !bytes.starts_with(MAGIC) {
         return false;
     }
     let mut contents = Contents::default();
-    file::read(bytes, &mut contents);
+    kprism_perfdata::read(bytes, &mut contents);
     let traced = contents.events.iter().any(|e| matches!(e.record, Record::AuxtraceInfo { .. }));
     contents.header.tracing.is_some() && !traced && contents.traces.is_empty()
 }
@@ -119,9 +118,9 @@ fn is_trace(bytes: &[u8]) -> bool {
 /// The formats of the samples are missing.
 pub fn read<'a>(bytes: &'a [u8], unpacked: &'a [u8]) -> Result<Trace<'a>, kprism_ftrace::FtraceError> {
     let mut contents = Contents::default();
-    file::read(bytes, &mut contents);
+    kprism_perfdata::read(bytes, &mut contents);
     let mut inner = Contents { header: contents.header.clone(), ..Contents::default() };
-    file::records(unpacked, 0..unpacked.len(), &mut inner);
+    kprism_perfdata::records(unpacked, 0..unpacked.len(), &mut inner);
     let Contents { header, mut events, mut notes, .. } = contents;
     notes.append(&mut inner.notes);
     events.append(&mut inner.events);

@@ -11,8 +11,8 @@ use std::path::Path;
 use kprism_image::symbols::kallsyms::value_of;
 use object::elf;
 
-use super::super::bytes::Put;
 use super::code::Code;
+use kprism_perfdata::Put;
 
 /// Stretches less than this apart share a segment, because perf makes a map of each segment.
 const GAP: u64 = 1 << 20;

@@ -24,17 +24,16 @@ use kprism_image::maps::{self, CONFLICT, Dict, MapRecord};
 use kprism_image::sideband::{Mmap, Record as Side, Switch};
 use kprism_image::symbols::maps::Maps;
 
-use super::attr::{Attr, DUMMY, flag, kind, pt};
-use super::record::{Auxtrace, Mapped, Record, TimeConv, Trailer, sample};
 use super::timeline::{first_tsc, times_at};
 use crate::ImportError;
 use code::{Change, Code, Seen};
-use file::{Features, Writer};
+use kprism_perfdata::attr::{DUMMY, flag, kind, pt};
+use kprism_perfdata::record::sample;
+use kprism_perfdata::{Attr, Auxtrace, Features, Mapped, Record, TimeConv, Trailer, Writer};
 use owners::{NEVER, Owner};
 use user::{Files, User};
 
 mod code;
-mod file;
 mod kernel;
 mod owners;
 mod user;

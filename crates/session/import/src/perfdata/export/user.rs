@@ -8,9 +8,9 @@ use std::path::Path;
 use kprism_image::sideband::Mmap;
 use kprism_image::symbols::maps::Maps;
 
-use super::super::record::Mapped;
 use super::code::{Change, Code, PAGE, Seen};
 use super::owners::Owner;
+use kprism_perfdata::Mapped;
 
 /// Folder of generated files in the export.
 pub(super) const MADE: &str = "kprism-code";

@@ -6,8 +6,7 @@
 //! by offsets into the arrays; the arrays. The translated code of a program's functions is contiguous there. Their
 //! addresses and lengths are in separate arrays.
 
-use super::bytes::Fields;
-use crate::Region;
+use crate::bytes::Fields;
 
 /// Bits of the mask of arrays.
 const INSNS: u64 = 1;
@@ -21,18 +20,27 @@ const NR_LENGTHS: usize = 108;
 const ADDRESSES_AT: usize = 112;
 const LENGTHS_AT: usize = 120;
 
+/// A function of a program, as translated for the processor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Function {
+    /// First address.
+    pub va: u64,
+    /// Its code.
+    pub code: Vec<u8>,
+}
+
 /// The functions of all programs, at their addresses, up to the point where the section is truncated.
-pub(crate) fn programs(section: &[u8]) -> Vec<Region> {
+pub fn programs(section: &[u8]) -> Vec<Function> {
     let mut f = Fields(section);
     let count = f.u32().unwrap_or(0);
-    let mut regions = Vec::new();
+    let mut functions = Vec::new();
     for _ in 0..count {
         let Some((which, info, arrays)) = program(&mut f) else { break };
         if which & (INSNS | ADDRESSES | LENGTHS) == INSNS | ADDRESSES | LENGTHS {
-            functions(info, arrays, &mut regions);
+            add_functions(info, arrays, &mut functions);
         }
     }
-    regions
+    functions
 }
 
 fn program<'a>(f: &mut Fields<'a>) -> Option<(u64, &'a [u8], &'a [u8])> {
@@ -41,7 +49,7 @@ fn program<'a>(f: &mut Fields<'a>) -> Option<(u64, &'a [u8], &'a [u8])> {
 }
 
 /// Adds a program's functions. `None` at the first one that is not inside the arrays.
-fn functions(info: &[u8], arrays: &[u8], regions: &mut Vec<Region>) -> Option<()> {
+fn add_functions(info: &[u8], arrays: &[u8], functions: &mut Vec<Function>) -> Option<()> {
     let word = |at: usize| Fields(info.get(at..)?).u32();
     let array = |at: usize| arrays.get(usize::try_from(Fields(info.get(at..)?).u64()?).ok()?..);
     let mut code = Fields(Fields(array(PROG_INSNS)?).take(word(PROG_LEN)? as usize)?);
@@ -51,7 +59,7 @@ fn functions(info: &[u8], arrays: &[u8], regions: &mut Vec<Region>) -> Option<()
         let bytes = code.take(len as usize)?;
         // Without the permission to read them, addresses are 0.
         if va >> 63 == 1 && !bytes.is_empty() {
-            regions.push(Region { va, bytes: bytes.to_vec() });
+            functions.push(Function { va, code: bytes.to_vec() });
         }
     }
     Some(())
@@ -62,15 +70,15 @@ mod tests {
     use super::*;
 
     /// Recorded by perf 6.1: one program, `return 42`.
-    const RECORDED: &[u8] = include_bytes!("../../tests/data/bpf_prog_info.bin");
+    const RECORDED: &[u8] = include_bytes!("../tests/data/bpf_prog_info.bin");
 
     #[test]
     fn a_program_as_perf_recorded_it() {
-        let regions = programs(RECORDED);
-        let [answer] = &regions[..] else { panic!("one function: {regions:x?}") };
-        assert_eq!((answer.va, answer.bytes.len()), (0xffff_ffff_c002_2050, 23));
+        let functions = programs(RECORDED);
+        let [answer] = &functions[..] else { panic!("one function: {functions:x?}") };
+        assert_eq!((answer.va, answer.code.len()), (0xffff_ffff_c002_2050, 23));
         // mov $42, %eax.
-        assert!(answer.bytes.windows(5).any(|w| w == [0xb8, 42, 0, 0, 0]), "{:x?}", answer.bytes);
+        assert!(answer.code.windows(5).any(|w| w == [0xb8, 42, 0, 0, 0]), "{:x?}", answer.code);
     }
 
     #[test]
@@ -82,7 +90,7 @@ mod tests {
             for flip in [0xff, 0x80, 1] {
                 let mut bytes = RECORDED.to_vec();
                 bytes[at] ^= flip;
-                let total: usize = programs(&bytes).iter().map(|r| r.bytes.len()).sum();
+                let total: usize = programs(&bytes).iter().map(|f| f.code.len()).sum();
                 assert!(total <= bytes.len());
             }
         }

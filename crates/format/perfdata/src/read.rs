@@ -6,11 +6,10 @@
 
 use std::io::Read;
 
-use super::attr::Attr;
-use super::bytes::Fields;
-use super::record::{Auxtrace, Head, Record, Trailer, parse, sample};
-use super::{MAGIC, bpf, feature};
-use crate::Region;
+use crate::attr::Attr;
+use crate::bytes::Fields;
+use crate::record::{Auxtrace, Head, Record, Trailer, parse, sample};
+use crate::{MAGIC, bpf, feature};
 
 /// Maximum ratio to which compressed records are unpacked, and maximum size in bytes.
 const MAX_RATIO: usize = 1024;
@@ -18,27 +17,33 @@ const MAX_UNPACKED: usize = 1 << 32;
 
 /// Data that is stated once for the whole recording.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Header<'a> {
+pub struct Header<'a> {
+    /// The events' attributes.
     pub attrs: Vec<Attr>,
     /// Names of the attributes' events, as far as known, by one of their ids.
     pub names: Vec<(u64, String)>,
     /// Names of events in the order of their attributes. A single event often has no id.
     pub in_order: Vec<String>,
+    /// Release of the kernel; empty if it is not stated.
     pub release: String,
+    /// Vendor, family, model and stepping of the CPU; empty if they are not stated.
     pub cpuid: String,
+    /// Command line of perf.
     pub command: Vec<String>,
     /// (path, build id).
     pub build_ids: Vec<(String, Vec<u8>)>,
     /// Functions of BPF programs.
-    pub bpf: Vec<Region>,
+    pub bpf: Vec<bpf::Function>,
     /// Formats of tracepoints.
     pub tracing: Option<&'a [u8]>,
 }
 
 /// A record with its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Event<'a> {
+pub struct Event<'a> {
+    /// The record.
     pub record: Record<'a>,
+    /// Its task, time and CPU, as far as it states them.
     pub trailer: Trailer,
     /// Index of its event's attributes. `None` if there are several events and the record states no id of one.
     pub attr: Option<usize>,
@@ -46,17 +51,21 @@ pub(crate) struct Event<'a> {
 
 /// The contents of a file.
 #[derive(Debug, Default)]
-pub(crate) struct Contents<'a> {
+pub struct Contents<'a> {
+    /// Data that is stated once.
     pub header: Header<'a>,
+    /// Records, in the order of the file.
     pub events: Vec<Event<'a>>,
     /// Trace bytes with their record.
     pub traces: Vec<(Auxtrace, &'a [u8])>,
+    /// Compressed records, for [`unpack`].
     pub compressed: Vec<&'a [u8]>,
+    /// What is missing or was not understood, with its offset.
     pub notes: Vec<String>,
 }
 
 /// Reads a file, or data from a pipe. Without the magic number the result is only notes.
-pub(crate) fn read<'a>(bytes: &'a [u8], contents: &mut Contents<'a>) {
+pub fn read<'a>(bytes: &'a [u8], contents: &mut Contents<'a>) {
     let mut f = Fields(bytes);
     let (magic, Some(size)) = (f.take(8), f.u64()) else {
         contents.notes.push("the file ends inside its header".to_owned());
@@ -179,7 +188,7 @@ fn event_names(mut f: Fields<'_>, header: &mut Header<'_>) -> Option<()> {
 }
 
 /// Reads consecutive records. `range` must lie inside `bytes` or be empty.
-pub(crate) fn records<'a>(bytes: &'a [u8], range: std::ops::Range<usize>, contents: &mut Contents<'a>) {
+pub fn records<'a>(bytes: &'a [u8], range: std::ops::Range<usize>, contents: &mut Contents<'a>) {
     let mut rest = Fields(bytes.get(range.clone()).unwrap_or_default());
     while !rest.0.is_empty() {
         let at = range.end - rest.0.len();
@@ -248,7 +257,7 @@ fn layout(head: Head, body: &[u8], attrs: &[Attr]) -> (Option<usize>, u64) {
 }
 
 /// Unpacks the compressed records, which form one zstd stream. Returns also a note if it is truncated.
-pub(crate) fn unpack(parts: &[&[u8]]) -> (Vec<u8>, Option<String>) {
+pub fn unpack(parts: &[&[u8]]) -> (Vec<u8>, Option<String>) {
     let mut packed = parts.concat();
     // perf never ends its stream, and a decoder holds back data that a later block may refer to. So an empty last block
     // is appended, and room for a checksum.

@@ -6,7 +6,7 @@
 //! include/uapi/linux/perf_event.h), from 64 on perf's own (tools/lib/perf/include/perf/event.h). An unknown type is
 //! [`Record::Other`], because readers of perf.data must skip record types of later versions.
 
-use super::bytes::{Fields, Put};
+use crate::bytes::{Fields, Put};
 
 const MMAP: u32 = 1;
 const LOST: u32 = 2;
@@ -36,9 +36,9 @@ const COMPRESSED2: u32 = 83;
 /// Privilege mode of the CPU: bits of the head's `misc`.
 const CPUMODE: u16 = 7;
 /// `misc` of kernel code.
-pub(crate) const KERNEL: u16 = 1;
+pub const KERNEL: u16 = 1;
 /// `misc` of user code.
-pub(crate) const USER: u16 = 2;
+pub const USER: u16 = 2;
 /// `misc` of a switch: the task leaves.
 const SWITCH_OUT: u16 = 1 << 13;
 /// `misc` of a mapping: not for code.
@@ -52,34 +52,57 @@ const PROT_CODE: u32 = 5;
 const PROT_EXEC: u32 = 4;
 
 /// Bits of `perf_event_attr::sample_type` that define the trailer, in its order.
-pub(crate) mod sample {
+pub mod sample {
+    /// Address.
     pub const IP: u64 = 1;
+    /// Process and thread.
     pub const TID: u64 = 1 << 1;
+    /// Time.
     pub const TIME: u64 = 1 << 2;
+    /// Address of the access.
     pub const ADDR: u64 = 1 << 3;
+    /// Counters.
     pub const READ: u64 = 1 << 4;
+    /// Call stack.
     pub const CALLCHAIN: u64 = 1 << 5;
+    /// Id of the event.
     pub const ID: u64 = 1 << 6;
+    /// CPU.
     pub const CPU: u64 = 1 << 7;
+    /// Events since the last sample.
     pub const PERIOD: u64 = 1 << 8;
+    /// Id of the event on its CPU or of its thread.
     pub const STREAM_ID: u64 = 1 << 9;
+    /// A tracepoint's data.
     pub const RAW: u64 = 1 << 10;
+    /// Branches.
     pub const BRANCH_STACK: u64 = 1 << 11;
+    /// Registers of the program.
     pub const REGS_USER: u64 = 1 << 12;
+    /// A copy of the program's stack.
     pub const STACK_USER: u64 = 1 << 13;
+    /// Cost of the access.
     pub const WEIGHT: u64 = 1 << 14;
+    /// Where the data came from.
     pub const DATA_SRC: u64 = 1 << 15;
+    /// Id of the event, at a fixed place.
     pub const IDENTIFIER: u64 = 1 << 16;
+    /// Reason of an abort.
     pub const TRANSACTION: u64 = 1 << 17;
+    /// Registers of the interrupted code.
     pub const REGS_INTR: u64 = 1 << 18;
+    /// Physical address of the access.
     pub const PHYS_ADDR: u64 = 1 << 19;
+    /// cgroup.
     pub const CGROUP: u64 = 1 << 21;
+    /// Page size of the access.
     pub const DATA_PAGE_SIZE: u64 = 1 << 22;
+    /// Costs of the access.
     pub const WEIGHT_STRUCT: u64 = 1 << 24;
 }
 
 /// Flags of an AUX record.
-pub(crate) mod aux {
+pub mod aux {
     /// The buffer was full. Later data is lost.
     pub const TRUNCATED: u64 = 1;
     /// Newer data overwrote older: a snapshot.
@@ -90,11 +113,16 @@ pub(crate) mod aux {
 
 /// Task, time and CPU (`struct sample_id`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Trailer {
+pub struct Trailer {
+    /// Process.
     pub pid: Option<u32>,
+    /// Thread.
     pub tid: Option<u32>,
+    /// Time, in nanoseconds of the event's clock.
     pub time: Option<u64>,
+    /// CPU.
     pub cpu: Option<u32>,
+    /// One of the event's ids.
     pub id: Option<u64>,
 }
 
@@ -185,12 +213,18 @@ impl Trailer {
 
 /// A mapping for code: a file, or memory without one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Mapped {
+pub struct Mapped {
+    /// Process.
     pub pid: u32,
+    /// Thread.
     pub tid: u32,
+    /// First address.
     pub start: u64,
+    /// Bytes.
     pub len: u64,
+    /// Offset in the file, bytes.
     pub pgoff: u64,
+    /// The file, or a name in brackets of memory without one.
     pub path: String,
     /// Empty when the record states none.
     pub build_id: Vec<u8>,
@@ -198,120 +232,187 @@ pub(crate) struct Mapped {
     pub kernel: bool,
 }
 
-/// perf's conversion of TSC to its own time.
+/// perf's conversion of TSC to its own time: `TSC · mult >> shift + zero`, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct TimeConv {
+pub struct TimeConv {
+    /// Binary digits after the point of `mult`.
     pub shift: u64,
+    /// Nanoseconds of a tick.
     pub mult: u64,
+    /// The time at TSC 0, ns.
     pub zero: u64,
 }
 
 /// Trace data that follows its record.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Auxtrace {
+pub struct Auxtrace {
+    /// Bytes of trace.
     pub size: u64,
     /// Its offset in the stream.
     pub offset: u64,
     /// A TSC from about that time, for the bits that TSC packets omit.
     pub reference: u64,
+    /// Number of the buffer.
     pub idx: u32,
+    /// Thread of the buffer; all bits set in one of a CPU.
     pub tid: u32,
+    /// CPU of the buffer; all bits set in one of a thread.
     pub cpu: u32,
 }
 
 /// A record's body.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Record<'a> {
+pub enum Record<'a> {
+    /// A mapping for code.
     Mmap(Mapped),
     /// A mapping that is not for code.
     MmapData(Mapped),
+    /// Records were lost.
     Lost {
+        /// Number of them.
         lost: u64,
     },
     /// Only samples were lost.
     LostSamples {
+        /// Number of them.
         lost: u64,
     },
+    /// A task has a new name.
     Comm {
+        /// Process.
         pid: u32,
+        /// Thread.
         tid: u32,
+        /// By exec.
         exec: bool,
+        /// The name.
         comm: String,
     },
+    /// A task ends.
     Exit {
+        /// Process.
         pid: u32,
+        /// Thread.
         tid: u32,
     },
+    /// A task begins.
     Fork {
+        /// Its process.
         pid: u32,
+        /// The parent's process.
         ppid: u32,
+        /// Its thread.
         tid: u32,
+        /// The parent's thread.
         ptid: u32,
+        /// Time, in nanoseconds of the event's clock.
         time: u64,
     },
+    /// A sample: its fields, by the event's `sample_type`.
     Sample(&'a [u8]),
+    /// The kernel has put trace data into an AUX buffer.
     Aux {
+        /// Offset in the buffer's stream.
         offset: u64,
+        /// Bytes.
         size: u64,
+        /// Bits of [`aux`].
         flags: u64,
     },
+    /// Tracing began while this task ran.
     ItraceStart {
+        /// Process.
         pid: u32,
+        /// Thread.
         tid: u32,
     },
+    /// The event's task enters or leaves the CPU.
     Switch {
+        /// It leaves.
         out: bool,
     },
-    /// `pid`, `tid`: the task that enters if `out`, else the one that left.
+    /// A task switch on a CPU. `pid`, `tid`: the task that enters if `out`, else the one that left.
     SwitchCpuWide {
+        /// The record's own task leaves.
         out: bool,
+        /// Process.
         pid: u32,
+        /// Thread.
         tid: u32,
     },
+    /// The kernel has new code, such as a program of BPF.
     Ksymbol {
+        /// First address.
         addr: u64,
+        /// Bytes.
         len: u32,
+        /// It was removed.
         gone: bool,
+        /// Symbol.
         name: String,
     },
+    /// The kernel has changed its own code.
     TextPoke {
+        /// Address of the change.
         addr: u64,
+        /// Bytes before.
         old: &'a [u8],
+        /// Bytes after.
         new: &'a [u8],
     },
+    /// In a pipe: an event's attributes, and its ids.
     Attr(&'a [u8]),
+    /// Build id of a file.
     BuildId {
+        /// Process; all bits set for the kernel of the host.
         pid: u32,
+        /// The build id.
         id: Vec<u8>,
+        /// The file.
         path: String,
     },
+    /// For each id of an event: id, index, CPU, thread.
     IdIndex(Vec<[u64; 4]>),
+    /// Settings of the traces.
     AuxtraceInfo {
+        /// Type of the traces; 1 is Intel PT.
         kind: u32,
+        /// The settings, in an order of that type (tools/perf/util/intel-pt.h).
         words: Vec<u64>,
     },
+    /// Trace data follows.
     Auxtrace(Auxtrace),
+    /// How TSC becomes time.
     TimeConv(TimeConv),
+    /// In a pipe: a feature section.
     Feature {
+        /// Number: one of [`crate::feature`].
         id: u64,
+        /// Contents.
         body: &'a [u8],
     },
+    /// A piece of compressed records.
     Compressed(&'a [u8]),
+    /// A type that is not known here.
     Other(u32),
 }
 
 /// The head of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Head {
+pub struct Head {
+    /// Type of the record.
     pub kind: u32,
+    /// Bits whose meaning depends on the type.
     pub misc: u16,
     /// Size of the whole record, bytes.
     pub size: u16,
 }
 
 impl Head {
+    /// Bytes of a head.
     pub const LEN: usize = 8;
 
+    /// Reads a head. `None` if there are not enough bytes.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let mut f = Fields(bytes);
         Some(Self { kind: f.u32()?, misc: f.u16()?, size: f.u16()? })
@@ -325,7 +426,7 @@ impl Head {
 
 /// Parses a record; `body` follows the head. `sample_type` is that of its event's attributes; for records other than
 /// samples, 0 without `sample_id_all`. `None` when it is too short for its type.
-pub(crate) fn parse(head: Head, body: &[u8], sample_type: u64) -> Option<(Record<'_>, Trailer)> {
+pub fn parse(head: Head, body: &[u8], sample_type: u64) -> Option<(Record<'_>, Trailer)> {
     let mut trailer = Trailer::default();
     let mut f = Fields(body);
     if head.has_trailer() && sample_type != 0 {
@@ -435,7 +536,7 @@ fn mapped<'a>(head: Head, mut f: Fields<'_>) -> Option<Record<'a>> {
 }
 
 impl Record<'_> {
-    /// Appends the record with its trailer under `sample_type`, for the kinds that [`super::export`] writes.
+    /// Appends the record with its trailer under `sample_type`, for the types that [`crate::Writer`]'s users write.
     pub fn encode(&self, sample_type: u64, trailer: &Trailer, out: &mut Vec<u8>) {
         let begin = out.len();
         out.u64(0);

@@ -3,9 +3,10 @@
 
 /// Reads one field after the other; `None` if there are not enough bytes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Fields<'a>(pub &'a [u8]);
+pub struct Fields<'a>(pub &'a [u8]);
 
 impl<'a> Fields<'a> {
+    /// The next `len` bytes.
     pub fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (head, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
@@ -18,14 +19,17 @@ impl<'a> Fields<'a> {
         Some(*head)
     }
 
+    /// The next 16 bits.
     pub fn u16(&mut self) -> Option<u16> {
         self.array().map(u16::from_le_bytes)
     }
 
+    /// The next 32 bits.
     pub fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_le_bytes)
     }
 
+    /// The next 64 bits.
     pub fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_le_bytes)
     }
@@ -49,17 +53,21 @@ impl<'a> Fields<'a> {
 }
 
 /// Appends fields.
-pub(crate) trait Put {
+pub trait Put {
+    /// Appends these bytes.
     fn put(&mut self, bytes: &[u8]);
 
+    /// Appends 16 bits.
     fn u16(&mut self, value: u16) {
         self.put(&value.to_le_bytes());
     }
 
+    /// Appends 32 bits.
     fn u32(&mut self, value: u32) {
         self.put(&value.to_le_bytes());
     }
 
+    /// Appends 64 bits.
     fn u64(&mut self, value: u64) {
         self.put(&value.to_le_bytes());
     }

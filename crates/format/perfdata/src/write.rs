@@ -4,20 +4,24 @@
 
 use std::io::{Result, Seek, SeekFrom, Write};
 
-use super::super::attr::Attr;
-use super::super::bytes::Put;
-use super::super::record::{Auxtrace, Record, Trailer};
-use super::super::{MAGIC, feature};
+use crate::attr::Attr;
+use crate::bytes::Put;
+use crate::record::{Auxtrace, Record, Trailer};
+use crate::{MAGIC, feature};
 
 /// Length of `struct perf_file_header`.
 const HEADER: u64 = 104;
 
 /// Data of the header besides the attributes.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Features {
+pub struct Features {
+    /// Release of the kernel; empty to leave it out.
     pub release: String,
+    /// Version of the writer.
     pub version: String,
+    /// Number of CPUs.
     pub cpus: u32,
+    /// Command line of the writer.
     pub command: Vec<String>,
     /// Names of the events, in the order of the attributes.
     pub events: Vec<&'static str>,
@@ -26,7 +30,7 @@ pub(super) struct Features {
 }
 
 /// A perf.data file being written.
-pub(super) struct Writer<W> {
+pub struct Writer<W> {
     out: W,
     attrs: Vec<Attr>,
     at: u64,

@@ -2,27 +2,38 @@
 //! The configuration of an event: the used part of `struct perf_event_attr`, and Intel PT's settings in it (the bits of
 //! IA32_RTIT_CTL, under /sys/bus/event_source/devices/intel_pt/format).
 
-use super::bytes::{Fields, Put};
+use crate::bytes::{Fields, Put};
 
 /// Event types.
-pub(crate) mod kind {
+pub mod kind {
+    /// Events of the kernel, such as page faults.
     pub const SOFTWARE: u32 = 1;
+    /// Tracepoints; the configuration is the id of one.
     pub const TRACEPOINT: u32 = 2;
+    /// Events of the processor by number.
     pub const RAW: u32 = 4;
 }
 
 /// `PERF_COUNT_SW_DUMMY`: counts nothing, carries the records about tasks and mappings.
-pub(crate) const DUMMY: u64 = 9;
+pub const DUMMY: u64 = 9;
 
 /// Intel PT's bits of [`Attr::config`].
-pub(crate) mod pt {
+pub mod pt {
+    /// TraceEn.
     pub const ENABLE: u64 = 1;
+    /// CYC packets.
     pub const CYC: u64 = 1 << 1;
+    /// MTC packets.
     pub const MTC: u64 = 1 << 9;
+    /// TSC packets.
     pub const TSC: u64 = 1 << 10;
+    /// Returns are never compressed (DisRETC).
     pub const NO_RET_COMPRESSION: u64 = 1 << 11;
+    /// Branches are traced (BranchEn).
     pub const BRANCH: u64 = 1 << 13;
+    /// MTCFreq.
     pub const MTC_PERIOD: u64 = 0xf << 14;
+    /// CycThresh.
     pub const CYC_THRESH: u64 = 0xf << 19;
 
     /// Minimum of cycles between two CYC packets for a CycThresh field: each power of two, 1 for a field of 1.
@@ -41,26 +52,41 @@ pub(crate) mod pt {
 }
 
 /// Bits of [`Attr::flags`].
-pub(crate) mod flag {
+pub mod flag {
+    /// Counting begins off.
     pub const DISABLED: u64 = 1;
+    /// New tasks are counted too.
     pub const INHERIT: u64 = 1 << 1;
+    /// Not in the kernel.
     pub const EXCLUDE_KERNEL: u64 = 1 << 5;
+    /// Not in a hypervisor.
     pub const EXCLUDE_HV: u64 = 1 << 6;
+    /// MMAP records of code.
     pub const MMAP: u64 = 1 << 8;
+    /// The period is a frequency.
     pub const FREQUENCY: u64 = 1 << 10;
+    /// COMM records.
     pub const COMM: u64 = 1 << 9;
+    /// FORK and EXIT records.
     pub const TASK: u64 = 1 << 13;
+    /// All records have a trailer.
     pub const SAMPLE_ID_ALL: u64 = 1 << 18;
+    /// MMAP2 records in place of MMAP.
     pub const MMAP2: u64 = 1 << 23;
+    /// COMM records say whether they are of exec.
     pub const COMM_EXEC: u64 = 1 << 24;
+    /// The times are of the clock `clockid`.
     pub const USE_CLOCKID: u64 = 1 << 25;
+    /// SWITCH records.
     pub const CONTEXT_SWITCH: u64 = 1 << 26;
+    /// KSYMBOL records.
     pub const KSYMBOL: u64 = 1 << 29;
+    /// TEXT_POKE records.
     pub const TEXT_POKE: u64 = 1 << 33;
 }
 
 /// Name of the clock of an event's times (include/uapi/linux/time.h).
-pub(crate) fn clock_name(attr: &Attr) -> &'static str {
+pub fn clock_name(attr: &Attr) -> &'static str {
     match attr.clockid {
         _ if attr.flags & flag::USE_CLOCKID == 0 => "perf",
         0 => "realtime",
@@ -74,12 +100,16 @@ pub(crate) fn clock_name(attr: &Attr) -> &'static str {
 
 /// One event's attributes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Attr {
+pub struct Attr {
+    /// Event type, one of [`kind`].
     pub kind: u32,
+    /// The event of its type; of Intel PT, the bits of [`pt`].
     pub config: u64,
+    /// Fields of samples and trailers: bits of [`crate::record::sample`].
     pub sample_type: u64,
     /// The counters in a sample.
     pub read_format: u64,
+    /// Bits of [`flag`].
     pub flags: u64,
     /// Events from one sample to the next; with [`flag::FREQUENCY`], samples per second.
     pub period: u64,
@@ -129,6 +159,8 @@ impl Attr {
         Some(if size == 0 { 64 } else { size as usize })
     }
 
+    /// Appends the fixed part, of [`Self::LEN`] bytes. Written are type, configuration, `sample_type` and flags, with a
+    /// period of 1; other fields are 0.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let begin = out.len();
         out.u32(self.kind);
