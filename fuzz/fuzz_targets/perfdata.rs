@@ -26,10 +26,10 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let unpacked = trace::unpack(bytes);
     let samples = mem::read(bytes);
-    assert!(samples.misses.len() <= bytes.len() + unpacked.len());
+    assert!(samples.misses.len() <= bytes.len() + unpacked.records.len());
     assert!(samples.misses.is_sorted_by_key(|miss| miss.ns));
     if let Ok(trace) = trace::read(bytes, &unpacked) {
-        assert!(trace.len() <= bytes.len() + unpacked.len());
+        assert!(trace.len() <= bytes.len() + unpacked.records.len());
         let (decoder, shown) = (trace.dat.decoder(), Shown::new(&trace.dat.formats, trace.dat.big));
         for event in trace.events(&decoder) {
             if let Data::Raw { id, bytes } = event.data {

@@ -269,6 +269,12 @@ pub fn unpack(parts: &[&[u8]]) -> (Vec<u8>, Option<String>) {
         ruzstd::decoding::StreamingDecoder::new(&mut source).map_err(|error| error.to_string()).and_then(
             |decoder| decoder.take(limit as u64).read_to_end(&mut out).map_err(|error| error.to_string()),
         );
-    let error = result.err().filter(|_| !source.is_empty());
-    (out, error.map(|error| format!("compressed records break off: {error}")))
+    let note = match result {
+        Ok(_) if out.len() == limit => {
+            Some(format!("compressed records: only the first {limit} bytes are used"))
+        }
+        Ok(_) => None,
+        Err(error) => Some(format!("compressed records break off after {} bytes: {error}", out.len())),
+    };
+    (out, note)
 }

@@ -4,7 +4,7 @@
 //! the data about the machine.
 
 use kprism_ftrace::{Data, Event};
-use kprism_import::perfdata::trace;
+use kprism_import::perfdata::trace::{self, Unpacked};
 
 const SMALL: &[u8] = include_bytes!("data/sched.perf.data");
 
@@ -38,7 +38,8 @@ fn events_are_those_of_perf_script() {
         (27_529_735_215_711, 0, 3165, true),
     ];
     assert_eq!(events, expected);
-    let trace = trace::read(SMALL, &[]).unwrap();
+    let none = Unpacked::default();
+    let trace = trace::read(SMALL, &none).unwrap();
     assert_eq!((trace.clock.as_str(), trace.others, trace.notes.len()), ("perf", 0, 0));
     let names: Vec<&str> = trace.names.iter().map(|(_, _, _, name)| name.as_str()).collect();
     assert_eq!(names, ["perf-exec", "sh", "sleep", "sleep"]);
@@ -55,11 +56,47 @@ fn losses_stand_where_they_were_noted() {
     let body = words(&[1, 77, 3172 << 32 | 3172, time, 1, 0]);
     bytes.extend(words(&[2 | (8 + body.len() as u64) << 48]));
     bytes.extend(body);
-    let trace = trace::read(&bytes, &[]).unwrap();
+    let none = Unpacked::default();
+    let trace = trace::read(&bytes, &none).unwrap();
     let decoder = trace.dat.decoder();
     let events: Vec<Event<'_>> = trace.events(&decoder).collect();
     assert_eq!(events.len(), whole.len() + 1);
     assert_eq!((events[4].ns, &events[4].data), (time, &Data::Lost { count: Some(77) }));
+}
+
+/// The same file as `perf record -z` writes it: all records after the formats in one compressed stream.
+fn compressed(cut: usize) -> Vec<u8> {
+    let mut at = 16;
+    let word = |at: usize| u32::from_le_bytes(SMALL[at..at + 4].try_into().unwrap());
+    let size = |at: usize| usize::from(u16::from_le_bytes(SMALL[at + 6..at + 8].try_into().unwrap()));
+    // HEADER_TRACING_DATA: the formats' size, and behind the record the formats.
+    while word(at) != 66 {
+        at += size(at);
+    }
+    at += size(at) + (word(at + 8) as usize).next_multiple_of(8);
+    let level = ruzstd::encoding::CompressionLevel::Uncompressed;
+    let packed = ruzstd::encoding::compress_to_vec(&SMALL[at..], level);
+    let mut bytes = SMALL[..at].to_vec();
+    for piece in packed[..packed.len() - cut].chunks(60_000) {
+        bytes.extend((81u64 | (8 + piece.len() as u64) << 48).to_le_bytes());
+        bytes.extend(piece);
+    }
+    bytes
+}
+
+#[test]
+fn compressed_records_that_break_off_are_told() {
+    let whole = compressed(0);
+    assert_eq!(read(&whole), read(SMALL));
+    let bytes = compressed(200);
+    let unpacked = trace::unpack(&bytes);
+    let trace = trace::read(&bytes, &unpacked).unwrap();
+    assert!(trace.len() < read(SMALL).unwrap().len());
+    assert!(
+        trace.notes.iter().any(|note| note.contains("compressed records break off")),
+        "{:?}",
+        trace.notes
+    );
 }
 
 #[test]

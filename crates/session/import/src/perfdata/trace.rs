@@ -54,12 +54,25 @@ struct Sample<'a> {
     record: &'a [u8],
 }
 
-/// Unpacks records that perf compressed in a file (`perf record -z`); empty if there are none.
+/// Records that perf compressed in a file (`perf record -z`).
+#[derive(Debug, Default)]
+pub struct Unpacked {
+    /// The records; empty if the file has no compressed ones.
+    pub records: Vec<u8>,
+    /// Why they end early.
+    note: Option<String>,
+}
+
+/// Unpacks the records that perf compressed in a file.
 #[must_use]
-pub fn unpack(bytes: &[u8]) -> Vec<u8> {
+pub fn unpack(bytes: &[u8]) -> Unpacked {
     let mut contents = Contents::default();
     kprism_perfdata::read(bytes, &mut contents);
-    if contents.compressed.is_empty() { Vec::new() } else { kprism_perfdata::unpack(&contents.compressed).0 }
+    if contents.compressed.is_empty() {
+        return Unpacked::default();
+    }
+    let (records, note) = kprism_perfdata::unpack(&contents.compressed);
+    Unpacked { records, note }
 }
 
 /// Returns true if a path, a file or perf's folder, holds tracepoints and no Intel PT.
@@ -116,12 +129,14 @@ fn is_trace(bytes: &[u8]) -> bool {
 ///
 /// # Errors
 /// The formats of the samples are missing.
-pub fn read<'a>(bytes: &'a [u8], unpacked: &'a [u8]) -> Result<Trace<'a>, kprism_ftrace::FtraceError> {
+pub fn read<'a>(bytes: &'a [u8], unpacked: &'a Unpacked) -> Result<Trace<'a>, kprism_ftrace::FtraceError> {
     let mut contents = Contents::default();
     kprism_perfdata::read(bytes, &mut contents);
     let mut inner = Contents { header: contents.header.clone(), ..Contents::default() };
-    kprism_perfdata::records(unpacked, 0..unpacked.len(), &mut inner);
+    let records = &unpacked.records;
+    kprism_perfdata::records(records, 0..records.len(), &mut inner);
     let Contents { header, mut events, mut notes, .. } = contents;
+    notes.extend(unpacked.note.clone());
     notes.append(&mut inner.notes);
     events.append(&mut inner.events);
     let mut trace = Trace {
