@@ -49,7 +49,8 @@ impl Terminal {
             Update::LongStep(text) => self.begin(text, Level::Normal),
             Update::Detail(text) => self.detail(text),
             Update::Amount { text, done, total } => self.amount(text, done, total),
-            Update::Say(_) if self.level == Level::Quiet => {}
+            Update::Say(_) | Update::Note(_) if self.level == Level::Quiet => {}
+            Update::Note(text) => self.say(&format!("kprism: note: {text}")),
             Update::Say(text) | Update::Error(text) => self.say(text),
             Update::Clear => self.clear(),
         }

@@ -139,7 +139,7 @@ pub fn run(
         Ok(source) => source,
         Err(reason) if args.cover.debug.vmlinux.is_some() => bail!("{reason}"),
         Err(reason) => {
-            progress.say(&format!("kprism: note: no source lines: {reason}"));
+            progress.note(&format!("no source lines: {reason}"));
             None
         }
     };

@@ -170,7 +170,7 @@ fn show_runs(args: &Args, style: Style, progress: &Progress, out: &mut dyn Write
     }
     progress.clear();
     for cost in costs.iter().filter(|c| c.decode_errors > 0) {
-        progress.say(&format!("kprism: note: {}: {} decode errors", cost.name, grouped(cost.decode_errors)));
+        progress.note(&format!("{}: {} decode errors", cost.name, grouped(cost.decode_errors)));
     }
     let all = cost::runs_for_programs(&costs);
     write_csv(args, &all, progress)?;

@@ -191,7 +191,7 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
     }
     let loaded = session::load(&run, progress)?;
     for note in &loaded.notes {
-        progress.say(&format!("kprism: note: {note}"));
+        progress.note(note);
     }
     progress.clear();
     kprism_signals::catch(Second::EndsProcess)?;

@@ -31,7 +31,7 @@ pub fn annotate(
     let symbols = loaded.symbols()?;
     progress.clear();
     for note in &loaded.notes {
-        progress.say(&format!("kprism: note: {note}"));
+        progress.note(note);
     }
     let chosen = choose(&args.func, &symbols)?;
     let mut missed = by_function(&profile, &symbols, &chosen);
@@ -51,7 +51,7 @@ pub fn annotate(
     let mut source = match function.kernel {
         true => None,
         false => Source::of_file(&file, &args.cover.debug.files().folders()).unwrap_or_else(|reason| {
-            progress.say(&format!("kprism: note: no source lines: {reason}"));
+            progress.note(&format!("no source lines: {reason}"));
             None
         }),
     };

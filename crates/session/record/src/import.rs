@@ -12,8 +12,10 @@ use kprism_import::ftrace::{self, Ftrace};
 use kprism_import::logs::Stamp;
 use kprism_import::perfdata::{Search, mem, trace};
 use kprism_import::{CodeFile, ImportError, detect, read, write};
-use kprism_session::{Progress, boot, durations, flow, tlb_sampled};
+use kprism_session::{Progress, boot, durations, flow};
 use kprism_store::{Instrument, Kernel, Manifest, Run, RunKind};
+
+use crate::tlb::{close, sampled};
 
 pub use kprism_import::Source;
 
@@ -148,10 +150,8 @@ pub fn import(settings: &Settings, recording: Recording, progress: &Progress) ->
         Recording::Samples => {
             progress.step("reading the samples");
             let root = settings.symfs.as_deref().unwrap_or(Path::new("/"));
-            let run = tlb_sampled::import(&settings.path, root, kallsyms, &settings.output)?;
-            let text = kprism_session::tlb::save(&run)?;
-            progress.clear();
-            progress.say(&text);
+            let run = sampled::import(&settings.path, root, kallsyms, &settings.output)?;
+            close(&run, progress)?;
             Ok(Imported { run, empty: false })
         }
         Recording::Flow(source) => import_flow(settings, &source, progress),
@@ -202,9 +202,10 @@ fn import_flow(settings: &Settings, source: &Source, progress: &Progress) -> Res
     progress.say(&flow::summary(&run, &manifest));
     let empty = profile.totals.instructions() == 0;
     if empty {
-        progress.say(
-            "nothing could be decoded: is it Intel PT, and is it the right code? see: kprism report errors",
-        );
+        progress.say(&format!(
+            "nothing could be decoded: is it Intel PT, and is it the right code? see: kprism report errors{}",
+            kprism_session::input_option(&run)
+        ));
     }
     Ok(Imported { run, empty })
 }

@@ -73,9 +73,7 @@ pub fn open(run: &Run, progress: &Progress) -> Result<(Profile, Times)> {
     // A full disk must not keep anybody from seeing why it is full. Half a table would be taken for one.
     if let Err(why) = enter(run, &measured, facts, progress) {
         fs::remove_dir_all(run.tables()).ok();
-        progress.say(&format!(
-            "kprism: note: the tables are not kept, each report reads the trace again: {why:#}"
-        ));
+        progress.note(&format!("the tables are not kept, each report reads the trace again: {why:#}"));
     }
     let Measured { profile, times, .. } = measured;
     Ok((profile, times))
@@ -189,7 +187,7 @@ fn enter(run: &Run, measured: &Measured, facts: Facts, progress: &Progress) -> R
     }
     run.write_manifest(&manifest)?;
     for note in &facts.notes {
-        progress.say(&format!("kprism: note: {note}"));
+        progress.note(note);
     }
     Ok(save_times(run, &measured.times)?)
 }

@@ -81,7 +81,7 @@ pub fn explain(request: &Request, progress: &Progress) -> Result<Explained> {
             );
             let (btf, module) = locate::btf_of(&path, place)?;
             if let Some(module) = module {
-                progress.say(&format!("kprism: note: a function of the module {module}"));
+                progress.note(&format!("a function of the module {module}"));
             }
             btf
         } else {
@@ -97,7 +97,7 @@ pub fn explain(request: &Request, progress: &Progress) -> Result<Explained> {
         Space::Kernel => (Image::open(file)?, Vec::new()),
         Space::User => separate::open(file, request.debug_file.as_deref())?,
     };
-    notes.iter().for_each(|note| progress.say(&format!("kprism: note: {note}")));
+    notes.iter().for_each(|note| progress.note(note));
     let debug = Debug::new(&image)?;
     if let Some(name) = Name::of(place).filter(|_| space == Space::Kernel) {
         let take = |scope: &dyn Scope, pc| match lower(request, expr, scope) {
@@ -125,10 +125,10 @@ pub fn explain(request: &Request, progress: &Progress) -> Result<Explained> {
     }
     progress.detail(&format!("debug information read in {:.0?}", started.elapsed()));
     for (pc, _, other) in &all[1..] {
-        progress.say(&format!("kprism: note: {pc:#x} too: {}", other.describe()));
+        progress.note(&format!("{pc:#x} too: {}", other.describe()));
     }
     for note in &found.notes {
-        progress.say(&format!("kprism: note: {note}"));
+        progress.note(note);
     }
     explained(request, place.describe(), lowered, Some(pc))
 }

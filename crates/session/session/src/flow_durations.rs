@@ -18,7 +18,7 @@ use crate::progress::Progress;
 pub fn measure(run: &Run, progress: &Progress) -> Result<(Profile, Times)> {
     let loaded = flow::load(run, progress)?;
     for note in &loaded.notes {
-        progress.say(&format!("kprism: note: {note}"));
+        progress.note(note);
     }
     progress.step("measuring calls");
     let mut collector = Collector::default();

@@ -29,7 +29,7 @@
 //! | records of probes | [`probe`] |
 //! | a condition compiled, to be shown; static tracepoints | [`explain`], [`tracepoints`] |
 //! | what a run holds | [`held`] |
-//! | a run as perf.data; sampled TLB misses of perf.data | [`perfdata`], [`tlb_sampled`] |
+//! | a run as perf.data | [`perfdata`] |
 //!
 //! Errors are [`anyhow::Error`]s whose chain names the file and what was expected.
 
@@ -57,7 +57,6 @@ pub mod progress;
 pub mod source_files;
 pub mod tlb;
 pub mod tlb_account;
-pub mod tlb_sampled;
 pub mod tracepoints;
 
 pub use anyhow::{Error, Result};
@@ -68,7 +67,7 @@ pub use progress::{Progress, Update};
 pub const DEFAULT_RUN: &str = "kprism.data";
 
 /// The option that names this run to a command: ` -i PLACE`, or nothing for [`DEFAULT_RUN`].
-fn input_option(run: &kprism_store::Run) -> String {
+pub fn input_option(run: &kprism_store::Run) -> String {
     match run.dir() == std::path::Path::new(DEFAULT_RUN) {
         true => String::new(),
         false => format!(" -i {}", run.dir().display()),

@@ -64,7 +64,7 @@ pub fn export(input: &Path, output: &Path, progress: &Progress) -> Result<()> {
     export::export(&source, output)?;
     progress.clear();
     for note in notes {
-        progress.say(&format!("kprism: note: {note}"));
+        progress.note(&note);
     }
     let name = output.display();
     progress.say(&format!("wrote {name}; see: perf script -i {name} --symfs {name}/symfs --itrace=bei0ns"));

@@ -23,8 +23,10 @@ pub enum Update<'t> {
         /// Units in all.
         total: u64,
     },
-    /// A line that stays: a note on the result.
+    /// A line that stays: a result.
     Say(&'t str),
+    /// A line that stays: a remark on the result, such as a loss.
+    Note(&'t str),
     /// A line that stays, and that is shown even to a user who asked for quiet: why something did not end as it should.
     Error(&'t str),
     /// The current step is over; something else may be written.
@@ -77,6 +79,11 @@ impl Progress {
     /// See [`Update::Say`].
     pub fn say(&self, text: &str) {
         (self.show)(Update::Say(text));
+    }
+
+    /// See [`Update::Note`].
+    pub fn note(&self, text: &str) {
+        (self.show)(Update::Note(text));
     }
 
     /// See [`Update::Error`].

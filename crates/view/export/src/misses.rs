@@ -112,7 +112,7 @@ pub fn show(
     };
     progress.clear();
     for note in &loaded.notes {
-        progress.say(&format!("kprism: note: {note}"));
+        progress.note(note);
     }
     let account = loaded.account(&profile);
     let Loaded { manifest, counts, .. } = &loaded;

@@ -7,9 +7,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use kprism_record::guest;
 use kprism_record::tlb::{Ended, Recorded, geometries, model, perf, ptat, user};
-use kprism_session::{Progress, tlb};
+use kprism_session::Progress;
 use kprism_signals::Second;
-use kprism_store::Run;
 use kprism_tlb::presets;
 
 use crate::cmd::guest_args::{GuestArgs, PlaceArgs};
@@ -114,35 +113,32 @@ fn record(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outco
     let job = args.place.job(&args.command);
     let mut output = Output::new(out, progress);
     let mut report = |p: kprism_lab::Progress<'_>| output.pass(p);
-    let (run, code) = match args.method {
+    let code = match args.method {
         Method::Model => {
             let settings = guest::Settings::new(args.output.clone(), args.guest.options(), job);
-            let (run, ran) = model::record(&settings, &geometries, progress, &mut report)?;
-            (run, lab::code(&ran))
+            let (_, ran) = model::record(&settings, &geometries, progress, &mut report)?;
+            lab::code(&ran)
         }
         Method::Ptat => {
             let module = args.ptat.as_deref().context("--ptat FILE")?;
             let placed = ptat::Placed { pmd: args.pmd, room: args.room };
             let guest = args.guest.guest(job)?;
-            let (run, ran) = ptat::record(&guest, module, placed, &args.output, progress, &mut report)?;
-            (run, lab::code(&ran))
+            let (_, ran) = ptat::record(&guest, module, placed, &args.output, progress, &mut report)?;
+            lab::code(&ran)
         }
-        Method::User => code_of(user::record(&job, &geometries, &args.output, progress)?),
-        Method::Perf => code_of(perf::record(&job, args.event.as_deref(), args.period, &args.output)?),
+        Method::User => code_of(&user::record(&job, &geometries, &args.output, progress)?),
+        Method::Perf => {
+            code_of(&perf::record(&job, args.event.as_deref(), args.period, &args.output, progress)?)
+        }
     };
-    progress.step("writing the table of misses");
-    let text = tlb::save(&run)?;
-    progress.clear();
-    progress.say(&text);
     Ok(Outcome::Code(code))
 }
 
-/// The run, and the exit code of a command on this machine.
-fn code_of(recorded: Recorded) -> (Run, u8) {
-    let code = match recorded.ended {
+/// The exit code of a command on this machine.
+fn code_of(recorded: &Recorded) -> u8 {
+    match recorded.ended {
         Ended::Code(code) => u8::try_from(code).unwrap_or(1),
         Ended::Timeout => exit::TIMED_OUT,
         Ended::Interrupted => exit::INTERRUPTED,
-    };
-    (recorded.run, code)
+    }
 }

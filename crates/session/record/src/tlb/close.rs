@@ -1,36 +1,31 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The end of a recording: the table of misses, the account, and a summary.
+//! The end of a recording of TLB misses: the table, the account, and a summary.
 
 use std::fs;
 
 use anyhow::Result;
 use kprism_profile::units;
-use kprism_store::{Instrument, MissRow, Run, save_tlb_misses};
-use kprism_tlb::profile::Context as Place;
-use kprism_tlb::stream::{Event, Reader};
+use kprism_session::Progress;
+use kprism_session::tlb::{Loaded, Method};
+use kprism_store::{Instrument, Run, save_tlb_misses};
 
-use super::{Loaded, Method, readers};
-
-/// Writes the table `tlb_misses` and the account into the run. Returns a summary in words.
+/// Writes the table `tlb_misses` and the account into the run, and tells a summary.
 ///
 /// # Errors
-/// The run holds no misses, or its manifest cannot be written. A table that cannot be written is told in the summary:
+/// The run holds no misses, or its manifest cannot be written. A table that cannot be written is told with the summary:
 /// reports need none.
-pub fn save(run: &Run) -> Result<String> {
+pub(crate) fn close(run: &Run, progress: &Progress) -> Result<()> {
+    progress.step("writing the table of misses");
     let mut loaded = Loaded::open(run)?;
-    let mut rows_of = Vec::new();
-    for (cpu, reader) in readers(&loaded.streams)?.into_iter().enumerate() {
-        rows_of.push(rows(cpu as u32, reader));
-    }
-    let saved = save_tlb_misses(run, rows_of.into_iter().flatten());
+    let saved = save_tlb_misses(run, loaded.rows()?);
     let profile = loaded.profile()?;
-    let all = profile.all();
     let mut text = String::new();
     // Reports need no table, and a full disk must not keep anybody from seeing them.
     if let Err(why) = saved {
         fs::remove_dir_all(run.tables()).ok();
         text += &format!("note: the table tlb_misses is not kept: {why}\n");
     }
+    let all = profile.all();
     let geometries = loaded.geometries()?;
     for (geometry, misses) in geometries.iter().zip(all) {
         text += &format!("{}: {} misses\n", geometry.name, units::grouped(misses));
@@ -54,33 +49,9 @@ pub fn save(run: &Run) -> Result<String> {
     let mut manifest = run.manifest()?;
     manifest.accounts.insert(Instrument::Tlb, account);
     run.write_manifest(&manifest)?;
-    let (place, input) = (run.dir().display(), crate::input_option(run));
+    let (place, input) = (run.dir().display(), kprism_session::input_option(run));
     text += &format!("recorded in {place}; see: kprism report tlb{input}");
-    Ok(text)
-}
-
-/// Misses of the last level. Ends at damage, which [`Loaded::profile`] names.
-fn rows(cpu: u32, reader: Reader<'_>) -> impl Iterator<Item = MissRow> {
-    let (mut place, mut entry) = (Place::default(), None);
-    reader.map_while(Result::ok).filter_map(move |event| {
-        place.follow(&event);
-        if let Event::Entry(at) = event {
-            entry = Some(at);
-        }
-        let Event::Miss(m) = event else { return None };
-        let pte = entry.take();
-        (m.last != 0).then(|| MissRow {
-            time_ns: m.ns,
-            cpu,
-            pid: place.pid,
-            tgid: place.tgid,
-            space: place.space,
-            va: m.va,
-            page_bytes: m.size.bytes(),
-            pte,
-            ip: m.ip,
-            access: m.access as u32,
-            geometries: m.last.into(),
-        })
-    })
+    progress.clear();
+    progress.say(&text);
+    Ok(())
 }

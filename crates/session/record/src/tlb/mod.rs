@@ -7,11 +7,18 @@
 //! | the same of one program under QEMU's user mode | [`user`] |
 //! | the walks of QEMU's own TLB, on the bus of the guest | [`ptat`] |
 //! | this processor's own misses, sampled by perf | [`perf`] |
+//! | the same from a perf.data of another machine | `sampled`, for [`crate::import`] |
+//!
+//! Each ends in `close`: the table of misses, the account, a summary.
 
+mod close;
 pub mod model;
 pub mod perf;
 pub mod ptat;
+pub(crate) mod sampled;
 pub mod user;
+
+pub(crate) use close::close;
 
 use std::path::Path;
 

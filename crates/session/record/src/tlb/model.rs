@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! By models: the observer feeds every access of the guest, of its kernel and all programs, to models of processors' TLBs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use kprism_lab::{Outcome, Prepared, Report};
 use kprism_session::Progress;
 use kprism_store::Run;
 use kprism_tlb::allocs::{self, Signature};
+use serde_json::{Value, json};
 
+use super::close;
 use crate::guest::{self, Settings};
 
 /// Records the job of `settings` with these geometries ([`super::geometries`]), and the flow. The first geometry is the one
@@ -27,13 +30,17 @@ pub fn record(
     let prepared = guest::prepare(&settings.guest, progress)?;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("allocs");
-    std::fs::write(&file, allocs::to_text(&allocators(settings, &prepared)?))?;
+    let (signatures, unread) = allocators(settings, &prepared);
+    std::fs::write(&file, allocs::to_text(&signatures))?;
     let mut settings = settings.clone();
     settings.observer_arguments.extend([
         ("tlb".to_owned(), geometries.join("+")),
         ("allocs".to_owned(), file.display().to_string()),
     ]);
-    guest::run(&settings, progress, report)
+    let (run, ran) = guest::run(&settings, progress, report)?;
+    keep(&run, &unread)?;
+    close(&run, progress)?;
+    Ok((run, ran))
 }
 
 /// Libraries whose functions allocate.
@@ -48,30 +55,85 @@ const LIBRARIES: [&str; 6] = [
 /// Larger files are not looked into.
 const MAX_ELF: u64 = 256 << 20;
 
-/// First bytes of the functions that allocate: those of the guest's libraries, and of programs that were linked statically
-/// or bring their own.
-fn allocators(settings: &Settings, prepared: &Prepared) -> Result<Vec<Signature>> {
-    let mut files = Vec::new();
+/// First bytes of the functions that allocate: those of the guest's libraries, and of programs of the shared folders that
+/// were linked statically or bring their own. With them the files and folders of the shares that could not be looked into.
+fn allocators(settings: &Settings, prepared: &Prepared) -> (Vec<Signature>, Vec<String>) {
+    let mut signatures = Vec::new();
     if let Some(root) = prepared.root() {
-        files.extend(LIBRARIES.map(|name| root.join("usr/lib/x86_64-linux-gnu").join(name)));
-    }
-    let mut folders: Vec<PathBuf> = settings.job.shares.iter().map(|share| share.host.clone()).collect();
-    while let Some(path) = folders.pop() {
-        if path.is_symlink() {
-            continue;
-        } else if path.is_dir() {
-            folders.extend(std::fs::read_dir(&path)?.map_while(Result::ok).map(|entry| entry.path()));
-        } else {
-            files.push(path);
+        // A guest need not have each of them.
+        for name in LIBRARIES {
+            let file = root.join("usr/lib/x86_64-linux-gnu").join(name);
+            signatures.extend(allocs::signatures(&fs::read(file).unwrap_or_default()));
         }
     }
-    let mut all = Vec::new();
-    for file in files {
-        if std::fs::metadata(&file).is_ok_and(|m| m.is_file() && m.len() <= MAX_ELF) {
-            all.extend(allocs::signatures(&std::fs::read(&file).unwrap_or_default()));
+    let mut unread = Vec::new();
+    for share in &settings.job.shares {
+        of_folder(&share.host, &mut signatures, &mut unread);
+    }
+    signatures.sort();
+    signatures.dedup();
+    (signatures, unread)
+}
+
+/// Signatures of all ELF files below a folder, and why others could not be read. Symbolic links are not followed.
+fn of_folder(folder: &Path, signatures: &mut Vec<Signature>, unread: &mut Vec<String>) {
+    let mut paths = vec![folder.to_owned()];
+    while let Some(path) = paths.pop() {
+        match of_path(&path, &mut paths) {
+            Ok(found) => signatures.extend(found),
+            Err(why) => unread.push(format!("{}: {why}", path.display())),
         }
     }
-    all.sort();
-    all.dedup();
-    Ok(all)
+}
+
+/// Signatures of a file; entries of a folder are added to `paths`.
+fn of_path(path: &Path, paths: &mut Vec<PathBuf>) -> io::Result<Vec<Signature>> {
+    let meta = fs::symlink_metadata(path)?;
+    if meta.is_dir() {
+        for entry in fs::read_dir(path)? {
+            paths.push(entry?.path());
+        }
+    }
+    if !meta.is_file() {
+        return Ok(Vec::new());
+    }
+    if meta.len() > MAX_ELF {
+        return Err(io::Error::other(format!("over {} MB", MAX_ELF >> 20)));
+    }
+    Ok(allocs::signatures(&fs::read(path)?))
+}
+
+/// Adds what could not be looked into to the remarks that reports show.
+fn keep(run: &Run, unread: &[String]) -> Result<()> {
+    let Some(first) = unread.first() else { return Ok(()) };
+    let path = run.tlb_counts();
+    let text = fs::read(&path).with_context(|| path.display().to_string())?;
+    let mut counts: Value = serde_json::from_slice(&text).with_context(|| path.display().to_string())?;
+    counts["notes"] = json!([format!(
+        "{} files of shared folders were not looked into for functions that allocate, and what such functions allocate has \
+         no object of its own: {first}{}",
+        unread.len(),
+        if unread.len() > 1 { " …" } else { "" }
+    )]);
+    fs::write(&path, serde_json::to_vec_pretty(&counts)?).with_context(|| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_read_is_named_and_the_rest_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::copy("/usr/lib/x86_64-linux-gnu/libc.so.6", folder.path().join("libmine.so")).unwrap();
+        fs::write(folder.path().join("script"), "#!/bin/sh").unwrap();
+        let large = fs::File::create(folder.path().join("large")).unwrap();
+        large.set_len(MAX_ELF + 1).unwrap();
+        let (mut signatures, mut unread) = (Vec::new(), Vec::new());
+        of_folder(folder.path(), &mut signatures, &mut unread);
+        of_folder(&folder.path().join("nowhere"), &mut signatures, &mut unread);
+        assert!(!signatures.is_empty());
+        assert_eq!(unread.len(), 2, "{unread:?}");
+        assert!(unread[0].ends_with("large: over 256 MB") && unread[1].contains("nowhere"), "{unread:?}");
+    }
 }

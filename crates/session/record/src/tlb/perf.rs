@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use kprism_lab::Job;
-use kprism_session::tlb_sampled;
+use kprism_session::Progress;
 
-use super::{Ended, Recorded};
+use super::{Ended, Recorded, close, sampled};
 use crate::flow::line::find_perf;
 use crate::flow::perf;
 use crate::here;
@@ -53,7 +53,13 @@ fn event() -> Result<(&'static str, u64)> {
 ///
 /// # Errors
 /// There is no such event here, no perf, or no such command; or perf left no recording.
-pub fn record(job: &Job, events: Option<&str>, period: Option<u64>, output: &Path) -> Result<Recorded> {
+pub fn record(
+    job: &Job,
+    events: Option<&str>,
+    period: Option<u64>,
+    output: &Path,
+    progress: &Progress,
+) -> Result<Recorded> {
     let command = &job.argv;
     let (name, every) = match events {
         Some(name) => (name, 1),
@@ -83,7 +89,7 @@ pub fn record(job: &Job, events: Option<&str>, period: Option<u64>, output: &Pat
     if !data.is_file() {
         bail!("perf left no recording: it {ended}");
     }
-    let run = tlb_sampled::import(&data, Path::new("/"), Some(Path::new("/proc/kallsyms")), output)?;
+    let run = sampled::import(&data, Path::new("/"), Some(Path::new("/proc/kallsyms")), output)?;
     let mut manifest = run.manifest()?;
     manifest.command.clone_from(command);
     manifest.options.insert("source".into(), format!("perf record -e {name}").into());
@@ -93,6 +99,7 @@ pub fn record(job: &Job, events: Option<&str>, period: Option<u64>, output: &Pat
         false => ended.stopped.then(|| "recording was interrupted".into()),
     };
     run.write_manifest(&manifest)?;
+    close(&run, progress)?;
     let ended = if over { Ended::Timeout } else { Ended::Code(ended.code.unwrap_or(1)) };
     Ok(Recorded { run, ended })
 }

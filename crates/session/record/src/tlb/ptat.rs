@@ -22,6 +22,7 @@ use kprism_tlb::bus::trace;
 use kprism_tlb::stream::{Event, Miss, Writer};
 use serde_json::json;
 
+use super::close;
 use crate::guest::{self, Guest};
 
 /// Modules of the kernel's that take CXL memory into use.
@@ -126,7 +127,7 @@ pub fn record(
     };
     let (trace, maps) = (keep(&trace, "bus0.trace")?, keep(&maps, "mappings")?);
     if ran.ended == Ended::Normal && !ran.after.iter().any(|text| text.trim() == "unloaded") {
-        progress.say("kprism: note: the guest's module ptat could not be unloaded");
+        progress.note("the guest's module ptat could not be unloaded");
     }
     let Some(region) = bus.monitor.region else {
         bail!(
@@ -136,8 +137,8 @@ pub fn record(
     };
     let (tables, escaped) = bus.monitor.tables;
     if escaped > 0 {
-        progress.say(&format!(
-            "kprism: note: the region was full: {escaped} of {} page tables are elsewhere, and what they map is not seen",
+        progress.note(&format!(
+            "the region was full: {escaped} of {} page tables are elsewhere, and what they map is not seen",
             tables + escaped
         ));
     }
@@ -145,6 +146,7 @@ pub fn record(
     let pid = bus.monitor.vmas.last().map_or(0, |vma| vma.pid);
     sideband(&run, &guest.job.argv, pid, &bus.monitor.vmas)?;
     account(&run, &bus, &counts)?;
+    close(&run, progress)?;
     Ok((run, ran))
 }
 

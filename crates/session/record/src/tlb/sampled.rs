@@ -18,7 +18,7 @@ use kprism_tlb::{Access, PageSize};
 use object::Object as _;
 use serde_json::json;
 
-use crate::flow;
+use kprism_session::flow;
 
 /// Makes a run of a perf.data, file or folder. Files of programs are looked for under `root`.
 pub fn import(path: &Path, root: &Path, kallsyms: Option<&Path>, output: &Path) -> Result<Run> {
@@ -59,29 +59,32 @@ pub fn import(path: &Path, root: &Path, kallsyms: Option<&Path>, output: &Path) 
         let period = miss.period as f64;
         (sum + period, squares + period * period)
     });
-    let names = kallsyms.and_then(|path| fs::read(path).ok());
     let mut notes = samples.notes.clone();
-    let names = names.filter(|text| {
-        let hidden = matches!(kallsyms::parse(text), Err(KallsymsError::Hidden));
-        if hidden {
-            notes.push(
-                "functions of the kernel have no names: /proc/kallsyms was read without the right to see addresses \
-                 (as root, or with kernel.kptr_restrict=0)"
-                    .into(),
-            );
+    let names = kallsyms.and_then(|path| match fs::read(path) {
+        Ok(text) if matches!(kallsyms::parse(&text), Err(KallsymsError::Hidden)) => {
+            notes.push(format!(
+                "functions of the kernel have no names: {} was read without the right to see addresses (as root, or with \
+                 kernel.kptr_restrict=0)",
+                path.display()
+            ));
+            None
         }
-        !hidden
+        Ok(text) => Some(text),
+        Err(error) => {
+            notes.push(format!("functions of the kernel have no names: {}: {error}", path.display()));
+            None
+        }
     });
     let of_events: Vec<_> = samples
         .events
         .iter()
         .map(|(name, (all, misses))| json!({"event": name, "samples": all, "misses": misses}))
         .collect();
+    notes.extend(files(&run, &samples, root)?);
     let account = json!({"method": "sampled", "samples": samples.misses.len(), "period": squares / sum,
         "events": of_events, "lost": samples.lost, "without_address": samples.nowhere, "of_no_known_event": samples.nameless,
         "cut_short": samples.short, "notes": notes, "vcpus": []});
     fs::write(run.tlb_counts(), serde_json::to_vec_pretty(&account)?)?;
-    files(&run, &samples, root)?;
     if let Some(text) = names {
         fs::create_dir_all(run.symbols())?;
         fs::write(run.kallsyms(), text)?;
@@ -146,27 +149,41 @@ fn sideband(samples: &mem::Samples, begin: u64) -> String {
     text
 }
 
-/// Copies of what was mapped, for names: if its build id is told, only files that have it.
-fn files(run: &Run, samples: &mem::Samples, root: &Path) -> Result<()> {
+/// Copies the mapped files into the run, for names. Returns why some are not there: their functions have no names.
+fn files(run: &Run, samples: &mem::Samples, root: &Path) -> Result<Vec<String>> {
     let paths: BTreeSet<&str> =
         samples.maps.iter().map(|m| m.path.as_str()).filter(|path| path.starts_with('/')).collect();
+    let (copies, mut missing, mut others) = (run.root(), Vec::new(), Vec::new());
     for path in paths {
         // A path of a recording from elsewhere.
-        let copies = run.root();
         let Some((from, to)) = under_root(root, path).zip(under_root(&copies, path)) else { continue };
-        let Ok(bytes) =
-            fs::metadata(&from).and_then(|m| if m.is_file() { fs::read(&from) } else { Ok(Vec::new()) })
-        else {
+        let bytes = match fs::metadata(&from) {
+            // Devices that a program mapped.
+            Ok(meta) if !meta.is_file() => continue,
+            Ok(_) => fs::read(&from).ok(),
+            Err(_) => None,
+        };
+        let Some(bytes) = bytes else {
+            missing.push(path);
             continue;
         };
+        // Data that a program mapped has no functions.
         let Ok(elf) = object::File::parse(bytes.as_slice()) else { continue };
-        let told = samples.build_ids.iter().find(|(name, _)| name == path).map(|(_, id)| id.as_slice());
+        let recorded = samples.build_ids.iter().find(|(name, _)| name == path).map(|(_, id)| id.as_slice());
         let own = elf.build_id().ok().flatten();
-        if told.is_some_and(|told| own.is_some_and(|own| own != told)) {
+        if recorded.is_some_and(|recorded| own.is_some_and(|own| own != recorded)) {
+            others.push(path);
             continue;
         }
         fs::create_dir_all(to.parent().unwrap_or(&to))?;
         fs::write(&to, &bytes).with_context(|| to.display().to_string())?;
     }
-    Ok(())
+    let note = |paths: &[&str], why: &str| {
+        let more = if paths.len() > 1 { " …" } else { "" };
+        paths.first().map(|first| format!("{} mapped files {why}: {first}{more}", paths.len()))
+    };
+    let missing = note(&missing, "could not be read, and functions in them have no names");
+    let others =
+        note(&others, "have another build id than the recorded ones, and functions in them have no names");
+    Ok(missing.into_iter().chain(others).collect())
 }

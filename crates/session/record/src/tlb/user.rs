@@ -21,7 +21,7 @@ use kprism_tlb::live;
 use kprism_tlb::stream::Writer;
 use serde_json::{Value, json};
 
-use super::{Ended, Recorded, geometry};
+use super::{Ended, Recorded, close, geometry};
 use crate::here::{self, Stopped};
 
 /// Records the command of `job` with these geometries ([`super::geometries`]) into `output`. An interrupt ends it
@@ -88,8 +88,9 @@ pub fn record(job: &Job, geometries: &[String], output: &Path, progress: &Progre
     run.write_manifest(&manifest)?;
     name_process(&run, pid, &command[0])?;
     for note in collect(&run)? {
-        progress.say(&format!("kprism: note: {note}"));
+        progress.note(&note);
     }
+    close(&run, progress)?;
     let ended = match stopped {
         Some(Stopped::Timeout) => Ended::Timeout,
         Some(Stopped::Interrupted) => Ended::Interrupted,

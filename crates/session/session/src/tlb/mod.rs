@@ -3,12 +3,11 @@
 //!
 //! Input: `streams/tlb/`, the sideband and symbols of a run. Output: [`Loaded`], which gives a
 //! [`Profile`] of the misses, their [`Objects`], a [`Heat`] map, the effect of larger pages ([`Loaded::advice`]), sums to
-//! compare with a processor's own counts ([`Loaded::counters`]), misses by instruction ([`by_function`]), and the
-//! account. [`save`] ends a recording: it writes the table of misses and the account.
+//! compare with a processor's own counts ([`Loaded::counters`]), misses by instruction ([`by_function`]), rows of
+//! the table of misses ([`Loaded::rows`]), and the account.
 
 mod advice;
 mod function;
-mod save;
 mod sites;
 
 use std::collections::HashMap;
@@ -16,7 +15,7 @@ use std::collections::HashMap;
 use anyhow::{Context, Result};
 use kprism_image::sideband::Record;
 use kprism_image::symbols::Symbols;
-use kprism_store::{Account, Manifest, Run};
+use kprism_store::{Account, Manifest, MissRow, Run};
 use kprism_tlb::Geometry;
 use kprism_tlb::counters::{BySide, Counter};
 use kprism_tlb::heat::Heat;
@@ -29,7 +28,6 @@ use crate::{flow, tlb_account};
 
 pub use advice::Advice;
 pub use function::{Sites, by_function, bytes_at};
-pub use save::save;
 
 /// Objects of the heat map, bands of addresses of each, bins of time.
 const HOTTEST: usize = 5;
@@ -125,6 +123,16 @@ impl Loaded {
             None if self.method() == Method::Sampled => "sampled".into(),
             None => "off the bus".into(),
         })
+    }
+
+    /// Misses of the last level, CPU by CPU, as rows of the table `tlb_misses`. They end at damage, which
+    /// [`Loaded::profile`] names.
+    ///
+    /// # Errors
+    /// As [`Loaded::geometries`].
+    pub fn rows(&self) -> Result<impl Iterator<Item = MissRow>> {
+        let readers = readers(&self.streams)?;
+        Ok(readers.into_iter().enumerate().flat_map(|(cpu, reader)| rows(cpu as u32, reader)))
     }
 
     /// A stream that was cut short is used up to there.
@@ -235,6 +243,32 @@ impl Loaded {
         }
         Ok(())
     }
+}
+
+/// Rows of one CPU.
+fn rows(cpu: u32, reader: Reader<'_>) -> impl Iterator<Item = MissRow> {
+    let (mut place, mut entry) = (Place::default(), None);
+    reader.map_while(Result::ok).filter_map(move |event| {
+        place.follow(&event);
+        if let Event::Entry(at) = event {
+            entry = Some(at);
+        }
+        let Event::Miss(m) = event else { return None };
+        let pte = entry.take();
+        (m.last != 0).then(|| MissRow {
+            time_ns: m.ns,
+            cpu,
+            pid: place.pid,
+            tgid: place.tgid,
+            space: place.space,
+            va: m.va,
+            page_bytes: m.size.bytes(),
+            pte,
+            ip: m.ip,
+            access: m.access as u32,
+            geometries: m.last.into(),
+        })
+    })
 }
 
 fn readers(streams: &[Vec<u8>]) -> Result<Vec<Reader<'_>>> {
