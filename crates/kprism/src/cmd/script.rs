@@ -4,27 +4,18 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
-use kprism_durations::ftrace::Collector;
-use kprism_signals::Second;
-
-use kprism_ftrace::Event;
-use kprism_ftrace::show::Describe;
+use anyhow::Result;
 use kprism_profile::units;
-use kprism_script::calls;
-use kprism_script::durations::Lister;
-use kprism_script::flow::{self, Options};
+use kprism_script::flow::Options;
+use kprism_script::list::{self, Source};
 use kprism_script::select::Ring;
 use kprism_script::{Field, Fields, Output, Select, Syntax};
+use kprism_session::Progress;
+use kprism_signals::Second;
 use kprism_store::{Instrument, Run};
 
 use crate::exit::{self, Outcome};
 use crate::given::Given;
-use kprism_report::probe;
-use kprism_session::Progress;
-use kprism_session::durations::{self, Consumer};
-use kprism_session::flow::{self as session, follow};
-use kprism_session::probe::Loaded;
 
 /// Options of `kprism script`.
 #[derive(Debug, clap::Args)]
@@ -133,6 +124,18 @@ impl From<SyntaxName> for Syntax {
     }
 }
 
+impl From<Subject> for list::Subject {
+    fn from(name: Subject) -> Self {
+        match name {
+            Subject::Insns => list::Subject::Insns,
+            Subject::Branches => list::Subject::Branches,
+            Subject::Calls => list::Subject::Calls,
+            Subject::Syscalls => list::Subject::Syscalls,
+            Subject::Probe => list::Subject::Probe,
+        }
+    }
+}
+
 impl From<FieldName> for Field {
     fn from(name: FieldName) -> Self {
         match name {
@@ -175,104 +178,13 @@ impl Args {
 /// Prints it.
 pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     let run = Run::open(&args.input)?;
-    let recorded = run.holds(Instrument::Durations);
-    let subject = args.subject.unwrap_or_else(|| match recorded {
-        true => Subject::Calls,
-        false if run.holds(Instrument::Probe) => Subject::Probe,
-        false => Subject::Insns,
-    });
-    honoured(subject, recorded, given)?;
-    if subject == Subject::Probe {
-        return records(&run, args, out);
-    }
-    if recorded {
-        ensure!(subject == Subject::Calls, "a run of durations knows calls only: kprism script calls");
-        return of_durations(&run, args, progress, out);
-    }
-    let loaded = session::load(&run, progress)?;
-    for note in &loaded.notes {
-        progress.note(note);
-    }
+    let subject = args.subject.map_or_else(|| list::Subject::of(&run), Into::into);
+    honoured(subject, run.holds(Instrument::Durations), given)?;
+    let source = Source::open(&run, subject, progress)?;
     progress.clear();
     kprism_signals::catch(Second::EndsProcess)?;
     let output = Output::new(out, args.limit, &kprism_signals::end_requested);
-    let (options, lanes) = (args.options(), loaded.streams().len());
-    let symbols = &loaded.symbols;
-    let output = match subject {
-        Subject::Insns | Subject::Branches => {
-            let subject = match subject {
-                Subject::Branches => flow::Subject::Branches,
-                _ => flow::Subject::Insns,
-            };
-            let mut lister = flow::Lister::new(subject, options, lanes, symbols, output);
-            follow(&loaded, &mut lister);
-            lister.finish()
-        }
-        Subject::Calls | Subject::Syscalls => {
-            let subject = match subject {
-                Subject::Calls => calls::Subject::Graph,
-                _ => calls::Subject::Syscalls,
-            };
-            let levels = args.depth.unwrap_or(usize::MAX);
-            let mut lister = calls::Lister::new(subject, options, levels, lanes, symbols, output);
-            follow(&loaded, &mut lister);
-            lister.finish()
-        }
-        // Shown above: they have nothing to decode.
-        Subject::Probe => return Ok(Outcome::Done),
-    };
-    conclude(output, args, progress)
-}
-
-/// Refuses options that the lines asked for would ignore.
-fn honoured(subject: Subject, durations: bool, given: &Given) -> Result<()> {
-    const ALL: &str = "subject input cpus pids comms from to limit json";
-    let (view, more) = match subject {
-        Subject::Insns => ("instructions", "funcs own kernel user fields syntax"),
-        Subject::Branches => ("branches", "funcs own kernel user fields"),
-        Subject::Calls if durations => ("calls of durations", "funcs own depth fields"),
-        Subject::Calls => ("calls", "funcs own kernel user depth fields"),
-        Subject::Syscalls => ("system calls", "funcs fields"),
-        // A record of a probe has no name of a task unless $comm was collected.
-        Subject::Probe => {
-            return given.only(
-                "records of probes",
-                &["subject", "input", "cpus", "pids", "from", "to", "limit", "json"],
-            );
-        }
-    };
-    given.only(view, &[ALL, more])
-}
-
-/// The calls of a run of durations.
-fn of_durations(run: &Run, args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
-    let (profile, times) = durations::open(run, progress)?;
-    ensure!(
-        run.ftrace().is_dir() || run.bpf_calls().is_file(),
-        "functions were counted while recording, no single calls were kept: record without --aggregate"
-    );
-    let rebuilt = match times.counts.rebuilt {
-        0 => Vec::new(),
-        _ => {
-            progress.step("putting calls together");
-            durations::again(run, &mut Consumer::Rebuilt)?.rebuilt
-        }
-    };
-    progress.clear();
-    kprism_signals::catch(Second::EndsProcess)?;
-    let output = Output::new(out, args.limit, &kprism_signals::end_requested);
-    let tasks = profile.tasks.into_iter().map(|task| (task.pid, task.tgid, task.comm));
-    let levels = args.depth.unwrap_or(usize::MAX);
-    let mut lister = Lister::new(args.options(), levels, profile.funcs, tasks, rebuilt, output);
-    let mut visit = |collector: &mut Collector<'_>, event: &Event<'_>, describe: Describe<'_>| {
-        lister.event(collector, event, describe)
-    };
-    durations::again(run, &mut Consumer::Events(&mut visit))?;
-    conclude(lister.finish(), args, progress)
-}
-
-fn conclude(output: Output<'_>, args: &Args, progress: &Progress) -> Result<Outcome> {
-    let lines = output.finish().context("standard output")?;
+    let lines = source.list(subject, args.options(), args.depth.unwrap_or(usize::MAX), output)?;
     if kprism_signals::end_requested() {
         return Ok(Outcome::Code(exit::INTERRUPTED));
     }
@@ -283,34 +195,22 @@ fn conclude(output: Output<'_>, args: &Args, progress: &Progress) -> Result<Outc
     Ok(Outcome::Done)
 }
 
-/// A line for each record of a probe.
-fn records(run: &Run, args: &Args, out: &mut dyn Write) -> Result<Outcome> {
-    let mut loaded = Loaded::open(run)?;
-    if args.limit == Some(0) {
-        return Ok(Outcome::Done);
-    }
-    loaded.tasks = args.tasks.pids.clone();
-    let mut shown = 0;
-    loaded.each(|hit, values| {
-        let at = hit.time_ns;
-        let cpu = args.cpus.is_empty() || args.cpus.contains(&hit.cpu);
-        let within = at >= args.from.unwrap_or(0) && args.to.is_none_or(|to| at < to);
-        if !(cpu && within) {
-            return Ok(true);
+/// Refuses options that the lines asked for would ignore.
+fn honoured(subject: list::Subject, durations: bool, given: &Given) -> Result<()> {
+    const ALL: &str = "subject input cpus pids comms from to limit json";
+    let (view, more) = match subject {
+        list::Subject::Insns => ("instructions", "funcs own kernel user fields syntax"),
+        list::Subject::Branches => ("branches", "funcs own kernel user fields"),
+        list::Subject::Calls if durations => ("calls of durations", "funcs own depth fields"),
+        list::Subject::Calls => ("calls", "funcs own kernel user depth fields"),
+        list::Subject::Syscalls => ("system calls", "funcs fields"),
+        // A record of a probe has no name of a task unless $comm was collected.
+        list::Subject::Probe => {
+            return given.only(
+                "records of probes",
+                &["subject", "input", "cpus", "pids", "from", "to", "limit", "json"],
+            );
         }
-        shown += 1;
-        let probe = &loaded.description.probes[usize::from(hit.probe)];
-        if args.json {
-            serde_json::to_writer(&mut *out, &probe::object(probe, hit, &values))?;
-            writeln!(out)?;
-        } else {
-            write!(out, "{}", probe::line(probe, hit, &values))?;
-        }
-        Ok(args.limit.is_none_or(|most| shown < most))
-    })?;
-    if args.limit.is_none_or(|most| shown < most) {
-        out.flush()?;
-        loaded.whole()?;
-    }
-    Ok(if shown == 0 { Outcome::NothingMatched } else { Outcome::Done })
+    };
+    given.only(view, &[ALL, more])
 }

@@ -9,8 +9,11 @@
 //! | every instruction, every branch | [`flow`] |
 //! | the graph of calls, system calls | [`calls`] |
 //! | the graph of calls of a trace of durations | [`durations`] |
+//! | records of probes | [`list`] |
 //! | a function's instructions with counts, time, branches, source | [`annotate`] |
 //! | a function's instructions that missed TLBs, with source | [`misses`] |
+//!
+//! [`list`] opens a run and chooses among them.
 //!
 //! Formatting dominates the cost: decoding an instruction takes a few nanoseconds, formatting one a thousand. So an
 //! instruction is formatted once, when it first appears ([`code`]). A line is then three copies: the task's part, the
@@ -23,6 +26,7 @@ pub mod disasm;
 pub mod durations;
 pub mod flow;
 mod json;
+pub mod list;
 pub mod misses;
 mod names;
 mod output;

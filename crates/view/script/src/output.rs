@@ -58,6 +58,12 @@ impl<'w> Output<'w> {
         }
     }
 
+    /// Writes a line, which ends in its line feed.
+    pub fn line(&mut self, text: &str) {
+        self.buffer.extend_from_slice(text.as_bytes());
+        self.end_line();
+    }
+
     /// Returns true if no more lines are wanted or possible.
     #[inline(always)]
     pub fn is_done(&self) -> bool {

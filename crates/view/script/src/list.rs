@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A run's listing, whichever instrument recorded it.
+//!
+//! In: a run ([`Source::open`]), the subject, options, and where lines go. Out: the lines, and their number.
+
+use anyhow::{Context as _, Result, ensure};
+use kprism_durations::ftrace::Collector;
+use kprism_durations::{Ended, TaskKey};
+use kprism_ftrace::Event;
+use kprism_ftrace::show::Describe;
+use kprism_profile::Profile;
+use kprism_report::probe;
+use kprism_session::durations::{self as measured, Consumer};
+use kprism_session::{Progress, flow as decoded, probe as probes};
+use kprism_store::{Instrument, Run};
+
+use crate::flow::Options;
+use crate::{Output, calls, durations, flow};
+
+/// A kind of lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    /// Every instruction.
+    Insns,
+    /// Every branch that was taken, interrupt, start and end.
+    Branches,
+    /// Calls as they nest.
+    Calls,
+    /// System calls as they end.
+    Syscalls,
+    /// Records of probes.
+    Probe,
+}
+
+impl Subject {
+    /// The subject of a run if its user names none.
+    pub fn of(run: &Run) -> Self {
+        match run {
+            run if run.holds(Instrument::Durations) => Subject::Calls,
+            run if run.holds(Instrument::Probe) => Subject::Probe,
+            _ => Subject::Insns,
+        }
+    }
+}
+
+/// A run that was read, to be listed.
+pub enum Source {
+    /// The flow of instructions, to be decoded once more.
+    Flow(Box<decoded::Loaded>),
+    /// Durations of functions.
+    Durations(Box<Durations>),
+    /// Records of probes.
+    Probe(Box<probes::Loaded>),
+}
+
+/// A trace of functions' durations.
+pub struct Durations {
+    run: Run,
+    profile: Profile,
+    /// Calls whose entries are not in the trace.
+    rebuilt: Vec<(TaskKey, Ended)>,
+}
+
+impl Source {
+    /// Reads what the subject's lines need.
+    ///
+    /// # Errors
+    /// The run does not hold it, or a file is not what it should be.
+    pub fn open(run: &Run, subject: Subject, progress: &Progress) -> Result<Self> {
+        if subject == Subject::Probe {
+            return Ok(Source::Probe(Box::new(probes::Loaded::open(run)?)));
+        }
+        if !run.holds(Instrument::Durations) {
+            let loaded = decoded::load(run, progress)?;
+            loaded.notes.iter().for_each(|note| progress.note(note));
+            return Ok(Source::Flow(Box::new(loaded)));
+        }
+        ensure!(subject == Subject::Calls, "a run of durations knows calls only: kprism script calls");
+        let (profile, times) = measured::open(run, progress)?;
+        ensure!(
+            run.ftrace().is_dir() || run.bpf_calls().is_file(),
+            "functions were counted while recording, no single calls were kept: record without --aggregate"
+        );
+        let rebuilt = match times.counts.rebuilt {
+            0 => Vec::new(),
+            _ => {
+                progress.step("putting calls together");
+                measured::again(run, &mut Consumer::Rebuilt)?.rebuilt
+            }
+        };
+        Ok(Source::Durations(Box::new(Durations { run: run.clone(), profile, rebuilt })))
+    }
+
+    /// Writes the lines, with calls down to this many levels. Returns their number.
+    ///
+    /// # Errors
+    /// The first error of writing, or a record is damaged.
+    pub fn list(self, subject: Subject, options: Options, levels: usize, to: Output<'_>) -> Result<u64> {
+        let written = match self {
+            Source::Flow(loaded) => of_flow(&loaded, subject, options, levels, to),
+            Source::Durations(trace) => of_durations(*trace, options, levels, to)?,
+            Source::Probe(loaded) => return of_probes(*loaded, &options, to),
+        };
+        written.finish().context("standard output")
+    }
+}
+
+fn of_flow<'w>(
+    loaded: &decoded::Loaded,
+    subject: Subject,
+    options: Options,
+    levels: usize,
+    to: Output<'w>,
+) -> Output<'w> {
+    let (lanes, symbols) = (loaded.streams().len(), &loaded.symbols);
+    let instructions = |subject, options, to| {
+        let mut lister = flow::Lister::new(subject, options, lanes, symbols, to);
+        decoded::follow(loaded, &mut lister);
+        lister.finish()
+    };
+    let nested = |subject, options, to| {
+        let mut lister = calls::Lister::new(subject, options, levels, lanes, symbols, to);
+        decoded::follow(loaded, &mut lister);
+        lister.finish()
+    };
+    match subject {
+        Subject::Insns => instructions(flow::Subject::Insns, options, to),
+        Subject::Branches => instructions(flow::Subject::Branches, options, to),
+        Subject::Calls => nested(calls::Subject::Graph, options, to),
+        Subject::Syscalls => nested(calls::Subject::Syscalls, options, to),
+        // `open` made no flow for it.
+        Subject::Probe => to,
+    }
+}
+
+fn of_durations<'w>(trace: Durations, options: Options, levels: usize, to: Output<'w>) -> Result<Output<'w>> {
+    let Durations { run, profile, rebuilt } = trace;
+    let tasks = profile.tasks.into_iter().map(|task| (task.pid, task.tgid, task.comm));
+    let mut lister = durations::Lister::new(options, levels, profile.funcs, tasks, rebuilt, to);
+    let mut visit = |collector: &mut Collector<'_>, event: &Event<'_>, describe: Describe<'_>| {
+        lister.event(collector, event, describe)
+    };
+    measured::again(&run, &mut Consumer::Events(&mut visit))?;
+    Ok(lister.finish())
+}
+
+/// A line for each record of a probe.
+fn of_probes(mut loaded: probes::Loaded, options: &Options, mut to: Output<'_>) -> Result<u64> {
+    let select = &options.select;
+    loaded.tasks.clone_from(&select.pids);
+    let taken = |cpu: u32, ns: u64| {
+        select.takes_time(ns)
+            && (select.cpus.is_empty() || select.cpus.iter().any(|&of| u32::from(of) == cpu))
+    };
+    loaded.each(|hit, values| {
+        if to.is_done() {
+            return Ok(false);
+        }
+        if taken(hit.cpu.into(), hit.time_ns) {
+            let probe = &loaded.description.probes[usize::from(hit.probe)];
+            match options.json {
+                true => to.line(&format!("{}\n", probe::object(probe, hit, &values))),
+                false => to.line(&probe::line(probe, hit, &values)),
+            }
+        }
+        Ok(true)
+    })?;
+    let whole = !to.is_done();
+    let lines = to.finish().context("standard output")?;
+    if whole {
+        loaded.whole()?;
+    }
+    Ok(lines)
+}
