@@ -19,7 +19,7 @@
 //! | one system call of it | [`call`] |
 //! | intervals between markers | [`deltas`] |
 //! | counts of the instructions of a function | [`annotate`] |
-//! | durations of functions: recorded, or from a flow | [`durations`], [`flow_durations`] |
+//! | durations of functions: recorded, or from a flow | [`durations`] |
 //! | a boot's initcalls | [`boot`] |
 //! | coverage: from gcov's counters, or from a flow | [`cover`], [`flow_cover`] |
 //! | gcov's counters in a kernel's memory; a profile for gcc | [`core_memory`], [`profile_use`] |
@@ -46,7 +46,6 @@ pub mod explain;
 pub mod flow;
 pub mod flow_account;
 pub mod flow_cover;
-pub mod flow_durations;
 pub mod held;
 pub mod open;
 pub mod perfdata;

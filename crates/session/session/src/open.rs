@@ -10,7 +10,7 @@ use kprism_store::{Instrument, Manifest, Run};
 
 use crate::cover::{self, Loaded, Options, Part};
 use crate::progress::Progress;
-use crate::{boot, durations, flow, flow_durations, held, probe, tlb};
+use crate::{boot, durations, flow, held, probe, tlb};
 
 /// A run, opened. Results are read, or decoded first, when they are asked for.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Session {
     pub fn durations(&self) -> Result<(Profile, Times)> {
         match self.run.holds(Instrument::Durations) {
             true => durations::open(&self.run, &self.progress),
-            false => flow_durations::measure(&self.run, &self.progress),
+            false => durations::flow::measure(&self.run, &self.progress),
         }
     }
 

@@ -110,7 +110,7 @@ fn show_run(run: &Run, args: &Args, shown: &Shown<'_>, io: &mut Io<'_>) -> Resul
     let recorded = run.holds(Instrument::Durations);
     let (profile, times) = match recorded {
         true => durations::open(run, progress)?,
-        false => kprism_session::flow_durations::measure(run, progress)?,
+        false => kprism_session::durations::flow::measure(run, progress)?,
     };
     progress.clear();
     if profile.funcs.is_empty()

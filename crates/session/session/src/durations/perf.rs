@@ -8,7 +8,9 @@ use kprism_ftrace::{Data, Event, side};
 use kprism_import::perfdata::trace;
 use kprism_profile::units::grouped;
 
-use super::{Consumer, Facts, collector, finish, symbols};
+use super::facts::Facts;
+use super::names::{collector, finish, place, symbols};
+use super::read::Consumer;
 
 /// Reads it.
 pub(super) fn measure(
@@ -31,7 +33,7 @@ pub(super) fn measure(
     let symbols = symbols(names, facts);
     let decoder = trace.dat.decoder();
     let shown = Shown::new(&trace.dat.formats, trace.dat.big);
-    let named = |address: u64| super::place(&symbols, address);
+    let named = |address: u64| place(&symbols, address);
     let says = |event: &Event<'_>, out: &mut Vec<u8>| match &event.data {
         Data::Raw { id, bytes } => shown.write(*id, bytes, &named, out),
         _ => false,

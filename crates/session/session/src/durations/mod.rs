@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From what ftrace or a BPF recorder left in a run to its durations.
+//!
+//! In: `streams/ftrace` and `streams/bpf`, as `docs/run-folder.md` has them. Out: [`Measured`], kept as the run's
+//! tables, with the task switches as its sideband and what was read and lost in its manifest.
+//!
+//! | file | job |
+//! |---|---|
+//! | `read` | chooses the form that is there |
+//! | `text`, `dat`, `raw`, `perf`, `bpf` | one form each |
+//! | `merged` | events of several CPUs on one clock |
+//! | `wanted` | events of the tasks that were asked for |
+//! | `names` | the kernel's functions |
+//! | `facts`, `account` | what was read, lost, not understood |
+//! | [`flow`] | the same from a flow, which has every call |
+
+mod account;
+mod bpf;
+mod dat;
+mod events;
+mod facts;
+pub mod flow;
+mod merged;
+mod names;
+mod perf;
+mod raw;
+mod read;
+mod text;
+mod wanted;
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use kprism_durations::Measured;
+use kprism_profile::units::grouped;
+use kprism_profile::{Profile, Times};
+use kprism_store::{
+    Instrument, Manifest, Run, has_times, load_profile, load_times, save_profile, save_times,
+};
+use serde_json::json;
+
+use crate::progress::Progress;
+pub use events::{Events, events};
+use facts::Facts;
+use read::read_trace;
+pub use read::{Consumer, Visitor};
+
+/// Where a run keeps the second pass of its recording.
+pub fn remeasured(run: &Run) -> PathBuf {
+    run.dir().join("remeasured")
+}
+
+/// The duration in ns below which the recorder left calls out, by the run's settings; 0 if it left none out.
+pub fn threshold_ns(manifest: &Manifest) -> u64 {
+    let settings = manifest.options.get("settings");
+    let time: Option<Duration> =
+        settings.and_then(|settings| serde_json::from_value(settings["longer_than"].clone()).ok().flatten());
+    time.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// Opens a run of durations, measuring first if that was not done yet.
+///
+/// # Errors
+/// No such run, or one that cannot be read.
+pub fn open(run: &Run, progress: &Progress) -> Result<(Profile, Times)> {
+    if run.has_tables() && has_times(run) {
+        progress.step("reading the tables");
+        let profile = load_profile(run)?;
+        let times = load_times(run, &profile)?;
+        return Ok((profile, times));
+    }
+    progress.step("reading the trace");
+    let mut facts = Facts::default();
+    let measured = read_trace(run, &mut facts, &mut Consumer::None)?;
+    progress.step("writing the tables");
+    // A full disk must not keep anybody from seeing why it is full. Half a table would be taken for one.
+    if let Err(why) = enter(run, &measured, facts, progress) {
+        fs::remove_dir_all(run.tables()).ok();
+        progress.note(&format!("the tables are not kept, each report reads the trace again: {why:#}"));
+    }
+    let Measured { profile, times, .. } = measured;
+    Ok((profile, times))
+}
+
+/// Measures a run, saves its tables, and enters what was read into its manifest.
+///
+/// # Errors
+/// The streams are not there or not what they should be, or the disk refuses.
+pub fn measure(run: &Run, progress: &Progress) -> Result<Measured> {
+    progress.step("reading the trace");
+    let mut facts = Facts::default();
+    let measured = read_trace(run, &mut facts, &mut Consumer::None)?;
+    progress.step("writing the tables");
+    enter(run, &measured, facts, progress)?;
+    Ok(measured)
+}
+
+/// Reads a run's trace again, for a consumer that needs more of it than the tables have.
+///
+/// # Errors
+/// As [`measure`].
+pub fn again(run: &Run, consumer: &mut Consumer<'_>) -> Result<Measured> {
+    read_trace(run, &mut Facts::default(), consumer)
+}
+
+/// Saves tables, sideband and manifest.
+fn enter(run: &Run, measured: &Measured, facts: Facts, progress: &Progress) -> Result<()> {
+    save_profile(run, &measured.profile)?;
+    if !measured.switches.is_empty() {
+        let line = |s: &kprism_durations::Switch| {
+            json!({"k": "switch", "t": s.ns, "cpu": s.cpu, "prev_pid": s.prev.0, "prev_comm": s.prev.1,
+                "pid": s.next.0, "comm": s.next.1})
+        };
+        let text: String = measured.switches.iter().map(|s| format!("{}\n", line(s))).collect();
+        fs::write(run.sideband(), text).with_context(|| run.sideband().display().to_string())?;
+    }
+    let mut manifest = run.manifest()?;
+    manifest.vcpus = manifest.vcpus.max(u32::try_from(measured.profile.totals.per_cpu.len())?);
+    manifest.clock.name.clone_from(&facts.clock);
+    manifest.clock.tsc_hz = 1_000_000_000;
+    (manifest.clock.art_num, manifest.clock.art_den) = (0, 0);
+    if manifest.kernel.is_none() && !facts.kernel.is_empty() {
+        manifest.kernel =
+            Some(kprism_store::Kernel { release: facts.kernel.clone(), build_id: String::new() });
+    }
+    let account = account::account(&manifest, &measured.times, &facts);
+    manifest.accounts.insert(Instrument::Durations, account);
+    let ftrace = json!({"source": facts.source, "events": facts.events, "overwritten": facts.overwritten});
+    manifest.options.insert("ftrace".into(), ftrace);
+    if !facts.notes.is_empty() {
+        manifest.options.insert("decode_notes".into(), facts.notes.clone().into());
+    }
+    run.write_manifest(&manifest)?;
+    for note in &facts.notes {
+        progress.note(note);
+    }
+    Ok(save_times(run, &measured.times)?)
+}
+
+/// A few lines on what was measured.
+///
+/// # Errors
+/// The manifest cannot be read.
+pub fn summary(run: &Run, measured: &Measured) -> Result<String> {
+    let manifest = run.manifest()?;
+    let ftrace = &manifest.options["ftrace"];
+    let number = |key: &str| grouped(ftrace[key].as_u64().unwrap_or(0));
+    let counts = &measured.times.counts;
+    let text =
+        format!("{} events, {}, {} lost events", number("events"), calls(measured), grouped(counts.lost));
+    Ok(text + &format!("\nread into {}", see(run)))
+}
+
+/// Whether anything at all was read.
+///
+/// # Errors
+/// The manifest cannot be read.
+pub fn has_events(run: &Run) -> Result<bool> {
+    Ok(run.manifest()?.options["ftrace"]["events"].as_u64().unwrap_or(0) > 0)
+}
+
+/// How many calls there are of how many functions.
+pub fn calls(measured: &Measured) -> String {
+    let functions = grouped(measured.profile.funcs.len() as u64);
+    format!("{} calls of {functions} functions", grouped(measured.times.counts.calls))
+}
+
+/// Where the run is, and what shows it.
+pub fn see(run: &Run) -> String {
+    let place = run.dir().display();
+    let input = crate::input_option(run);
+    format!("{place}; see: kprism report durations{input}")
+}

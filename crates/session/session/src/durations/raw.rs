@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Pages of the ring buffer: `cpuN.raw`, with the formats beside them.
+
+use std::borrow::Cow;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use kprism_durations::Measured;
+use kprism_ftrace::decode::Decoder;
+use kprism_ftrace::format::{Format, PageLayout};
+use kprism_ftrace::raw::Cpu;
+use kprism_ftrace::side;
+
+use super::facts::Facts;
+use super::merged::{Time, collect};
+use super::names::{collector, finish, symbols};
+use super::read::Consumer;
+use super::wanted::Wanted;
+use crate::flow::{read, read_if_there};
+
+/// Measures them.
+pub(super) fn measure(
+    dir: &Path,
+    kallsyms: &[u8],
+    facts: &mut Facts,
+    consumer: &mut Consumer<'_>,
+) -> Result<Measured> {
+    facts.source = "pages of the ring buffer";
+    let header = read_if_there(&dir.join("header_page"))?;
+    let layout = if header.is_empty() { PageLayout::default() } else { PageLayout::parse(&header)? };
+    let formats = formats(&dir.join("events"), facts)?;
+    let decoder = Decoder::new(&formats, false);
+    let wanted = Wanted::of(dir, &formats).unwrap_or_else(|unknown| {
+        facts.guess(unknown.into());
+        None
+    });
+    let symbols = symbols(kallsyms, facts);
+    let mut streams: Vec<(u32, Cow<'_, [u8]>)> = Vec::new();
+    for cpu in numbered(dir) {
+        streams.push((cpu, read(&dir.join(format!("cpu{cpu}.raw")))?.into()));
+        let stats = read_if_there(&dir.join(format!("stats/cpu{cpu}")))?;
+        if !stats.is_empty() {
+            let stats = side::stats(&stats);
+            facts.overwrote(stats.overrun.saturating_add(stats.commit_overrun).saturating_add(stats.dropped));
+        }
+    }
+    if streams.is_empty() {
+        bail!("{}: no cpuN.raw: the recording left nothing", dir.display());
+    }
+    facts.clock = side::clock(&read_if_there(&dir.join("trace_clock"))?).unwrap_or_else(|| "local".into());
+    let time = Time::new(&facts.clock.clone(), None, 0, facts);
+    let mut collector = collector(&symbols, true);
+    collector.name_tasks(side::by_pid(&read_if_there(&dir.join("saved_cmdlines"))?));
+    let tgids = side::by_pid(&read_if_there(&dir.join("saved_tgids"))?);
+    collector.group_tasks(tgids.iter().filter_map(|(pid, tgid)| Some((*pid, tgid.trim().parse().ok()?))));
+    let cpus = streams.iter().map(|(cpu, pages)| Cpu::new(&decoder, layout, *cpu, pages)).collect();
+    let names: Vec<String> = streams.iter().map(|(cpu, _)| format!("cpu{cpu}.raw")).collect();
+    collect(cpus, (&names, (&formats, false), &symbols), &time, wanted, &mut collector, (facts, consumer));
+    Ok(finish(collector, &symbols))
+}
+
+/// CPUs that have pages.
+fn numbered(dir: &Path) -> Vec<u32> {
+    let number = |name: String| name.strip_prefix("cpu")?.strip_suffix(".raw")?.parse().ok();
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut cpus: Vec<u32> =
+        entries.filter_map(|e| number(e.file_name().to_string_lossy().into_owned())).collect();
+    cpus.sort_unstable();
+    cpus
+}
+
+/// All formats below `events`. One that cannot be read costs its events their meaning, and is noted.
+fn formats(events: &Path, facts: &mut Facts) -> Result<Vec<Format>> {
+    let sorted = |dir: &Path| {
+        let mut names: Vec<_> =
+            fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.file_name()).collect();
+        names.sort();
+        names
+    };
+    let mut formats = Vec::new();
+    for system in sorted(events) {
+        for event in sorted(&events.join(&system)) {
+            let path = events.join(&system).join(&event).join("format");
+            if !path.is_file() {
+                continue;
+            }
+            match Format::parse(&system.to_string_lossy(), &read(&path)?) {
+                Ok(format) => formats.push(format),
+                Err(error) => {
+                    facts.formats.push(error.to_string());
+                    facts.notes.push(error.to_string());
+                }
+            }
+        }
+    }
+    if formats.is_empty() {
+        bail!("{}: no SYSTEM/NAME/format tells what the records mean", events.display());
+    }
+    Ok(formats)
+}
