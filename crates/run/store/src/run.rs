@@ -211,6 +211,11 @@ impl Run {
         self.symbols().join("kallsyms")
     }
 
+    /// The kernel's modules with their addresses: `symbols/modules`, as `/proc/modules` lists them.
+    pub fn modules(&self) -> PathBuf {
+        self.symbols().join("modules")
+    }
+
     /// The mapped programs and libraries, below the paths that they had.
     pub fn root(&self) -> PathBuf {
         self.symbols().join("root")
@@ -224,6 +229,11 @@ impl Run {
     /// Path of a table. `name` is one of [`TABLES`] or the name of another instrument's table.
     pub fn table(&self, name: &str) -> PathBuf {
         self.tables().join(format!("{name}.parquet"))
+    }
+
+    /// The second pass of a recording of durations, a run of its own: `remeasured`.
+    pub fn remeasured(&self) -> PathBuf {
+        self.dir().join("remeasured")
     }
 
     /// Path of the kernel's console output.

@@ -74,19 +74,18 @@ fn argument(plugin: &Path, options: &str) -> std::ffi::OsString {
 
 /// Runs the QEMU that `make` gives, with its input; the plugin must have written a file.
 fn tried<'a>(plugin: &Path, remedy: &str, make: impl FnOnce(&str) -> (Command, &'a str, &'a str)) -> Tried {
-    let folder = std::env::temp_dir().join(format!("kprism-check-{}", std::process::id()));
-    let place = folder.display().to_string();
+    let folder = match tempfile::Builder::new().prefix("kprism-check-").tempdir() {
+        Ok(folder) => folder,
+        Err(e) => return refused(&format!("not tried: {e}"), "set TMPDIR to a folder that can be written"),
+    };
+    let place = folder.path().display().to_string();
     if let Some(path) = [plugin.display().to_string(), place.clone()].iter().find(|path| path.contains(',')) {
         return refused(path, "no `,` may be in this path, as QEMU's options are separated by it");
-    }
-    if let Err(e) = std::fs::create_dir(&folder) {
-        return refused(&format!("not tried: {place}: {e}"), "set TMPDIR to a folder that can be written");
     }
     let (mut qemu, input, left) = make(&place);
     let name = qemu.get_program().to_string_lossy().into_owned();
     let output = fed(&mut qemu, input);
-    let loaded = folder.join(left).is_file();
-    let _ = std::fs::remove_dir_all(&folder);
+    let loaded = folder.path().join(left).is_file();
     match output {
         Ok(output) if output.status.success() && loaded => {
             Tried { ok: true, found: format!("{} loads in {name}", plugin.display()), remedy: String::new() }

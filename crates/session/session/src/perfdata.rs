@@ -54,7 +54,7 @@ pub fn export(input: &Path, output: &Path, progress: &Progress) -> Result<()> {
         records: &records,
         clock: clock_config(&manifest.clock),
         kallsyms: &read_if_there(&run.kallsyms())?,
-        modules: &read_if_there(&run.symbols().join("modules"))?,
+        modules: &read_if_there(&run.modules())?,
         root: &run.root(),
         release: &kernel.release,
         build_id: &kernel.build_id,

@@ -141,7 +141,7 @@ fn show_run(run: &Run, args: &Args, shown: &Shown<'_>, io: &mut Io<'_>) -> Resul
         return Ok(Outcome::Done);
     }
     if args.remeasured {
-        let second = Run::open(&durations::remeasured(run))
+        let second = Run::open(&run.remeasured())
             .context("there is no second pass in this run: record it with --remeasure")?;
         let (again, again_times) = durations::open(&second, progress)?;
         progress.clear();

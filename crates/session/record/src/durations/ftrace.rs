@@ -38,7 +38,7 @@ pub(super) fn record(settings: &Settings, progress: &Progress, report: Report<'_
     }
     progress.say(&format!("measuring {} functions again, every call", functions.len()));
     let again = kprism_tracefs::Settings { functions, lenient: true, longer_than: None, ..trace.clone() };
-    let (_, second) = pass(settings, &again, &durations::remeasured(&run), progress, report)?;
+    let (_, second) = pass(settings, &again, &run.remeasured(), progress, report)?;
     let Some((recording, measured)) = second else {
         return Ok(Recorded { run, measured: None, interrupted: true });
     };

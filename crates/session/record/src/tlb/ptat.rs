@@ -132,7 +132,7 @@ pub fn record(
     let Some(region) = bus.monitor.region else {
         bail!(
             "the guest's module ptat did not tell of itself on the bus; see {}",
-            run.dir().join("console.log").display()
+            run.console_log().display()
         );
     };
     let (tables, escaped) = bus.monitor.tables;

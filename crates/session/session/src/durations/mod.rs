@@ -29,7 +29,6 @@ mod text;
 mod wanted;
 
 use std::fs;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -46,11 +45,6 @@ pub use events::{Events, events};
 use facts::Facts;
 use read::read_trace;
 pub use read::{Consumer, Visitor};
-
-/// Where a run keeps the second pass of its recording.
-pub fn remeasured(run: &Run) -> PathBuf {
-    run.dir().join("remeasured")
-}
 
 /// The duration in ns below which the recorder left calls out, by the run's settings; 0 if it left none out.
 pub fn threshold_ns(manifest: &Manifest) -> u64 {

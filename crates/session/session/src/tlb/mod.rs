@@ -297,5 +297,5 @@ fn allocations(streams: &[Vec<u8>]) -> Vec<(Place, Event)> {
 
 /// Returns true if the run has misses and no flow of instructions.
 pub fn is_alone(run: &Run) -> bool {
-    run.tlb_misses(0).is_file() && !run.streams().join("cpu0.pt").is_file()
+    run.tlb_misses(0).is_file() && !run.pt(0).is_file()
 }
