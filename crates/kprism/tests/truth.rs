@@ -319,6 +319,20 @@ fn the_observer_is_deterministic_and_leaves_the_guest_alone() {
             }
             assert_eq!(a.len(), b.len());
         }
+        let environment = |run: &Path| {
+            let manifest: Value =
+                serde_json::from_slice(&fs::read(run.join("manifest.json")).unwrap()).unwrap();
+            manifest["environment"].clone()
+        };
+        let here = environment(&first.0);
+        assert!(here["parts"]["package coreutils"].is_string(), "{here}");
+        assert_eq!(here, environment(&second.0));
+        let compared: Value =
+            serde_json::from_str(&ok(&["diff", text(&first.0), text(&second.0), "--json"])).unwrap();
+        assert_eq!(compared["environment"]["same"], true);
+        let other = environment(&unobserved.0);
+        assert!(here["parts"]["observer"].is_string() && other["parts"]["observer"].is_null());
+        assert_ne!(here["id"], other["id"]);
         assert!(String::from_utf8_lossy(&first.2).contains("log"));
         for other in [second, unobserved] {
             assert!(first.1 == other.1, "{smp} CPUs: the guest's output differs");

@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::cache::Cache;
-use crate::error::{Error, Result};
+use crate::cache::{Cache, Key};
+use crate::error::{Context, Error, Result};
 
 /// The guest's agent: `$KPRISM_AGENT`, or `kprism-agent` beside this program.
 pub fn find_agent() -> Result<PathBuf> {
@@ -29,6 +29,15 @@ pub fn find_observer() -> Result<PathBuf> {
 /// The file does not exist.
 pub fn find_user_plugin() -> Result<PathBuf> {
     find("libkprism_user.so", "KPRISM_USER_PLUGIN")
+}
+
+/// Identifies a file's content: 24 hexadecimal digits.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn content(path: &Path) -> Result<String> {
+    let bytes = std::fs::read(path).at("read", path)?;
+    Ok(Key::default().add(bytes).finish())
 }
 
 /// QEMU's system mode: `$KPRISM_QEMU`, or `qemu-system-x86_64`.

@@ -71,6 +71,30 @@ impl Prepared {
         &self.snapshot.folder
     }
 
+    /// All that the guest's instructions depend on beside the command, as names and values: the kernel, each package of the
+    /// root file system, the initramfs that holds both modules and agent, QEMU, its machine and the kernel's command line.
+    ///
+    /// # Errors
+    /// A file of the cache cannot be read.
+    pub fn environment(&self) -> Result<Vec<(String, String)>> {
+        let mut parts = vec![
+            ("kernel".to_owned(), self.kernel.key.clone()),
+            ("kernel build id".to_owned(), self.snapshot.kernel.build_id.clone()),
+            ("kernel command line".to_owned(), self.command_line.clone()),
+            ("initramfs".to_owned(), self.initramfs.key.clone()),
+            ("agent".to_owned(), files::content(&self.agent)?),
+            ("qemu".to_owned(), self.qemu.version.clone()),
+            ("machine".to_owned(), self.machine.arguments().join(" ")),
+        ];
+        if let Some(rootfs) = &self.rootfs {
+            for package in rootfs.packages()?.lines() {
+                let (name, version) = package.split_once('=').unwrap_or((package, ""));
+                parts.push((format!("package {name}"), version.to_owned()));
+            }
+        }
+        Ok(parts)
+    }
+
     pub(crate) fn boot(&self) -> Boot<'_> {
         Boot {
             qemu: &self.qemu,

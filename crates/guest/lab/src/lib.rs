@@ -37,7 +37,9 @@ mod symbols;
 mod tail;
 
 pub use error::{Error, Result};
-pub use files::{find_agent, find_observer, find_qemu_user, find_recorder, find_user_plugin, qemu_program};
+pub use files::{
+    content, find_agent, find_observer, find_qemu_user, find_recorder, find_user_plugin, qemu_program,
+};
 pub use kernel::Kernel;
 pub use kprism_agent::Counters;
 pub use lab::{Prepared, prepare};

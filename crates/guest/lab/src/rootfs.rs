@@ -74,6 +74,12 @@ impl RootFs {
         let place = cache.entry("rootfs", &key, 350, |folder| build(&versions, folder, report))?;
         Ok(Self { root: place.join("root"), key })
     }
+
+    /// Its packages, a line `name=version` each.
+    pub(crate) fn packages(&self) -> Result<String> {
+        let list = self.root.with_file_name("packages");
+        fs::read_to_string(&list).at("read", &list)
+    }
 }
 
 fn build(versions: &str, folder: &Path, report: Report<'_>) -> Result<()> {

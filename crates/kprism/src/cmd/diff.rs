@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use kprism_profile::{Counts, Profile};
 use kprism_report::diff::{self, Diff, Scale, Within};
+use kprism_report::environment::Compared;
 use kprism_report::header::Header;
 use kprism_report::{Style, boot, durations, html};
-use kprism_store::Instrument;
+use kprism_store::{Environment, Instrument};
 use serde_json::json;
 
 use super::cover;
@@ -93,6 +94,7 @@ struct Opened {
     header: Header,
     /// Of a recording of durations, which counts no instructions.
     counts: Option<Counts>,
+    environment: Option<Environment>,
 }
 
 impl Opened {
@@ -135,7 +137,7 @@ fn open(path: &Path, progress: &Progress) -> Result<Opened> {
         true => Some(kprism_store::load_times(&run, &profile)?.counts),
         false => None,
     };
-    Ok(Opened { profile, header, counts })
+    Ok(Opened { profile, header, counts, environment: manifest.environment })
 }
 
 /// Options of coverage, those of [`COVERAGE`] too.
@@ -208,6 +210,7 @@ pub fn run(
     let new_path = new;
     let (old, new) = (open(&args.old, progress)?, open(new_path, progress)?);
     let by = weight(args, [&old, &new])?;
+    let environment = Compared::new(old.environment.as_ref(), new.environment.as_ref());
     let (within, name) = match (&args.syscall, &args.function) {
         (Some(name), _) => (Within::Syscall(name), name.as_str()),
         (_, Some(name)) => (Within::Function(name), name.as_str()),
@@ -244,6 +247,7 @@ pub fn run(
     if args.json {
         let mut value = diff::to_json(&diff, scale, &functions, &paths);
         value["runs"] = json!({"old": old.json(), "new": new.json()});
+        value["environment"] = environment.to_json();
         print_json(&value, out)?;
         return Ok(Outcome::Done);
     }
@@ -251,6 +255,7 @@ pub fn run(
         write!(out, "{} {}: {}", style.bold(side), path.display(), run.header(style))?;
     }
     functions.select(&diff::shown(weight));
+    write!(out, "{}", environment.to_text())?;
     write!(out, "\n{}", diff::to_text(&diff, name, scale, [&functions, &paths], style))?;
     Ok(Outcome::Done)
 }

@@ -21,6 +21,7 @@ mod account;
 mod column;
 mod delta_tables;
 mod duration_tables;
+mod environment;
 mod facts;
 mod instrument;
 mod manifest;
@@ -32,6 +33,7 @@ mod tlb_table;
 
 pub use account::{Account, Entry, Fate, PLACES};
 pub use duration_tables::{has_times, load_times, save_times};
+pub use environment::{Difference, Environment};
 pub use facts::{CallLosses, DurationFacts, ProbeFacts};
 pub use instrument::Instrument;
 pub use manifest::{Clock, Kernel, Manifest, RunKind};

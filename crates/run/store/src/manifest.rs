@@ -3,7 +3,7 @@
 //! clock, and the losses. The output is `manifest.json`. These facts are in one small file so that a run can be
 //! described without reading its streams.
 
-use crate::{Account, DurationFacts, Instrument, ProbeFacts};
+use crate::{Account, DurationFacts, Environment, Instrument, ProbeFacts};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -84,6 +84,9 @@ pub struct Manifest {
     /// Kernel on which the run was recorded, if known.
     #[serde(default)]
     pub kernel: Option<Kernel>,
+    /// All that an exact run depends on beside the command; `None` of other runs, and of older ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<Environment>,
     /// Time of creation, as RFC 3339 in UTC.
     #[serde(default)]
     pub created: String,
@@ -158,6 +161,7 @@ impl Manifest {
             instruments: Vec::new(),
             command: Vec::new(),
             kernel: None,
+            environment: None,
             created: String::new(),
             clock: Clock::default(),
             vcpus,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use kprism_lab::{Ended, Job, ObserverOptions, Options, Outcome, Pace, Prepared, Report, Share, Span};
 use kprism_session::{Progress, flow};
-use kprism_store::{Instrument, Kernel, Manifest, Run, RunKind};
+use kprism_store::{Environment, Instrument, Kernel, Manifest, Run, RunKind};
 
 use crate::{NOT_ENDED, condition};
 
@@ -153,6 +153,25 @@ impl Settings {
         Ok(Some(ObserverOptions { plugin, arguments }))
     }
 
+    /// All that an exact run depends on beside the command; nothing at another pace, which no two runs share.
+    ///
+    /// # Errors
+    /// A file of the lab's cache, or the observer, cannot be read.
+    fn environment(
+        &self,
+        prepared: &Prepared,
+        observer: Option<&ObserverOptions>,
+    ) -> Result<Option<Environment>> {
+        if self.guest.pace == Pace::Fast {
+            return Ok(None);
+        }
+        let mut parts = prepared.environment()?;
+        if let Some(observer) = observer {
+            parts.push(("observer".to_owned(), kprism_lab::content(&observer.plugin)?));
+        }
+        Ok(Some(Environment::new(parts)))
+    }
+
     fn manifest(&self, prepared: &Prepared) -> Manifest {
         let (guest, job) = (&self.guest, &self.job);
         let mut m = Manifest::new(RunKind::Lab, guest.smp);
@@ -242,6 +261,7 @@ pub fn record(
     let observer = settings.observer(prepared)?;
     let run = Run::create(&settings.output)?;
     let mut manifest = settings.manifest(prepared);
+    manifest.environment = settings.environment(prepared, observer.as_ref())?;
     run.write_manifest(&manifest)?;
     let mut ran = kprism_lab::run(prepared, job, run.dir(), observer.as_ref(), report)?;
     if job.collect.is_some() {

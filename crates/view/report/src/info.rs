@@ -27,6 +27,9 @@ pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest) -> String {
         line("created", m.created.clone());
     }
     line("tool", m.tool.clone());
+    if let Some(environment) = &m.environment {
+        line("environment", environment.id.clone());
+    }
     line("clock", format!("{}, {} Hz", m.clock.name, grouped(m.clock.tsc_hz)));
     // There is a stream for each thread at a time, where a machine has one for each CPU.
     line(if is_user_mode(m) { "streams" } else { "vcpus" }, m.vcpus.to_string());

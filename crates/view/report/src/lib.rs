@@ -35,6 +35,7 @@ pub mod cover;
 pub mod deltas;
 pub mod diff;
 pub mod durations;
+pub mod environment;
 pub mod explain;
 pub mod folded;
 pub mod header;
