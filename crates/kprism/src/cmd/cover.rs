@@ -5,7 +5,7 @@ use std::io::{Read as _, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use kprism_gcov::Cover;
+use kprism_cover::Cover;
 use kprism_report::cover::{self, diff, patch};
 use kprism_report::{Style, Table};
 use kprism_store::{Account, Fate};

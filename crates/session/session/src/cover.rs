@@ -18,12 +18,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use kprism_agent::gcov::AFTER;
-use kprism_cover::gather::Inferred;
-use kprism_gcov::cover::Object;
+use kprism_cover::Cover;
+use kprism_cover::counters::{Collector, Marks, Object, Runs, window};
+use kprism_cover::executed::Inferred;
 use kprism_gcov::memory::TRIES;
-use kprism_gcov::runs::{Marks, Runs};
-use kprism_gcov::window;
-use kprism_gcov::{Collector, Cover, Data, Gaps, Solver, gaps, notes};
+use kprism_gcov::{Data, Gaps, Solver, gaps, notes};
 use kprism_profile::Filter;
 use kprism_store::{Account, Fate, Run};
 

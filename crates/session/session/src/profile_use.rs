@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use kprism_gcov::{Data, Gaps, Solver, gaps, notes, profile};
+use kprism_gcov::{Data, Gaps, Solver, gaps, notes, profile_use as for_gcc};
 
 use crate::cover::{Many, Options, read_notes};
 use crate::progress::Progress;
@@ -73,12 +73,12 @@ pub fn write(
         (false, _) => None,
     };
     clear(folder)?;
-    let highest = profile::highest(objects.iter().map(|(_, data)| data));
+    let highest = for_gcc::highest(objects.iter().map(|(_, data)| data));
     let mut torn = 0;
     for (object, data) in &mut objects {
-        torn += profile::complete(data, highest);
+        torn += for_gcc::complete(data, highest);
         let object = std::path::absolute(&*object).with_context(|| object.display().to_string())?;
-        let path = folder.join(profile::file_name(&object.to_string_lossy(), root.as_deref()));
+        let path = folder.join(for_gcc::file_name(&object.to_string_lossy(), root.as_deref()));
         fs::write(&path, data.to_bytes()).with_context(|| path.display().to_string())?;
     }
     progress.clear();

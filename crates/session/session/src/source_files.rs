@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use kprism_gcov::cover::Source;
-use kprism_gcov::path::Prefixes;
+use kprism_cover::cover::Source;
+use kprism_cover::path::Prefixes;
 use kprism_store::Run;
 
 /// `OLD=NEW` of the command line.

@@ -6,7 +6,7 @@
 //!
 //! [`formats`] lists the formats, each with its function: a new one is one entry.
 
-mod cover;
+pub mod cover;
 pub mod formats;
 pub mod misses;
 pub mod probes;

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use kprism_gcov::Cover;
+use kprism_cover::Cover;
 use kprism_report::cover::{self, Each, compare, page};
 use kprism_report::header::account_text;
 use kprism_session::Progress;

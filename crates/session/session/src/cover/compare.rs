@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
+use kprism_cover::Cover;
 use kprism_cover::why::{self, Comparison};
-use kprism_gcov::Cover;
 use kprism_store::Account;
 
 use super::{Options, Part, is_cover, load};

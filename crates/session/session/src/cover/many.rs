@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use kprism_gcov::window::Windowed;
+use kprism_cover::counters::window::Windowed;
 use kprism_gcov::{Data, notes};
 
 use super::Options;
@@ -103,7 +103,7 @@ pub(super) fn built(all: &Many, options: &Options) -> Built {
         let Ok(written) = fs::metadata(&path).and_then(|file| file.modified()) else { continue };
         let Ok(notes) = notes::read(&bytes) else { continue };
         for source in &notes.sources {
-            let source = kprism_gcov::path::absolute(notes.cwd.as_deref(), source);
+            let source = kprism_cover::path::absolute(notes.cwd.as_deref(), source);
             built.add(prefixes.map(&source).into_owned(), written, &path);
         }
     }

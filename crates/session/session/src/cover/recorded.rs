@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use kprism_agent::gcov::{AFTER, BEFORE, IDLE};
-use kprism_gcov::window::{self, Windowed};
+use kprism_cover::counters::window::{self, Windowed};
 use kprism_gcov::{Data, data};
 
 use super::{FOLDER, is_cover};

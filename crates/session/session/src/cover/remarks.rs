@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use kprism_gcov::path::is_below;
+use kprism_cover::path::is_below;
 use kprism_store::Fate;
 
 use super::{Loaded, Options, Part, TORN, Unsettled, load, reset_text};

@@ -4,9 +4,9 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use kprism_gcov::Cover;
-use kprism_gcov::cover::{Ratio, Source};
-use kprism_gcov::path::absolute;
+use kprism_cover::Cover;
+use kprism_cover::cover::{Ratio, Source};
+use kprism_cover::path::absolute;
 use kprism_profile::units::grouped;
 use serde_json::{Value, json};
 
