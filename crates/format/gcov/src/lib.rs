@@ -14,16 +14,19 @@
 //! | the files: words and records, notes, data, the compiler's version | `words`, [`notes`], [`data`], `version` |
 //! | data read from a kernel's memory | [`memory`] |
 //! | counts of all arcs of a function from the counted ones; loops within a line | `solve`, `cycles` |
-//! | lines, branches and calls of an object | [`mod@unit`] |
+//! | lines, branches and calls of an object, by gcov's rules | `count`, [`mod@unit`] |
+//! | functions that only notes or only data have | [`gaps()`] |
 //! | data completed for gcc's `-fprofile-use` | [`profile_use`] |
 //!
 //! No I/O. Any bytes give a value, or an [`Error`] with an offset.
 
 #![forbid(unsafe_code)]
 
+mod count;
 mod cycles;
 pub mod data;
 mod error;
+mod gaps;
 pub mod memory;
 pub mod notes;
 pub mod path;
@@ -33,10 +36,12 @@ pub mod unit;
 mod version;
 mod words;
 
+pub use count::Solver;
 pub use data::Data;
 pub use error::{Error, Result};
+pub use gaps::{Gaps, gaps};
 pub use notes::Notes;
 pub use path::absolute;
-pub use unit::{Gaps, Solver, Unit, gaps};
+pub use unit::Unit;
 pub use version::Version;
 pub use words::Header;
