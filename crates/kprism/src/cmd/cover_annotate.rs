@@ -20,9 +20,8 @@ use crate::exit::Outcome;
 use kprism_session::Progress;
 use kprism_session::cover::load_and_tell;
 use kprism_session::cover::place::{Which, find, split};
+use kprism_session::cover::sources::{self, CHANGED, Found};
 use kprism_session::cover::{Loaded, Options, is_flow};
-use kprism_session::flow_cover::CHANGED;
-use kprism_session::source_files::{self, Found};
 
 /// Options of `annotate` on a source file.
 pub struct Annotate<'a> {
@@ -68,7 +67,7 @@ pub fn annotate(
         }
     };
     let path = cover.shown(&found.path);
-    let file = source_files::of_source(found, from.source_dir.as_deref());
+    let file = sources::of_source(found, from.source_dir.as_deref());
     let changed = file.changed(&found.path, &built);
     if let Some(short) = file.short() {
         progress.say(&format!("kprism: note: {short}"));

@@ -7,8 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use kprism_cover::Cover;
 use kprism_report::cover::{self, Each};
-use kprism_session::cover::{load_and_tell, tell_problems};
-use kprism_session::profile_use;
+use kprism_session::cover::{executed, load_and_tell, profile_use, tell_problems};
 use kprism_store::{Account, Fate};
 
 use crate::request::{Request, Written};
@@ -61,8 +60,7 @@ pub(crate) fn csv(request: &Request<'_>, out: &mut dyn Write) -> Result<Written>
 pub(crate) fn samples(request: &Request<'_>, _: &mut dyn Write) -> Result<Written> {
     let progress = request.progress;
     let debug = &request.cover.debug;
-    let (profile, problems) =
-        kprism_session::flow_cover::sampled(request.input, debug, &request.part(), progress)?;
+    let (profile, problems) = executed::sampled(request.input, debug, &request.part(), progress)?;
     tell_problems(&problems, progress);
     let name = || request.output.display().to_string();
     let mut file = BufWriter::new(std::fs::File::create(request.output).with_context(name)?);

@@ -9,9 +9,8 @@ use kprism_cover::Cover;
 use kprism_report::cover::{self, Each, compare, page};
 use kprism_report::header::account_text;
 use kprism_session::Progress;
+use kprism_session::cover::sources::{CHANGED, Remarks, Texts};
 use kprism_session::cover::{Compared, Loaded, NEVER_RAN, Options, Part, is_flow, load_and_tell};
-use kprism_session::flow_cover::CHANGED;
-use kprism_session::source_files::{Remarks, Texts};
 use kprism_store::Fate;
 
 use crate::cmd::cover::{View, no_match, no_text, notes};

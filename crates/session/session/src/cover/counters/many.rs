@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The counters of several runs, by object, and the notes of each object.
+//! The counters of several runs, by object.
 
 use std::collections::HashSet;
-use std::fs::{self, File};
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use kprism_cover::counters::window::Windowed;
-use kprism_gcov::{Data, notes};
+use kprism_gcov::Data;
 
-use super::Options;
 use super::recorded::{Counters, Recorded};
-use crate::cover_objects::{Names, Objects, Shared};
-use crate::source_files::{self, Built};
+use super::same_object::{Names, Objects, Shared};
+use crate::cover::options::Options;
 
 /// The counters of several runs, by object.
 pub struct Many {
@@ -68,7 +65,7 @@ impl Many {
         Ok(Many { runs, objects, never_ran })
     }
 
-    pub(super) fn windows(&self, object: usize) -> impl Iterator<Item = (usize, Result<Windowed>)> {
+    pub fn windows(&self, object: usize) -> impl Iterator<Item = (usize, Result<Windowed>)> {
         self.objects[object].1.iter().map(|&(run, index)| {
             let (name, recorded) = &self.runs[run];
             (run, recorded.window(index).with_context(|| name.clone()))
@@ -91,61 +88,4 @@ impl Many {
         }
         sum.context("no run has it")
     }
-}
-
-/// The oldest notes of each source file.
-pub(super) fn built(all: &Many, options: &Options) -> Built {
-    let prefixes = source_files::prefixes(&options.source_prefix);
-    let (mut built, mut bytes) = (Built::default(), Vec::new());
-    for object in 0..all.objects.len() {
-        // Notes that cannot be read are named where counts are put together.
-        let Ok(path) = read_notes(all, object, options.build_dir.as_deref(), &mut bytes) else { continue };
-        let Ok(written) = fs::metadata(&path).and_then(|file| file.modified()) else { continue };
-        let Ok(notes) = notes::read(&bytes) else { continue };
-        for source in &notes.sources {
-            let source = kprism_cover::path::absolute(notes.cwd.as_deref(), source);
-            built.add(prefixes.map(&source).into_owned(), written, &path);
-        }
-    }
-    built
-}
-
-/// Reads an object's notes into `bytes`: those beside the first of several copies of its counters that has them. Returns
-/// their path.
-pub fn read_notes(
-    all: &Many,
-    object: usize,
-    build_dir: Option<&Path>,
-    bytes: &mut Vec<u8>,
-) -> Result<PathBuf> {
-    let mut first = None;
-    for &(run, index) in &all.objects[object].1 {
-        let notes = find_notes(&all.runs[run].1.object(index), build_dir);
-        match read_file(&notes, bytes) {
-            Ok(()) => return Ok(notes),
-            Err(error) => drop(first.get_or_insert((notes, error))),
-        }
-    }
-    let (notes, error) = first.context("no run has it")?;
-    Err(error).with_context(|| format!("{}; --build-dir names the folder of the build", notes.display()))
-}
-
-/// Reads a regular file into `bytes`.
-pub(super) fn read_file(path: &Path, bytes: &mut Vec<u8>) -> std::io::Result<()> {
-    bytes.clear();
-    if path.exists() && !path.is_file() {
-        return Err(std::io::Error::other("not a regular file"));
-    }
-    File::open(path).and_then(|mut file| file.read_to_end(bytes)).map(drop)
-}
-
-/// The notes of an object: beside it, or in the build's folder under the longest end of its path.
-fn find_notes(object: &Path, build_dir: Option<&Path>) -> PathBuf {
-    let mut name = object.as_os_str().to_owned();
-    name.push(".gcno");
-    let notes = PathBuf::from(name);
-    let Some(build_dir) = build_dir else { return notes };
-    let parts: Vec<_> = notes.components().skip(1).collect();
-    let ends = (0..parts.len()).map(|skip| build_dir.join(parts[skip..].iter().collect::<PathBuf>()));
-    ends.into_iter().find(|path| path.exists()).unwrap_or(notes)
 }

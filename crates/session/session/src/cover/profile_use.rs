@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use kprism_gcov::{Data, Gaps, Solver, gaps, notes, profile_use as for_gcc};
 
-use crate::cover::{Many, Options, read_notes};
+use super::counters::{Many, read_notes};
+use super::options::Options;
 use crate::progress::Progress;
 
 /// What was written.
