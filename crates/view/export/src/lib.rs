@@ -50,5 +50,8 @@ pub fn choose(request: &Request<'_>) -> Result<&'static Format> {
 /// # Errors
 /// The run does not hold what the format is written from, or the file cannot be written.
 pub fn write(request: &Request<'_>, format: &Format, out: &mut dyn Write) -> Result<Written> {
+    if format.of == Of::Coverage {
+        request.cover.refuse_source_dir(request.input)?;
+    }
     (format.write)(request, out)
 }

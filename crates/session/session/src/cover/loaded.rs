@@ -5,11 +5,12 @@ use std::path::Path;
 
 use kprism_cover::Cover;
 use kprism_cover::counters::Runs;
+use kprism_cover::cover::Source;
 use kprism_cover::executed::Inferred;
 use kprism_gcov::memory::TRIES;
-use kprism_store::{Account, Run};
+use kprism_store::{Account, Fate, Run};
 
-use super::sources::Built;
+use super::sources::{self, Built, CHANGED, Found};
 
 /// Coverage, and what could not be used.
 pub struct Loaded {
@@ -31,6 +32,46 @@ pub struct Loaded {
     pub inferred: Option<Inferred>,
     /// Runs all of whose counters were cleared in the window, and how many objects show it.
     pub resets: Vec<(String, usize)>,
+}
+
+impl Loaded {
+    /// Counts sources that changed after the code was built in the account. Coverage of a flow, which reads sources to
+    /// tell of lines without code, has counted them.
+    pub fn count_changed(&mut self, changed: Vec<String>) {
+        if self.inferred.is_none() {
+            let account = std::mem::take(&mut self.account);
+            self.account = account.at(Fate::Guessed, CHANGED, changed.len() as u64, changed);
+        }
+    }
+
+    /// Reads the text of a source, and counts it in the account if it changed after the code was built.
+    pub fn read_source(&mut self, source: &Source, folder: Option<&Path>) -> SourceText {
+        let found = sources::of_source(source, folder);
+        let changed = found.changed(&source.path, &self.built);
+        self.count_changed(changed.iter().cloned().collect());
+        let short = found.short();
+        let missing = (found == Found::Missing)
+            .then(|| format!("{}: no source; --source-dir names its folder", source.path));
+        let text = found.text();
+        let lines = text.as_ref().map_or(0, |text| u32::try_from(text.lines().count()).unwrap_or(u32::MAX));
+        let last = lines.max(source.lines.last().map_or(0, |line| line.line));
+        SourceText { text, last, short, missing, changed }
+    }
+}
+
+/// The text of a source with coverage, and remarks on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceText {
+    /// The text; None if the file is nowhere, or is not the one that was compiled.
+    pub text: Option<String>,
+    /// The last line of the text or, if that is later, with code.
+    pub last: u32,
+    /// The file ends before its code does: the remark on it.
+    pub short: Option<String>,
+    /// The file is nowhere: the remark on it.
+    pub missing: Option<String>,
+    /// The file changed after the code was built, or ran: the remark on it.
+    pub changed: Option<String>,
 }
 
 /// An object that is not as it should be.

@@ -39,7 +39,7 @@ pub mod sources;
 pub use compare::{Compared, compare};
 pub use counters::NEVER_RAN;
 pub use input::{is_alone, is_cover, is_flow, recorded};
-pub use loaded::{Footprint, Loaded, Problem, ProblemKind, Unsettled};
+pub use loaded::{Footprint, Loaded, Problem, ProblemKind, SourceText, Unsettled};
 pub use options::{DebugFiles, Options, Part};
 pub use remarks::{load_and_tell, tell_problems};
 
