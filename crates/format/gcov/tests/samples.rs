@@ -43,3 +43,29 @@ fn every_number_is_that_of_the_versions_own_gcov() {
         }
     }
 }
+
+/// A file cut within a record is an error, and so is one cut between two records that its last function must have.
+/// Between two records of lines, nothing in the file tells of a cut; behind a whole function, the data does.
+#[test]
+fn notes_that_were_cut_are_refused() {
+    const FUNCTION: u32 = 0x0100_0000;
+    const LINES: u32 = 0x0145_0000;
+    for version in 12..=16 {
+        let (bytes, _) = read(version);
+        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        // Behind the header and the working directory comes a flag, then the records.
+        let header = 16 + 4 + word(16) as usize + 4;
+        let (mut at, mut whole, mut lines) = (header, Vec::new(), 0);
+        while at < bytes.len() {
+            whole.extend((lines > 0).then_some(at));
+            lines = if word(at) == FUNCTION { 0 } else { lines + u32::from(word(at) == LINES) };
+            at += 8 + word(at + 4) as usize;
+        }
+        assert_eq!(at, bytes.len());
+        assert!(whole.len() > 2 && lines > 1, "{whole:?}");
+        for end in header + 1..bytes.len() {
+            let told = notes::read(&bytes[..end]).map(|_| ());
+            assert_eq!(told.is_ok(), whole.contains(&end), "GCC {version}, cut at {end}: {told:?}");
+        }
+    }
+}
