@@ -3,7 +3,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -11,7 +10,7 @@ use kprism_cover::counters::window::{self, Windowed};
 use kprism_gcov::{Data, data};
 use kprism_store::GcovFiles;
 
-use super::archive::{self, Archive};
+use super::archive::Archive;
 use super::folder::Found;
 use super::same_object::Names;
 use crate::cover::input::is_cover;
@@ -26,7 +25,7 @@ pub enum Counters {
 impl Counters {
     pub fn len(&self) -> usize {
         match self {
-            Counters::Archive(archive) => archive.files.len(),
+            Counters::Archive(archive) => archive.names().len(),
             Counters::Files(files, _) => files.len(),
         }
     }
@@ -34,7 +33,10 @@ impl Counters {
     /// The object's path on the machine that built it, without the suffix.
     fn object(&self, index: usize) -> PathBuf {
         match self {
-            Counters::Archive(archive) => Path::new("/").join(&archive.files[index].0).with_extension(""),
+            Counters::Archive(archive) => {
+                let name = archive.names().nth(index).unwrap_or_default();
+                Path::new("/").join(name).with_extension("")
+            }
             Counters::Files(files, _) => files[index].with_extension(""),
         }
     }
@@ -48,7 +50,7 @@ impl Counters {
 
     pub fn data(&self, index: usize) -> Result<Data> {
         match self {
-            Counters::Archive(archive) => Ok(data::read(&archive.bytes[archive.files[index].1.clone()])?),
+            Counters::Archive(archive) => archive.data(index),
             Counters::Files(files, _) => Ok(data::read(&fs::read(&files[index])?)?),
         }
     }
@@ -67,8 +69,8 @@ pub struct Recorded {
 
 /// Counters of an earlier moment, by the object's name.
 pub struct Earlier {
-    bytes: Vec<u8>,
-    places: HashMap<String, Range<usize>>,
+    archive: Archive,
+    places: HashMap<String, usize>,
 }
 
 impl Recorded {
@@ -80,10 +82,11 @@ impl Recorded {
             let files = GcovFiles::of(input);
             let before = files.idle().into_iter().chain([files.before()]);
             for path in before.filter(|path| path.exists() && !since_boot) {
-                let Archive { bytes, files } = archive::read(&path)?;
-                earlier.push(Earlier { bytes, places: files.into_iter().collect() });
+                let archive = Archive::open_of_run(&path)?;
+                let places = archive.names().map(str::to_owned).zip(0..).collect();
+                earlier.push(Earlier { archive, places });
             }
-            Counters::Archive(archive::read(&files.after())?)
+            Counters::Archive(Archive::open_of_run(&files.after())?)
         } else if input.is_file() {
             match input.extension().and_then(|suffix| suffix.to_str()) {
                 Some("gcda") => Counters::Files(vec![input.to_owned()], None),
@@ -98,7 +101,7 @@ impl Recorded {
                         }
                     )
                 }
-                _ => Counters::Archive(archive::read(input)?),
+                _ => Counters::Archive(Archive::open(input)?),
             }
         } else {
             found = Found::below(input).with_context(|| input.display().to_string())?;
@@ -128,10 +131,12 @@ impl Recorded {
     pub fn window(&self, index: usize) -> Result<Windowed> {
         let after = self.counters.data(index)?;
         let mut before = Vec::new();
-        if let Counters::Archive(archive) = &self.counters {
+        if let Counters::Archive(archive) = &self.counters
+            && let Some(name) = archive.names().nth(index)
+        {
             for earlier in &self.earlier {
-                if let Some(range) = earlier.places.get(&archive.files[index].0) {
-                    before.push(data::read(&earlier.bytes[range.clone()])?);
+                if let Some(&place) = earlier.places.get(name) {
+                    before.push(earlier.archive.data(place)?);
                 }
             }
         }
@@ -143,7 +148,57 @@ impl Recorded {
         let (Counters::Archive(after), Some(before)) = (&self.counters, self.earlier.last()) else {
             return Vec::new();
         };
-        let there: HashSet<&str> = after.files.iter().map(|(name, _)| name.as_str()).collect();
+        let there: HashSet<&str> = after.names().collect();
         before.places.keys().map(String::as_str).filter(|name| !there.contains(name)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cpio::newc::{Builder, trailer};
+
+    use super::*;
+
+    /// An archive with this file.
+    fn archive(name: &str, contents: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut writer = Builder::new(name).mode(0o100_400).write(&mut out, contents.len() as u32);
+        std::io::Write::write_all(&mut writer, contents).unwrap();
+        writer.finish().unwrap();
+        trailer(&mut out).unwrap();
+        out
+    }
+
+    #[test]
+    fn damage_in_a_reading_before_the_window_is_told_by_file_and_offset() {
+        // A header of GCC 12 and no functions.
+        let data = b"adcg*22B\x01\0\0\0\x01\0\0\0\0\0\0\0";
+        let good = archive("build/a.gcda", data);
+        let at = |part: &[u8]| good.windows(part.len()).position(|bytes| bytes == part).unwrap();
+        let with = |place: usize, byte: u8| {
+            let mut bytes = good.clone();
+            bytes[place] = byte;
+            bytes
+        };
+        let contents = at(data);
+        let end = at(b"TRAILER") - 110;
+        for (bytes, words) in [
+            (with(0, b'x'), vec!["offset 0".to_owned()]),
+            (with(end, b'x'), vec![format!("offset {end}")]),
+            (good[..end].to_vec(), vec![format!("offset {end}")]),
+            (with(at(b".gcda"), b'_'), vec!["offset 0".to_owned(), "build/a_gcda".to_owned()]),
+            (with(contents, b'x'), vec![format!("offset {contents}: build/a.gcda"), "offset 0".to_owned()]),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let files = GcovFiles::of(dir.path());
+            fs::create_dir_all(files.folder()).unwrap();
+            fs::write(files.after(), &good).unwrap();
+            fs::write(files.before(), bytes).unwrap();
+            let told = Recorded::open(dir.path(), false).and_then(|recorded| recorded.window(0).map(drop));
+            let told = format!("{:#}", told.unwrap_err());
+            let file = files.before().display().to_string();
+            assert!(told.contains(&file) && words.iter().all(|word| told.contains(word)), "{told}");
+            Recorded::open(dir.path(), true).unwrap().window(0).unwrap();
+        }
     }
 }
