@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use kprism_cover::Cover;
 use kprism_report::cover::{self, Each};
-use kprism_session::cover::{executed, load_and_tell, profile_use, tell_problems};
+use kprism_session::cover::{ANEW, RESETS, executed, load_and_tell, profile_use, tell_problems};
 use kprism_store::{Account, Fate};
 
 use crate::request::{Request, Written};
@@ -17,6 +17,9 @@ pub mod json;
 pub mod lcov;
 pub mod llvm;
 pub mod samples;
+
+/// Objects and runs that are named whose counters restarted.
+const NAMED: usize = 5;
 
 /// The suffix of the file's name, in small letters; empty if there is no point in it.
 pub(crate) fn suffix(output: &Path) -> String {
@@ -85,6 +88,9 @@ pub(crate) fn counters(request: &Request<'_>, _: &mut dyn Write) -> Result<Writt
             written.torn
         ));
     }
+    for text in written.resets.iter().chain(&written.anew).take(NAMED) {
+        progress.say(&format!("kprism: note: {text}"));
+    }
     if let Some(first) = written.damaged.first() {
         progress.say(&format!(
             "kprism: note: {} objects have functions without counters or without notes, the first: {first}; `kprism report \
@@ -100,8 +106,10 @@ pub(crate) fn counters(request: &Request<'_>, _: &mut dyn Write) -> Result<Writt
         written.files,
         place.display()
     ));
-    let account =
-        left_out("objects left out", written.problems).with(Fate::Kept, "objects", written.files as u64);
+    let account = left_out("objects left out", written.problems)
+        .with(Fate::Kept, "objects", written.files as u64)
+        .at(Fate::Lost, ANEW, written.anew.len() as u64, written.anew)
+        .at(Fate::Lost, RESETS, written.resets.len() as u64, written.resets);
     Ok(Written::with(account))
 }
 

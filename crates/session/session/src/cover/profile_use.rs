@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use kprism_gcov::{Data, Gaps, Solver, gaps, notes, profile_use as for_gcc};
 
-use super::counters::{Many, read_notes};
+use super::counters::{Before, Many, anew_text, read_notes, reset_text};
 use super::options::Options;
 use crate::progress::Progress;
 
@@ -27,6 +27,10 @@ pub struct Written {
     pub torn: usize,
     /// Objects whose counters and notes do not go together in all functions.
     pub damaged: Vec<String>,
+    /// Objects whose counters restarted in the window: theirs are since then.
+    pub anew: Vec<String>,
+    /// Runs all of whose counters were cleared in the window: theirs are since then.
+    pub resets: Vec<String>,
 }
 
 /// Writes the folder; one that is there must hold nothing but such files, which go.
@@ -38,30 +42,13 @@ pub fn write(
     progress: &Progress,
 ) -> Result<Written> {
     progress.step("reading counters");
-    let all = Many::open(input, options)?;
-    let mut objects: Vec<(PathBuf, Data)> = Vec::new();
-    let (mut problems, mut damaged) = (Vec::new(), Vec::new());
-    let mut roots: BTreeMap<String, usize> = BTreeMap::new();
-    let (mut solver, mut bytes) = (Solver::default(), Vec::new());
-    for (index, (object, _)) in all.objects.iter().enumerate() {
-        let mut checked = || -> Result<Data> {
-            let data = all.sum(index)?;
-            read_notes(&all, index, options.build_dir.as_deref(), &mut bytes)?;
-            let notes = notes::read(&bytes)?;
-            solver.unit(&notes, Some(&data))?;
-            if gaps(&notes, &data) != Gaps::default() {
-                damaged.push(object.display().to_string());
-            }
-            if let Some(cwd) = notes.cwd {
-                *roots.entry(cwd.into_owned()).or_default() += 1;
-            }
-            Ok(data)
-        };
-        match checked() {
-            Ok(data) => objects.push((object.clone(), data)),
-            Err(error) => problems.push(format!("{}: {error:#}", object.display())),
-        }
+    let mut all = Many::open(input, options)?;
+    let mut read = read(&all, options);
+    let resets = all.drop_windows_cut_by_resets(&read.before);
+    if !resets.is_empty() {
+        read = self::read(&all, options);
     }
+    let Read { mut objects, problems, anew, damaged, roots, .. } = read;
     if objects.is_empty() {
         bail!("none of {} objects could be used; the first: {}", all.objects.len(), problems[0]);
     }
@@ -83,7 +70,71 @@ pub fn write(
         fs::write(&path, data.to_bytes()).with_context(|| path.display().to_string())?;
     }
     progress.clear();
-    Ok(Written { files: objects.len(), root, problems, torn, damaged })
+    let resets = resets.iter().map(|(run, objects)| reset_text(run, *objects)).collect();
+    Ok(Written { files: objects.len(), root, problems, torn, damaged, anew, resets })
+}
+
+/// Counters of all objects, and what was seen on the way.
+#[derive(Default)]
+struct Read {
+    /// By the object's path.
+    objects: Vec<(PathBuf, Data)>,
+    problems: Vec<String>,
+    anew: Vec<String>,
+    damaged: Vec<String>,
+    /// Folders that the compiler ran in, each with its number of objects.
+    roots: BTreeMap<String, usize>,
+    /// About each run.
+    before: Vec<Before>,
+}
+
+fn read(all: &Many, options: &Options) -> Read {
+    let mut read = Read { before: vec![Before::default(); all.runs.len()], ..Read::default() };
+    let (mut solver, mut bytes) = (Solver::default(), Vec::new());
+    for (index, (object, _)) in all.objects.iter().enumerate() {
+        match one(all, index, options, &mut solver, &mut bytes, &mut read) {
+            Ok(data) => read.objects.push((object.clone(), data)),
+            Err(error) => read.problems.push(format!("{}: {error:#}", object.display())),
+        }
+    }
+    read
+}
+
+/// Adds up an object's counters over all runs, and checks that its notes are of the same build.
+fn one(
+    all: &Many,
+    index: usize,
+    options: &Options,
+    solver: &mut Solver,
+    bytes: &mut Vec<u8>,
+    read: &mut Read,
+) -> Result<Data> {
+    let object = &all.objects[index].0;
+    let mut sum: Option<Data> = None;
+    let mut is_anew = false;
+    for (run, windowed) in all.windows(index) {
+        let windowed = windowed?;
+        read.before[run].add(&windowed);
+        is_anew |= windowed.anew;
+        match &mut sum {
+            None => sum = Some(windowed.data),
+            Some(sum) => sum.add(&windowed.data).with_context(|| all.runs[run].0.clone())?,
+        }
+    }
+    let data = sum.context("no run has it")?;
+    read_notes(all, index, options.build_dir.as_deref(), bytes)?;
+    let notes = notes::read(bytes)?;
+    solver.unit(&notes, Some(&data))?;
+    if gaps(&notes, &data) != Gaps::default() {
+        read.damaged.push(object.display().to_string());
+    }
+    if let Some(cwd) = notes.cwd {
+        *read.roots.entry(cwd.into_owned()).or_default() += 1;
+    }
+    if is_anew {
+        read.anew.push(anew_text(object));
+    }
+    Ok(data)
 }
 
 fn clear(folder: &Path) -> Result<()> {

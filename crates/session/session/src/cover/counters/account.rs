@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The account of coverage from counters: what is in it, and what is not.
 
+use std::path::Path;
+
 use kprism_gcov::Gaps;
 use kprism_store::{Account, Fate};
 
@@ -52,13 +54,8 @@ pub fn account(all: &Many, loaded: &Loaded, gaps: &[(String, Gaps)]) -> Account 
     account
         .at(Fate::Lost, "objects left out", left_out.len() as u64, texts(&left_out))
         .at(Fate::Lost, "objects of modules that went in the window", gone.len() as u64, texts(&gone))
-        .at(Fate::Lost, "objects whose counters began anew in the window", anew.len() as u64, texts(&anew))
-        .at(
-            Fate::Lost,
-            "windows cut by a reset of all counters",
-            loaded.resets.len() as u64,
-            resets.collect(),
-        )
+        .at(Fate::Lost, ANEW, anew.len() as u64, texts(&anew))
+        .at(Fate::Lost, RESETS, loaded.resets.len() as u64, resets.collect())
         .at(Fate::Lost, "functions without counters, shown as never called", without_data, data_places)
         .with(Fate::NotUnderstood, TORN, cover.torn() as u64)
         .at(Fate::NotUnderstood, "functions that the notes do not have", without_notes, notes_places)
@@ -70,6 +67,16 @@ pub fn account(all: &Many, loaded: &Loaded, gaps: &[(String, Gaps)]) -> Account 
             "functions never read twice the same",
             unsettled.functions.saturating_sub(unsettled.reading),
         )
+}
+
+/// Unit of the account: objects whose counters restarted (their module was loaded again).
+pub const ANEW: &str = "objects whose counters began anew in the window";
+/// Unit of the account: runs all of whose counters were cleared.
+pub const RESETS: &str = "windows cut by a reset of all counters";
+
+/// What is said of an object whose counters restarted.
+pub fn anew_text(object: &Path) -> String {
+    format!("{}: its counters began anew in the window: these are since then", object.display())
 }
 
 /// What is said of a reset.

@@ -5,8 +5,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use kprism_cover::counters::window::Windowed;
-use kprism_gcov::Data;
+use kprism_cover::counters::window::{Windowed, is_reset};
 
 use super::recorded::{Counters, Recorded};
 use super::same_object::{Names, Objects, Shared};
@@ -21,6 +20,23 @@ pub struct Many {
     /// Notes in the folders whose objects have no counters in any of them. None if no input is a folder: a run or an
     /// archive does not say which objects it could have had.
     pub never_ran: Option<Vec<PathBuf>>,
+}
+
+/// What became of the counters that a run has from before its window.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Before {
+    /// Objects that had counted more then than at the end.
+    pub anew: usize,
+    /// Those that had counted something, and no more since.
+    pub stood: usize,
+}
+
+impl Before {
+    /// Adds an object's counters.
+    pub fn add(&mut self, windowed: &Windowed) {
+        self.anew += usize::from(windowed.anew);
+        self.stood += usize::from(windowed.stood);
+    }
 }
 
 /// The notes of folders that no counters belong to, each once.
@@ -65,6 +81,7 @@ impl Many {
         Ok(Many { runs, objects, never_ran })
     }
 
+    /// Counters of an object in the window of each of its runs, and what reading them added.
     pub fn windows(&self, object: usize) -> impl Iterator<Item = (usize, Result<Windowed>)> {
         self.objects[object].1.iter().map(|&(run, index)| {
             let (name, recorded) = &self.runs[run];
@@ -72,20 +89,17 @@ impl Many {
         })
     }
 
-    /// Counters of an object in each of its runs.
-    pub fn data(&self, object: usize) -> impl Iterator<Item = (usize, Result<Data>)> {
-        self.windows(object).map(|(run, windowed)| (run, windowed.map(|windowed| windowed.data)))
-    }
-
-    /// Sum of its counters over all of them.
-    pub fn sum(&self, object: usize) -> Result<Data> {
-        let mut sum: Option<Data> = None;
-        for (run, data) in self.data(object) {
-            match &mut sum {
-                None => sum = Some(data?),
-                Some(sum) => sum.add(&data?).with_context(|| self.runs[run].0.clone())?,
+    /// Finds the runs all of whose counters were cleared in their window, and drops their readings from before it: a
+    /// reset is of all objects, so differences with those would be wrong even where none is negative. `before` is about
+    /// each run. Returns the names of these runs, and how many objects show it.
+    pub fn drop_windows_cut_by_resets(&mut self, before: &[Before]) -> Vec<(String, usize)> {
+        let mut resets = Vec::new();
+        for ((name, recorded), before) in self.runs.iter_mut().zip(before) {
+            if is_reset(before.anew, before.stood) {
+                recorded.earlier.clear();
+                resets.push((name.clone(), before.anew));
             }
         }
-        sum.context("no run has it")
+        resets
     }
 }

@@ -9,20 +9,12 @@ use kprism_cover::counters::{Collector, Marks, Object};
 use kprism_gcov::{Data, Gaps, Solver, gaps, notes};
 use kprism_store::Account;
 
-use super::many::Many;
+use super::account::anew_text;
+use super::many::{Before, Many};
 use super::notes::{read_file, read_notes};
 use crate::cover::loaded::{Footprint, Loaded, Problem, ProblemKind};
 use crate::cover::options::Options;
 use crate::cover::sources::{self, Built};
-
-/// What became of the counters that a run has from before its window.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Before {
-    /// Objects that had counted more then than at the end.
-    pub anew: usize,
-    /// Those that had counted something, and no more since.
-    pub stood: usize,
-}
 
 /// Facts that merging gives beside the coverage.
 pub struct Merged {
@@ -54,7 +46,7 @@ pub fn merge(all: &Many, options: &Options, wants_ages: bool) -> (Loaded, Merged
     };
     let one = |index: usize, solver: &mut Solver, bytes: &mut Vec<u8>| -> Result<()> {
         let mut sum: Option<Data> = None;
-        let (mut read, mut gaps_here) = (Vec::new(), Vec::new());
+        let (mut read, mut gaps_here, mut units) = (Vec::new(), Vec::new(), Vec::new());
         for (run, windowed) in all.windows(index) {
             read.push((run, windowed?));
         }
@@ -75,16 +67,14 @@ pub fn merge(all: &Many, options: &Options, wants_ages: bool) -> (Loaded, Merged
             found.varying += windowed.varying;
             found.unsure += windowed.unsure;
             drop(found);
-            let mut before = lock(&before);
-            before[run].anew += usize::from(windowed.anew);
-            before[run].stood += usize::from(windowed.stood);
-            drop(before);
+            lock(&before)[run].add(&windowed);
             if windowed.anew {
-                let object = all.objects[index].0.display();
-                complain(
-                    ProblemKind::Anew,
-                    format!("{object}: its counters began anew in the window: these are since then"),
-                );
+                complain(ProblemKind::Anew, anew_text(&all.objects[index].0));
+            }
+            if marks.is_some() {
+                let unit =
+                    solver.unit(&notes, Some(&windowed.data)).with_context(|| all.runs[run].0.clone())?;
+                units.push((u16::try_from(run).unwrap_or(u16::MAX), unit));
             }
             match &mut sum {
                 None => sum = Some(windowed.data),
@@ -93,10 +83,7 @@ pub fn merge(all: &Many, options: &Options, wants_ages: bool) -> (Loaded, Merged
         }
         let sum = sum.context("no run has it")?;
         if let Some(marks) = &marks {
-            for (run, data) in all.data(index) {
-                let unit = solver.unit(&notes, Some(&data?)).with_context(|| all.runs[run].0.clone())?;
-                marks.mark(u16::try_from(run).unwrap_or(u16::MAX), &notes, &unit);
-            }
+            units.iter().for_each(|(run, unit)| marks.mark(*run, &notes, unit));
         }
         let object = Object { number: index as u32, path: all.objects[index].0.to_str() };
         collector.add_read(solver, object, &notes, &sum)?;

@@ -17,7 +17,6 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use kprism_cover::counters::window;
 
 use super::input::is_alone;
 use super::loaded::{Loaded, Unsettled};
@@ -34,9 +33,9 @@ mod notes;
 mod recorded;
 mod same_object;
 
-pub use account::NEVER_RAN;
-pub(super) use account::{TORN, reset_text};
-pub(super) use many::Many;
+pub use account::{ANEW, NEVER_RAN, RESETS};
+pub(super) use account::{TORN, anew_text, reset_text};
+pub(super) use many::{Before, Many};
 pub(super) use notes::read_notes;
 
 /// Reads coverage from counters.
@@ -45,14 +44,7 @@ pub(super) fn load(input: &Path, options: &Options, progress: &Progress) -> Resu
     let mut all = Many::open(input, options)?;
     let wants_ages = options.shows_text && is_alone(input);
     let (mut loaded, mut seen) = merge::merge(&all, options, wants_ages);
-    // A reset is of all objects: differences with what was counted before it would be wrong even where none is negative.
-    let mut resets = Vec::new();
-    for ((name, recorded), seen) in all.runs.iter_mut().zip(&seen.before) {
-        if window::is_reset(seen.anew, seen.stood) {
-            recorded.earlier.clear();
-            resets.push((name.clone(), seen.anew));
-        }
-    }
+    let resets = all.drop_windows_cut_by_resets(&seen.before);
     if !resets.is_empty() {
         (loaded, seen) = merge::merge(&all, options, wants_ages);
     }
