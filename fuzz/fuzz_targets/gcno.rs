@@ -3,8 +3,9 @@
 //! are the bytes' own, and together with itself.
 #![no_main]
 
-use kprism_gcov::data::{Counters, Data, Values, kind};
-use kprism_gcov::{Collector, Solver, notes};
+use kprism_cover::counters::Collector;
+use kprism_gcov::data::{Counters, Data, Rest, Values, kind};
+use kprism_gcov::{Solver, notes};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -19,7 +20,7 @@ fuzz_target!(|bytes: &[u8]| {
             values: vec![(kind::ARCS, Values::All(values.collect()))],
         }
     });
-    let data = Data { header: notes.header, summary: None, functions: functions.collect() };
+    let data = Data { header: notes.header, summary: None, functions: functions.collect(), rest: Rest::default() };
     let mut solver = Solver::default();
     solver.unit(&notes, None).expect("nothing can mismatch without data");
     if let Ok(unit) = solver.unit(&notes, Some(&data)) {

@@ -12,6 +12,6 @@ fuzz_target!(|data: &[u8]| {
     // Every third line has code, every second of these ran.
     let known: BTreeMap<u32, u64> =
         (1..=lines).filter(|n| n % 3 == 0).map(|n| (n, u64::from(n % 2))).collect();
-    let told = kprism_cover::infer::infer(&text, &known, &HashSet::new());
+    let told = kprism_cover::executed::infer::infer(&text, &known, &HashSet::new());
     assert!(told.keys().all(|line| (1..=lines).contains(line) && !known.contains_key(line)));
 });

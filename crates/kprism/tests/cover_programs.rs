@@ -264,6 +264,15 @@ fn a_reset_in_the_window_is_never_subtracted() {
     assert!(complaints.contains("all counters were cleared in the window (2 objects"), "{complaints}");
     assert!(text.contains("1 window cut by a reset of all counters"), "{text}");
     assert_eq!(kprism(dir, &["report", "cover", "-i", "run", "--strict"]).status.code(), Some(4));
+    // The same in a profile for gcc.
+    let output = kprism(dir, &["export", "cover", "-i", "run", "-o", "p.gcda", "--strict"]);
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{complaints}");
+    assert!(complaints.contains("all counters were cleared in the window (2 objects"), "{complaints}");
+    assert!(complaints.contains("1 window cut by a reset of all counters"), "{complaints}");
+    let work = dir.join("work").to_str().unwrap().replace('/', "#");
+    let counters = fs::read(dir.join("p.gcda").join(format!("{work}.gcda"))).unwrap();
+    assert_eq!(kprism_gcov::data::read(&counters).unwrap().highest(), 9);
     // Without a window there is none to be cut; the folder's account is whole.
     fs::remove_dir_all(dir.join("before")).unwrap();
     for name in ["boot", "work", "main"] {

@@ -189,7 +189,28 @@ pub fn read(bytes: &[u8]) -> Result<Notes<'_>> {
         }
     }
     let Reader { sources, arcs, locations, lines, .. } = reader;
+    // Only the last function can be cut where one record ends and the next begins. clang ends its records with a zero
+    // tag, and writes no arcs for a block that never ends.
+    if let Some(what) = functions.last().and_then(|last| lacks(last, &arcs)).filter(|_| !words.ended) {
+        return Err(Error::Truncated { offset: bytes.len(), what });
+    }
     Ok(Notes { header, cwd, sources, functions, unknown, arcs, locations, lines })
+}
+
+/// Names the records that a function lacks. The compiler writes the number of blocks, then the arcs of each block but
+/// the exit, then at least the line of the function's name. How many records of lines follow is not in the file.
+fn lacks(function: &Function<'_>, arcs: &[Arc]) -> Option<&'static str> {
+    let arcs = slice(arcs, &function.arcs);
+    let with_arcs = arcs.chunk_by(|a, b| a.from == b.from).count();
+    if function.blocks == 0 {
+        Some("the last function: its blocks are missing")
+    } else if with_arcs + 1 < function.blocks as usize {
+        Some("the last function: arcs of its blocks are missing")
+    } else if function.locations.is_empty() {
+        Some("the last function: its lines are missing")
+    } else {
+        None
+    }
 }
 
 /// Returns true if the record belongs to a function: the zero bytes of a tag define its level.

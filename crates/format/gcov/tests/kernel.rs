@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use judge::{compare_json, compare_totals, json_lines};
-use kprism_gcov::{Collector, Solver, data, notes};
+use kprism_gcov::{Solver, data, notes};
 use kprism_test::{skip, test};
 
 fn data_files(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -40,23 +40,20 @@ fn every_number_of_a_whole_kernel_is_gcovs() {
     let least = if std::env::var_os("KPRISM_GCOV_ARGS").is_some() { 300 } else { 1000 };
     assert!(files.len() > least, "{}: {} data files", tree.display(), files.len());
     let next = AtomicUsize::new(0);
-    let collector = Collector::default();
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
             scope.spawn(|| {
                 let mut solver = Solver::default();
                 while let Some(gcda) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    one(gcda, &source, &mut solver, &collector);
+                    one(gcda, &source, &mut solver);
                 }
             });
         }
     });
-    let cover = collector.finish();
-    println!("{} objects: {:?}", cover.objects, cover.totals());
-    assert_eq!(cover.objects as usize, files.len());
+    println!("{} objects", files.len());
 }
 
-fn one(gcda: &Path, source: &Path, solver: &mut Solver, collector: &Collector) {
+fn one(gcda: &Path, source: &Path, solver: &mut Solver) {
     let note_bytes = std::fs::read(gcda.with_extension("gcno")).unwrap();
     let data = data::read(&std::fs::read(gcda).unwrap()).unwrap();
     let notes = notes::read(&note_bytes).unwrap();
@@ -68,7 +65,6 @@ fn one(gcda: &Path, source: &Path, solver: &mut Solver, collector: &Collector) {
     let json = json_lines(&gcov(&["-i", "-b", "-t"]));
     compare_json(&json[0], (&notes, &unit), &what);
     compare_totals(&String::from_utf8_lossy(&gcov(&["-b", "-c", "-n"])), (&notes, &unit), &what);
-    collector.add(solver, &note_bytes, &data).unwrap();
 }
 
 kprism_test::main!();

@@ -14,6 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use cpio::newc::{Builder, trailer};
+use kprism_layout::GcovFiles;
 
 /// Folder in which the kernel exposes its counters.
 pub const FOLDER: &str = "/sys/kernel/debug/gcov";
@@ -79,16 +80,29 @@ impl Snapshot {
     /// # Errors
     /// Writing to `out` fails.
     pub fn archive(&self, folder: &Path, out: &mut dyn Write) -> io::Result<()> {
-        for (name, range) in &self.files {
-            let bytes = &self.bytes[range.clone()];
+        let files = self.files.iter().map(|(name, range)| {
             let relative = name.strip_prefix(folder).unwrap_or(name).to_string_lossy();
-            let size = u32::try_from(bytes.len()).map_err(io::Error::other)?;
-            let mut writer = Builder::new(&relative).mode(FILE).nlink(1).write(&mut *out, size);
-            writer.write_all(bytes)?;
-            writer.finish()?;
-        }
-        trailer(&mut *out).map(|_| ())
+            (relative, &self.bytes[range.clone()])
+        });
+        write_archive(files, out)
     }
+}
+
+/// Writes files, each with its name, as a `newc` archive.
+///
+/// # Errors
+/// A file is larger than 4 GiB, or writing to `out` fails.
+pub fn write_archive<N: AsRef<str>, B: AsRef<[u8]>>(
+    files: impl IntoIterator<Item = (N, B)>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    for (name, bytes) in files {
+        let size = u32::try_from(bytes.as_ref().len()).map_err(io::Error::other)?;
+        let mut writer = Builder::new(name.as_ref()).mode(FILE).nlink(1).write(&mut *out, size);
+        writer.write_all(bytes.as_ref())?;
+        writer.finish()?;
+    }
+    trailer(out).map(|_| ())
 }
 
 /// Lists the data files in sorted order, so that the same kernel gives the same archive.
@@ -114,13 +128,6 @@ pub struct Session {
     after: Option<Snapshot>,
 }
 
-/// Archives of the readings before the window. Their differences show the cost of a reading.
-pub const IDLE: [&str; 4] = ["idle-1.cpio", "idle-2.cpio", "idle-3.cpio", "idle-4.cpio"];
-/// Archive of the reading right before the window.
-pub const BEFORE: &str = "before.cpio";
-/// Archive of the reading right after the window.
-pub const AFTER: &str = "counters.cpio";
-
 impl Session {
     /// Reads the counters below `folder` several times, the last time for the window. Call this right before it.
     ///
@@ -129,8 +136,8 @@ impl Session {
     pub fn begin(folder: &Path) -> io::Result<Self> {
         // The first reading fills caches, and shows the size.
         let room = Snapshot::take(folder, 0)?.size() + STEP;
-        let mut before = Vec::with_capacity(IDLE.len() + 1);
-        for _ in 0..=IDLE.len() {
+        let mut before = Vec::with_capacity(GcovFiles::IDLE_READINGS + 1);
+        for _ in 0..=GcovFiles::IDLE_READINGS {
             before.push(Snapshot::take(folder, room)?);
         }
         Ok(Self { folder: folder.to_owned(), before, after: None })
@@ -151,16 +158,15 @@ impl Session {
         self.after.as_ref().or(self.before.last()).map_or(0, Snapshot::objects)
     }
 
-    /// Writes [`IDLE`], [`BEFORE`] and [`AFTER`] to the folder `place`.
+    /// Writes an archive for each reading.
     ///
     /// # Errors
     /// Writing fails.
-    pub fn save(&self, place: &Path) -> io::Result<()> {
-        fs::create_dir_all(place)?;
-        let names = IDLE.into_iter().chain([BEFORE]);
-        let before = names.zip(&self.before);
-        for (name, snapshot) in before.chain(self.after.as_ref().map(|after| (AFTER, after))) {
-            let mut out = BufWriter::new(File::create(place.join(name))?);
+    pub fn save(&self, files: &GcovFiles) -> io::Result<()> {
+        fs::create_dir_all(files.folder())?;
+        let before = files.idle().into_iter().chain([files.before()]).zip(&self.before);
+        for (path, snapshot) in before.chain(self.after.as_ref().map(|after| (files.after(), after))) {
+            let mut out = BufWriter::new(File::create(path)?);
             snapshot.archive(&self.folder, &mut out)?;
             out.flush()?;
         }
@@ -201,11 +207,11 @@ mod tests {
         fs::remove_file(below.join("b.gcda")).unwrap();
         session.end().unwrap();
         assert_eq!(session.objects(), 2);
-        session.save(&folder.join("to")).unwrap();
+        session.save(&GcovFiles::of(&folder.join("to"))).unwrap();
         let pair = |name: &str, contents: &str| (format!("build/kernel/{name}.gcda"), contents.to_owned());
-        assert_eq!(files(&folder.join("to/idle-1.cpio")), [pair("a", "a"), pair("b", "bb")]);
-        assert_eq!(files(&folder.join("to/before.cpio")), [pair("a", "a"), pair("b", "bb")]);
-        assert_eq!(files(&folder.join("to/counters.cpio")), [pair("a", "a"), pair("c", "ccc")]);
+        assert_eq!(files(&folder.join("to/streams/gcov/idle-1.cpio")), [pair("a", "a"), pair("b", "bb")]);
+        assert_eq!(files(&folder.join("to/streams/gcov/before.cpio")), [pair("a", "a"), pair("b", "bb")]);
+        assert_eq!(files(&folder.join("to/streams/gcov/counters.cpio")), [pair("a", "a"), pair("c", "ccc")]);
         fs::remove_dir_all(folder).unwrap();
     }
 }

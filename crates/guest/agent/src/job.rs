@@ -7,11 +7,12 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use kprism_agent::gcov::{AFTER, BEFORE, FOLDER, Session};
+use kprism_agent::gcov::{FOLDER, Session};
 use kprism_agent::{
     CONTROL_PORT, Counters, Job, MARK_BEGIN, MARK_END, MARK_STOP, Message, PAUSE, PAUSE_PORT, STDERR_PORT,
     STDIN_FILE, STDOUT_PORT,
 };
+use kprism_layout::GcovFiles;
 
 use crate::ports;
 
@@ -120,7 +121,7 @@ impl Moments {
             line.push(b'\n');
             Ok(line.leak())
         };
-        Ok(Self { messages: [line(BEFORE)?, line(AFTER)?], held })
+        Ok(Self { messages: [line(GcovFiles::BEFORE)?, line(GcovFiles::AFTER)?], held })
     }
 
     /// Stops the guest until the host has read its counters.

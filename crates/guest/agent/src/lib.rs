@@ -149,7 +149,7 @@ pub enum Message {
     },
     /// The guest stops itself until the host has read the kernel's coverage counters from its memory.
     Counters {
-        /// Name of the file below `streams/gcov` for these counters.
+        /// Name of the archive for these counters, in the folder of `kprism_layout::GcovFiles`.
         name: String,
     },
     /// The command ended.

@@ -13,6 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use kprism_agent::{CONTROL_PORT, EXIT_PORT, JOB_FILE, Job, Message, PAUSE, PAUSE_PORT, SHARE_FILE, gcov};
+use kprism_layout::GcovFiles;
 
 fn main() {
     if std::process::id() != 1 {
@@ -67,7 +68,7 @@ fn session(run: &Path, program: &str, arguments: &[&str]) -> io::Result<i32> {
     let mut session = gcov::Session::begin(Path::new(gcov::FOLDER)).map_err(unreadable)?;
     let status = command.status().map_err(|error| io::Error::other(format!("{program}: {error}")));
     session.end().map_err(unreadable)?;
-    session.save(&run.join("streams/gcov"))?;
+    session.save(&GcovFiles::of(run))?;
     Ok(status?.code().unwrap_or(1))
 }
 
@@ -101,7 +102,7 @@ fn serve() -> io::Result<()> {
         say(&Message::After { output: job::output_of(line, &job) });
     }
     if let Some(session) = counters {
-        session.save(&Path::new(COUNTERS).join("streams/gcov"))?;
+        session.save(&GcovFiles::of(Path::new(COUNTERS)))?;
         give(Path::new(COUNTERS))?;
     } else if !job.collect.is_empty() {
         give(Path::new(&job.collect))?;

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use kprism_gcov::memory::paging::{Paged, Physical};
 use kprism_gcov::memory::{Roots, read, symbol};
+use kprism_layout::GcovFiles;
 use serde_json::json;
 
 use crate::archive::Archive;
@@ -78,8 +79,9 @@ impl Counters {
             reason: format!("the kernel's coverage counters in the guest's memory: {error}"),
         })?;
         fs::remove_file(&piece).ok();
-        let folder = self.folder.join("streams/gcov");
-        fs::create_dir_all(&folder).at("create", &folder)?;
+        let files = GcovFiles::of(&self.folder);
+        let folder = files.folder();
+        fs::create_dir_all(folder).at("create", folder)?;
         let path = folder.join(&name);
         let mut archive = Archive::new(BufWriter::new(File::create(&path).at("create", &path)?));
         for (object, data) in &found {

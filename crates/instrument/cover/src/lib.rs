@@ -1,19 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Coverage from the code that ran, without counters in it.
+//! Coverage: which source lines, functions, branches and calls were executed, and how often.
 //!
-//! Input: how often each instruction of a file was executed (from a flow), and the file's debug information
-//! ([`kprism_debuginfo`]). Output: coverage in the terms of gcov ([`kprism_gcov::Cover`]), and sample profiles for compilers.
+//! Input: gcov's counters with the compiler's notes ([`kprism_gcov`]); or counts of executed instructions, from a flow,
+//! with debug information ([`kprism_debuginfo`]). Output: one [`Cover`] for both, so that every view and export takes
+//! either; and sample profiles for compilers. No I/O.
 //!
 //! | step | module |
 //! |---|---|
-//! | executed instructions to lines, branches and functions | [`gather`] |
-//! | lines without an instruction of their own, told from the lines around them | [`infer`], by [`statements`] |
-//! | sample profiles for compilers (AutoFDO) | [`sampled`] |
-//! | coverage by gcov and by the flow compared line by line, with reasons | [`why`] |
+//! | the result: files, lines, functions, branches, totals | [`mod@cover`] |
+//! | counters of gcov to coverage: windows between readings, objects merged, several runs told apart | [`counters`] |
+//! | executed instructions to coverage, and to sample profiles | [`executed`] |
+//! | both coverages of one run compared line by line, with the reasons of differences | [`why`] |
+//! | folders of sources, moved or common; names of functions as in the source | [`path`], [`demangled`] |
 
-pub mod gather;
-pub mod infer;
-pub mod sampled;
-pub mod statements;
-mod tables;
+#![forbid(unsafe_code)]
+
+pub mod counters;
+pub mod cover;
+pub mod executed;
+mod names;
+pub mod path;
 pub mod why;
+
+pub use cover::Cover;
+pub use names::demangled;

@@ -7,10 +7,9 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use kprism_gcov::Cover;
-use kprism_gcov::cover::{FunctionTotal, Source};
+use crate::cover::{Cover, FunctionTotal, Source};
 
-use crate::gather::Inferred;
+use crate::executed::Inferred;
 use kprism_debuginfo::lines::Lines;
 
 /// Contents of the debug information.
@@ -250,7 +249,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    use kprism_gcov::cover::LineCount;
+    use crate::cover::LineCount;
 
     fn source(path: &str, counts: &[(u32, i64)], functions: &[(&str, u32, u32)]) -> Source {
         let lines = counts.iter().map(|&(line, count)| LineCount {

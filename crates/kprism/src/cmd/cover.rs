@@ -5,17 +5,15 @@ use std::io::{Read as _, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use kprism_gcov::Cover;
 use kprism_report::cover::{self, diff, patch};
 use kprism_report::{Style, Table};
-use kprism_store::{Account, Fate};
 use serde_json::json;
 
 use super::output::{ROWS, Shown, print_json};
 use super::strict::{StrictArgs, judge_own};
 use crate::exit::Outcome;
 use kprism_session::Progress;
-use kprism_session::cover::{Loaded, Options, Part, is_flow, load, load_and_tell};
+use kprism_session::cover::{Loaded, Options, Part, load, load_and_tell};
 
 /// Objects left out that are named.
 const NAMED: usize = 5;
@@ -51,21 +49,10 @@ pub fn no_match(path: Option<&str>, progress: &Progress) {
 /// Where coverage is read from, and of whom.
 pub type Asked<'a> = (&'a Options, &'a Part);
 
-pub fn load_and_complain(input: &Path, asked: Asked<'_>, progress: &Progress) -> Result<(Cover, Account)> {
-    no_text(input, asked.0)?;
-    let Loaded { cover, account, .. } = load_and_tell(input, asked.0, asked.1, progress)?;
-    Ok((cover, account))
-}
-
-/// Refuses `--source-dir` where no source is read. (Of a flow, sources tell of lines without code.)
-pub fn no_text(input: &Path, from: &Options) -> Result<()> {
-    if from.source_dir.is_some() && !is_flow(input, from) {
-        bail!(
-            "--source-dir does not go with this view of counters: it would change nothing there; it is for `annotate` and \
-             `report cover --html`, and --source-prefix OLD=NEW changes paths"
-        );
-    }
-    Ok(())
+/// Reads coverage for a view that shows no sources.
+fn without_sources(input: &Path, (from, who): Asked<'_>, progress: &Progress) -> Result<Loaded> {
+    from.refuse_source_dir(input)?;
+    load_and_tell(input, from, who, progress)
 }
 
 /// What a recording says of itself: its totals, what the reading added, and the folder or file that was asked for.
@@ -97,8 +84,8 @@ pub fn of_two(
     out: &mut dyn Write,
 ) -> Result<Outcome> {
     let paths = (old, new);
-    let (old, of_old) = load_and_complain(old, from, progress)?;
-    let (new, of_new) = load_and_complain(new, from, progress)?;
+    let Loaded { cover: old, account: of_old, .. } = without_sources(old, from, progress)?;
+    let Loaded { cover: new, account: of_new, .. } = without_sources(new, from, progress)?;
     let accounts = [(paths.0, &of_old), (paths.1, &of_new)];
     let changes = diff::changes(&old, &new, view.path);
     let table = diff::table(&changes);
@@ -138,13 +125,10 @@ pub fn of_patch(
     if added.is_empty() {
         bail!("{}: not a unified diff that adds lines (git diff, diff -u)", file.display());
     }
-    let (cover, account) = load_and_complain(input, from, progress)?;
+    let Loaded { cover, account, .. } = without_sources(input, from, progress)?;
     let found = patch::found(&cover, &added, view.path);
     let totals = patch::totals(&found);
-    let unknown =
-        found.iter().filter(|file| file.source.is_none()).map(|file| file.path.to_owned()).collect();
-    let account =
-        account.at(Fate::Lost, "files of the patch that are not in the run", totals.unknown, unknown);
+    let account = patch::account(account, &found);
     if found.is_empty()
         && let Some(path) = view.path
     {

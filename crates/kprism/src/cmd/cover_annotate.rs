@@ -10,7 +10,6 @@ use std::path::Path;
 use anyhow::Result;
 use kprism_report::Style;
 use kprism_report::cover::{self, source};
-use kprism_store::Fate;
 use serde_json::json;
 
 use super::cover::Asked;
@@ -20,9 +19,7 @@ use crate::exit::Outcome;
 use kprism_session::Progress;
 use kprism_session::cover::load_and_tell;
 use kprism_session::cover::place::{Which, find, split};
-use kprism_session::cover::{Loaded, Options, is_flow};
-use kprism_session::flow_cover::CHANGED;
-use kprism_session::source_files::{self, Found};
+use kprism_session::cover::{Loaded, Options, SourceText};
 
 /// Options of `annotate` on a source file.
 pub struct Annotate<'a> {
@@ -48,8 +45,8 @@ pub fn annotate(
 ) -> Result<Outcome> {
     let (name, lines) = split(view.what)?;
     let from = Options { shows_text: true, ..from.clone() };
-    let Loaded { cover, runs, mut account, built, inferred, .. } =
-        load_and_tell(input, &from, who, progress)?;
+    let mut loaded = load_and_tell(input, &from, who, progress)?;
+    let cover = std::mem::take(&mut loaded.cover);
     let nothing = |account| judge_own(view.strict, &[(input, account)], Outcome::NothingMatched, progress);
     let (found, lines) = match find(&cover, name, lines)? {
         Which::One(found, lines) => (found, lines),
@@ -58,40 +55,27 @@ pub fn annotate(
                 true => print_json(&source::several_json(&cover, &functions), out)?,
                 false => write!(out, "{}", source::several(view.what, &cover, &functions))?,
             }
-            return nothing(&account);
+            return nothing(&loaded.account);
         }
         Which::None => {
             progress.say(&format!(
                 "kprism: {name}: no such source file or function; `kprism report cover --each file` lists them"
             ));
-            return nothing(&account);
+            return nothing(&loaded.account);
         }
     };
     let path = cover.shown(&found.path);
-    let file = source_files::of_source(found, from.source_dir.as_deref());
-    let changed = file.changed(&found.path, &built);
-    if let Some(short) = file.short() {
-        progress.say(&format!("kprism: note: {short}"));
+    let SourceText { text, last, short, missing, changed } =
+        loaded.read_source(found, from.source_dir.as_deref());
+    for remark in short.into_iter().chain(missing.filter(|_| !view.json)).chain(changed) {
+        progress.say(&format!("kprism: note: {remark}"));
     }
-    if file == Found::Missing && !view.json {
-        progress.say(&format!("kprism: note: {}: no source; --source-dir names its folder", found.path));
-    }
-    if let Some(changed) = &changed {
-        progress.say(&format!("kprism: note: {changed}"));
-    }
-    if !is_flow(input, &from) {
-        account =
-            account.at(Fate::Guessed, CHANGED, u64::from(changed.is_some()), changed.into_iter().collect());
-    }
-    let text = file.text();
-    let code = found.lines.last().map_or(0, |line| line.line);
-    let last =
-        text.as_ref().map_or(0, |text| u32::try_from(text.lines().count()).unwrap_or(u32::MAX)).max(code);
     if lines.first > last {
         let end = if text.is_some() { "ends at" } else { "has no code after" };
         progress.say(&format!("kprism: {path}: {end} line {last}"));
-        return nothing(&account);
+        return nothing(&loaded.account);
     }
+    let Loaded { runs, account, inferred, .. } = loaded;
     let inferred = inferred.map(|mut all| all.remove(&found.path).unwrap_or_default());
     let shown = source::Shown {
         lines: lines.shown,

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use kprism_session::call::{Call, Which};
+use kprism_session::cover::sources::parse_prefix;
 use kprism_session::cover::{DebugFiles, Options, is_alone, is_cover, is_flow};
-use kprism_session::source_files::parse_prefix;
 
 use crate::given::Given;
 

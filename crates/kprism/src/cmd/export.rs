@@ -6,10 +6,9 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use kprism_export::{Of, Request, Subject, choose, write};
+use kprism_export::{Request, Subject, choose, write};
 use kprism_session::Progress;
 
-use super::cover::no_text;
 use super::cover_args::{CallArgs, CoverageArgs};
 use super::output::Select;
 use super::report::flow::By;
@@ -78,9 +77,6 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
     given.only(view, &[honoured])?;
     if honoured.split_whitespace().any(|option| option == "build_dir") {
         args.cover.check(given, &[&args.input], false)?;
-    }
-    if format.of == Of::Coverage {
-        no_text(&args.input, &request.cover)?;
     }
     let written = write(&request, format, out)?;
     let outcome = Outcome::of_rows(written.empty);

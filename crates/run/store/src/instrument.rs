@@ -88,7 +88,7 @@ impl Run {
             }
             Instrument::Tlb => named(&self.tlb(), ".miss"),
             Instrument::Probe => self.probes().is_file(),
-            Instrument::Cover => self.gcov().is_dir(),
+            Instrument::Cover => self.gcov().folder().is_dir(),
         }
     }
 

@@ -3,6 +3,7 @@
 //! path; the output is a [`Run`]. A run may come from another user, so opening one checks that nothing in it leads
 //! elsewhere.
 
+use kprism_layout::GcovFiles;
 use serde::Deserialize;
 
 use crate::{Manifest, Result, StoreError, io_at, write_atomically};
@@ -186,9 +187,9 @@ impl Run {
         self.bpf().join("functions.jsonl")
     }
 
-    /// Folder of gcov's counters.
-    pub fn gcov(&self) -> PathBuf {
-        self.streams().join("gcov")
+    /// Paths of gcov's counters.
+    pub fn gcov(&self) -> GcovFiles {
+        GcovFiles::of(&self.dir)
     }
 
     /// Folder of probes and their records.

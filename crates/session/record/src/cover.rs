@@ -13,14 +13,13 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use cpio::newc::{Builder, trailer};
-use kprism_agent::gcov::{AFTER, BEFORE, FOLDER, IDLE, Session};
+use kprism_agent::gcov::{FOLDER, Session, write_archive};
 use kprism_gcov::Data;
 use kprism_gcov::memory::Live;
 use kprism_session::Progress;
 use kprism_session::core_memory::{CoreMemory, KCORE};
 use kprism_session::cover::Unsettled;
-use kprism_store::{Instrument, Manifest, Run};
+use kprism_store::{GcovFiles, Instrument, Manifest, Run};
 use serde_json::json;
 
 use crate::this_kernel;
@@ -138,7 +137,7 @@ impl Source {
             Source::Memory(memory, moments) => {
                 // The first reading finds caches empty.
                 memory.counters()?;
-                for _ in 0..=IDLE.len() {
+                for _ in 0..=GcovFiles::IDLE_READINGS {
                     moments.push(memory.counters()?);
                 }
             }
@@ -167,18 +166,16 @@ impl Source {
         })
     }
 
-    fn save(&self, folder: &Path) -> Result<()> {
-        let name = || folder.display().to_string();
+    fn save(&self, files: &GcovFiles) -> Result<()> {
+        let name = || files.folder().display().to_string();
         match self {
-            Source::Files(session) => session.save(folder).with_context(name),
+            Source::Files(session) => session.save(files).with_context(name),
             Source::Memory(_, moments) => {
-                std::fs::create_dir_all(folder).with_context(name)?;
-                let names = IDLE.into_iter().chain([BEFORE, AFTER]);
-                // The last are the last.
-                for (name, moment) in names.skip((IDLE.len() + 2).saturating_sub(moments.len())).zip(moments)
-                {
-                    let path = folder.join(name);
-                    archive(&moment.objects, &path).with_context(|| path.display().to_string())?;
+                std::fs::create_dir_all(files.folder()).with_context(name)?;
+                let paths: Vec<PathBuf> = files.all().collect();
+                // A dump has the last one only.
+                for (path, moment) in paths[paths.len().saturating_sub(moments.len())..].iter().zip(moments) {
+                    archive(&moment.objects, path).with_context(|| path.display().to_string())?;
                 }
                 Ok(())
             }
@@ -188,15 +185,10 @@ impl Source {
 
 fn archive(moment: &BTreeMap<String, Data>, path: &Path) -> std::io::Result<()> {
     let mut out = BufWriter::new(std::fs::File::create(path)?);
-    for (name, data) in moment {
-        let bytes = data.to_bytes();
-        let size = u32::try_from(bytes.len()).map_err(std::io::Error::other)?;
-        let mut writer =
-            Builder::new(name.trim_start_matches('/')).mode(0o100_400).nlink(1).write(&mut out, size);
-        writer.write_all(&bytes)?;
-        writer.finish()?;
-    }
-    trailer(&mut out)?;
+    write_archive(
+        moment.iter().map(|(name, data)| (name.trim_start_matches('/'), data.to_bytes())),
+        &mut out,
+    )?;
     out.flush()
 }
 

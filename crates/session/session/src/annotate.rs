@@ -14,8 +14,8 @@ use kprism_image::symbols::{FunctionId, Symbols, under_root};
 use kprism_store::Run;
 
 use crate::cover::DebugFiles;
+use crate::cover::executed::installed_vmlinux;
 use crate::flow::{Loaded, follow};
-use crate::flow_cover::installed_vmlinux;
 
 /// Names that are suggested for one that is not there.
 const SUGGESTIONS: usize = 5;

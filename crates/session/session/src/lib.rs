@@ -21,8 +21,8 @@
 //! | counts of the instructions of a function | [`annotate`] |
 //! | durations of functions: recorded, or from a flow | [`durations`] |
 //! | a boot's initcalls | [`boot`] |
-//! | coverage: from gcov's counters, or from a flow | [`cover`], [`flow_cover`] |
-//! | gcov's counters in a kernel's memory; a profile for gcc | [`core_memory`], [`profile_use`] |
+//! | coverage: from gcov's counters, or from a flow; a profile for gcc | [`cover`] |
+//! | gcov's counters in a kernel's memory | [`core_memory`] |
 //! | the size and resolution of a trace | [`cost`] |
 //! | TLB misses, their objects, the effect of larger pages | [`tlb`] |
 //! | accounts of recordings of a flow, TLB misses, probes | [`flow_account`], [`tlb_account`], [`probe_account`] |
@@ -39,21 +39,17 @@ pub mod call;
 pub mod core_memory;
 pub mod cost;
 pub mod cover;
-mod cover_objects;
 pub mod deltas;
 pub mod durations;
 pub mod explain;
 pub mod flow;
 pub mod flow_account;
-pub mod flow_cover;
 pub mod held;
 pub mod open;
 pub mod perfdata;
 pub mod probe;
 pub mod probe_account;
-pub mod profile_use;
 pub mod progress;
-pub mod source_files;
 pub mod tlb;
 pub mod tlb_account;
 pub mod tracepoints;

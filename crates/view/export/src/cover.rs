@@ -5,14 +5,21 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use kprism_cover::sampled;
-use kprism_gcov::{Cover, export};
+use kprism_cover::Cover;
 use kprism_report::cover::{self, Each};
-use kprism_session::cover::{load_and_tell, tell_problems};
-use kprism_session::profile_use;
+use kprism_session::cover::{ANEW, RESETS, executed, load_and_tell, profile_use, tell_problems};
 use kprism_store::{Account, Fate};
 
 use crate::request::{Request, Written};
+
+pub mod cobertura;
+pub mod json;
+pub mod lcov;
+pub mod llvm;
+pub mod samples;
+
+/// Objects and runs that are named whose counters restarted.
+const NAMED: usize = 5;
 
 /// The suffix of the file's name, in small letters; empty if there is no point in it.
 pub(crate) fn suffix(output: &Path) -> String {
@@ -32,18 +39,18 @@ fn coverage(
 
 pub(crate) fn lcov_or_cobertura(request: &Request<'_>, out: &mut dyn Write) -> Result<Written> {
     if suffix(request.output) == "info" {
-        return coverage(request, out, export::lcov);
+        return coverage(request, out, lcov::write);
     }
     let recorded = kprism_session::cover::recorded(request.input);
-    coverage(request, out, |cover, out| export::cobertura(cover, recorded, out))
+    coverage(request, out, |cover, out| cobertura::write(cover, recorded, out))
 }
 
 pub(crate) fn json(request: &Request<'_>, out: &mut dyn Write) -> Result<Written> {
-    coverage(request, out, export::json)
+    coverage(request, out, json::write)
 }
 
 pub(crate) fn llvm(request: &Request<'_>, out: &mut dyn Write) -> Result<Written> {
-    coverage(request, out, export::llvm)
+    coverage(request, out, llvm::write)
 }
 
 pub(crate) fn csv(request: &Request<'_>, out: &mut dyn Write) -> Result<Written> {
@@ -56,14 +63,13 @@ pub(crate) fn csv(request: &Request<'_>, out: &mut dyn Write) -> Result<Written>
 pub(crate) fn samples(request: &Request<'_>, _: &mut dyn Write) -> Result<Written> {
     let progress = request.progress;
     let debug = &request.cover.debug;
-    let (profile, problems) =
-        kprism_session::flow_cover::sampled(request.input, debug, &request.part(), progress)?;
+    let (profile, problems) = executed::sampled(request.input, debug, &request.part(), progress)?;
     tell_problems(&problems, progress);
     let name = || request.output.display().to_string();
     let mut file = BufWriter::new(std::fs::File::create(request.output).with_context(name)?);
     let (written, option) = match suffix(request.output).as_str() {
-        "afdo" => (sampled::gcc(&profile, &mut file), "gcc takes it with -fauto-profile"),
-        _ => (sampled::llvm(&profile, &mut file), "clang takes it with -fprofile-sample-use"),
+        "afdo" => (samples::gcc(&profile, &mut file), "gcc takes it with -fauto-profile"),
+        _ => (samples::llvm(&profile, &mut file), "clang takes it with -fprofile-sample-use"),
     };
     written.and_then(|()| file.flush()).with_context(name)?;
     progress.say(&format!("wrote {}: {} functions; {option}={}", name(), profile.functions.len(), name()));
@@ -82,6 +88,9 @@ pub(crate) fn counters(request: &Request<'_>, _: &mut dyn Write) -> Result<Writt
             written.torn
         ));
     }
+    for text in written.resets.iter().chain(&written.anew).take(NAMED) {
+        progress.say(&format!("kprism: note: {text}"));
+    }
     if let Some(first) = written.damaged.first() {
         progress.say(&format!(
             "kprism: note: {} objects have functions without counters or without notes, the first: {first}; `kprism report \
@@ -97,8 +106,10 @@ pub(crate) fn counters(request: &Request<'_>, _: &mut dyn Write) -> Result<Writt
         written.files,
         place.display()
     ));
-    let account =
-        left_out("objects left out", written.problems).with(Fate::Kept, "objects", written.files as u64);
+    let account = left_out("objects left out", written.problems)
+        .with(Fate::Kept, "objects", written.files as u64)
+        .at(Fate::Lost, ANEW, written.anew.len() as u64, written.anew)
+        .at(Fate::Lost, RESETS, written.resets.len() as u64, written.resets);
     Ok(Written::with(account))
 }
 

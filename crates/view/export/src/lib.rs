@@ -6,7 +6,7 @@
 //!
 //! [`formats`] lists the formats, each with its function: a new one is one entry.
 
-mod cover;
+pub mod cover;
 pub mod formats;
 pub mod misses;
 pub mod probes;
@@ -50,5 +50,8 @@ pub fn choose(request: &Request<'_>) -> Result<&'static Format> {
 /// # Errors
 /// The run does not hold what the format is written from, or the file cannot be written.
 pub fn write(request: &Request<'_>, format: &Format, out: &mut dyn Write) -> Result<Written> {
+    if format.of == Of::Coverage {
+        request.cover.refuse_source_dir(request.input)?;
+    }
     (format.write)(request, out)
 }

@@ -9,11 +9,10 @@ pub mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kprism_gcov::Cover;
-use kprism_gcov::cover::{Ratio, Source, Totals};
-use kprism_gcov::demangled;
-use kprism_gcov::path::{absolute, is_below};
-use kprism_gcov::runs::Runs;
+use kprism_cover::counters::Runs;
+use kprism_cover::cover::{Ratio, Source, Totals};
+use kprism_cover::path::{absolute, is_below};
+use kprism_cover::{Cover, demangled};
 use kprism_image::glob::glob;
 use kprism_store::Account;
 use serde_json::{Value, json};

@@ -8,10 +8,10 @@ mod webdriver;
 use std::path::Path;
 use std::time::Instant;
 
-use kprism_gcov::cover::{BranchCount, ConditionCount, FunctionTotal, LineCount, Source};
-use kprism_gcov::runs::{Marks, Runs};
-use kprism_gcov::unit::{Outcomes, Way};
-use kprism_gcov::{Collector, Cover, Solver, data, notes};
+use kprism_cover::Cover;
+use kprism_cover::counters::{Collector, Marks, Runs};
+use kprism_cover::cover::{BranchCount, ConditionCount, FunctionTotal, LineCount, Outcomes, Source, Way};
+use kprism_gcov::{Solver, data, notes};
 use kprism_report::cover::page;
 use kprism_test::{skip, test};
 use webdriver::Browser;

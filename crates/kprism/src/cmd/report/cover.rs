@@ -5,16 +5,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use kprism_gcov::Cover;
 use kprism_report::cover::{self, Each, compare, page};
 use kprism_report::header::account_text;
 use kprism_session::Progress;
-use kprism_session::cover::{Compared, Loaded, NEVER_RAN, Options, Part, is_flow, load_and_tell};
-use kprism_session::flow_cover::CHANGED;
-use kprism_session::source_files::{Remarks, Texts};
+use kprism_session::cover::sources::{Remarks, Texts};
+use kprism_session::cover::{Compared, Loaded, NEVER_RAN, Options, Part, load_and_tell};
 use kprism_store::Fate;
 
-use crate::cmd::cover::{View, no_match, no_text, notes};
+use crate::cmd::cover::{View, no_match, notes};
 use crate::cmd::cover_args::{CallArgs, CoverageArgs};
 use crate::cmd::output::{Io, OutputArgs, ROWS, Select, Shown, print_json};
 use crate::cmd::strict::{StrictArgs, judge_own};
@@ -93,24 +91,22 @@ fn write_html(
     progress: &Progress,
 ) -> Result<Outcome> {
     let from = Options { shows_text: true, ..args.from.options() };
-    let Loaded { cover, runs, mut account, built, .. } = load_and_tell(input, &from, who, progress)?;
+    let mut loaded = load_and_tell(input, &from, who, progress)?;
     progress.step("writing the page");
-    let texts = Texts::new(from.source_dir.as_deref(), &built);
+    let texts = Texts::new(from.source_dir.as_deref(), &loaded.built);
     let title =
         path.map_or_else(|| input.display().to_string(), |path| format!("{}: {path}", input.display()));
-    let page = page::render(&cover, runs.as_ref(), path, &title, &|source| texts.text(source))
+    let page = page::render(&loaded.cover, loaded.runs.as_ref(), path, &title, &|source| texts.text(source))
         .context("HTML page")?;
     progress.clear();
     if page.files == 0 {
         no_match(path, progress);
-        return judge_own(strict, &[(input, &account)], Outcome::NothingMatched, progress);
+        return judge_own(strict, &[(input, &loaded.account)], Outcome::NothingMatched, progress);
     }
     let Remarks { changed, short } = texts.into_remarks();
     notes(&changed, progress);
     notes(&short, progress);
-    if !is_flow(input, &from) {
-        account = account.at(Fate::Guessed, CHANGED, changed.len() as u64, changed);
-    }
+    loaded.count_changed(changed);
     if page.without_source > 0 {
         progress.say(&format!(
             "kprism: note: {} of {} source files could not be read; --source-dir names their folder",
@@ -119,7 +115,7 @@ fn write_html(
     }
     std::fs::write(file, page.html).with_context(|| file.display().to_string())?;
     progress.say(&format!("wrote {}", file.display()));
-    judge_own(strict, &[(input, &account)], Outcome::Done, progress)
+    judge_own(strict, &[(input, &loaded.account)], Outcome::Done, progress)
 }
 
 /// `kprism report cover`.
@@ -134,8 +130,9 @@ fn report(
     if args.compare {
         return counters_and_flow(input, &args.from.options(), view, progress, out);
     }
-    no_text(input, &args.from.options())?;
-    let Loaded { cover, runs, account, .. } = load_and_tell(input, &args.from.options(), who, progress)?;
+    let from = args.from.options();
+    from.refuse_source_dir(input)?;
+    let Loaded { cover, runs, account, .. } = load_and_tell(input, &from, who, progress)?;
     let (sources, totals) = cover::chosen(&cover, view.path);
     let mut table = match (args.each, &runs) {
         (None | Some(EachArg::Dir), _) => cover::table(&cover, Each::Folder, view.path),
@@ -173,8 +170,12 @@ fn counters_and_flow(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    let takes = |cover: &Cover, path: &str| cover::takes_source(cover, view.path, path);
-    let Compared { files, counters, flow } = kprism_session::cover::compare(input, from, &takes, progress)?;
+    let Compared { files, counters, flow } = kprism_session::cover::compare(
+        input,
+        from,
+        &|cover, path| cover::takes_source(cover, view.path, path),
+        progress,
+    )?;
     let accounts = [(input, &counters), (input, &flow)];
     if files.is_empty() {
         no_match(view.path, progress);

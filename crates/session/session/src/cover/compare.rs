@@ -4,13 +4,14 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
+use kprism_cover::Cover;
 use kprism_cover::why::{self, Comparison};
-use kprism_gcov::Cover;
 use kprism_store::Account;
 
-use super::{Options, Part, is_cover, load};
+use super::input::is_cover;
+use super::options::{Options, Part};
+use super::{executed, load, sources};
 use crate::progress::Progress;
-use crate::{flow_cover, source_files};
 
 /// Both coverages compared.
 pub struct Compared {
@@ -36,8 +37,8 @@ pub fn compare(
         bail!("{}: no counters of gcov in it: kprism lab gcov-kernel --flow records both", input.display());
     }
     let gcov = load(input, &Options { by_flow: false, ..options.clone() }, &Part::default(), progress)?;
-    let (flow, known) = flow_cover::load_known(input, options, &Part::default(), progress)?;
-    let text = |path: &str| source_files::read(path, 0, options.source_dir.as_deref());
+    let (flow, known) = executed::load_known(input, options, &Part::default(), progress)?;
+    let text = |path: &str| sources::read(path, 0, options.source_dir.as_deref());
     let files = why::compare(&gcov.cover, &flow.cover, &known, &|path| takes(&gcov.cover, path), &text);
     Ok(Compared { files, counters: gcov.account, flow: flow.account })
 }

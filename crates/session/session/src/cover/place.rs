@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
-use kprism_gcov::cover::{FunctionTotal, Source};
-use kprism_gcov::path::absolute;
-use kprism_gcov::{Cover, demangled};
+use kprism_cover::cover::{FunctionTotal, Source};
+use kprism_cover::path::absolute;
+use kprism_cover::{Cover, demangled};
 use kprism_image::glob::glob;
 
 /// Lines around one that is asked for.

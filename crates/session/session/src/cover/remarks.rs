@@ -4,10 +4,13 @@
 use std::path::Path;
 
 use anyhow::Result;
-use kprism_gcov::path::is_below;
+use kprism_cover::path::is_below;
 use kprism_store::Fate;
 
-use super::{Loaded, Options, Part, TORN, Unsettled, load, reset_text};
+use super::counters::{TORN, reset_text};
+use super::load;
+use super::loaded::{Loaded, Unsettled};
+use super::options::{Options, Part};
 use crate::progress::Progress;
 
 /// Objects left out that are named.

@@ -4,9 +4,9 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use kprism_gcov::cover::Totals;
-use kprism_gcov::path::{Prefixes, absolute};
-use kprism_gcov::{Cover, common};
+use kprism_cover::Cover;
+use kprism_cover::cover::Totals;
+use kprism_cover::path::{Prefixes, absolute, common};
 use serde_json::{Value, json};
 
 use super::{summary_json, takes_either};

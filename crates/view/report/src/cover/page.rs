@@ -9,11 +9,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use flate2::{Compression, write::DeflateEncoder};
-use kprism_gcov::Cover;
-use kprism_gcov::cover::Source;
-use kprism_gcov::demangled;
-use kprism_gcov::runs::Runs;
-use kprism_gcov::unit::Way;
+use kprism_cover::counters::Runs;
+use kprism_cover::cover::{Source, Way};
+use kprism_cover::{Cover, demangled};
 use serde::Serialize;
 use serde_json::{Value, json};
 

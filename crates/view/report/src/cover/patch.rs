@@ -4,10 +4,11 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use kprism_gcov::Cover;
-use kprism_gcov::cover::{Ratio, Source};
-use kprism_gcov::path::absolute;
+use kprism_cover::Cover;
+use kprism_cover::cover::{Ratio, Source};
+use kprism_cover::path::absolute;
 use kprism_profile::units::grouped;
+use kprism_store::{Account, Fate};
 use serde_json::{Value, json};
 
 use super::diff::ranges;
@@ -235,6 +236,13 @@ pub fn totals(files: &[Patched<'_>]) -> PatchTotals {
         }
     }
     totals
+}
+
+/// Adds the files of a patch that are not in the run to the account of its coverage.
+pub fn account(account: Account, files: &[Patched<'_>]) -> Account {
+    let unknown = files.iter().filter(|file| file.source.is_none()).map(|file| file.path.to_owned());
+    let unknown: Vec<String> = unknown.collect();
+    account.at(Fate::Lost, "files of the patch that are not in the run", unknown.len() as u64, unknown)
 }
 
 /// A table of the executed lines among those that a patch adds.

@@ -4,10 +4,9 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use kprism_gcov::cover::{BranchCount, FunctionTotal, LineCount, Source};
-use kprism_gcov::runs::Runs;
-use kprism_gcov::unit::{Outcomes, Way};
-use kprism_gcov::{Cover, demangled};
+use kprism_cover::counters::Runs;
+use kprism_cover::cover::{BranchCount, FunctionTotal, LineCount, Outcomes, Source, Way};
+use kprism_cover::{Cover, demangled};
 use serde_json::{Value, json};
 
 use crate::table::Style;

@@ -10,8 +10,8 @@
 //!   to 0.
 //! - If neither applies, the counts stay, including those of the reading, and the function counts as unsure.
 
-use crate::data::{Counters, Data, Values};
-use crate::error::Result;
+use kprism_gcov::Result;
+use kprism_gcov::data::{Counters, Data, Values};
 
 /// Counters of an object in a window.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,10 +118,10 @@ pub fn is_reset(anew: usize, stood: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use kprism_gcov::data::Rest;
+    use kprism_gcov::{Header, Version};
+
     use super::*;
-    use crate::data::{Counters, Rest};
-    use crate::version::Version;
-    use crate::words::Header;
 
     fn data(functions: &[&[i64]]) -> Data {
         let version = Version(u32::from_be_bytes(*b"B22*"));

@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 
-use crate::notes::Notes;
+use kprism_gcov::{Notes, Unit};
+
 use crate::path::{Prefixes, absolute};
-use crate::unit::Unit;
 
 /// The runs that executed each line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -16,7 +16,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use crate::statements::{Function, Kind, Simple, Stmt, functions};
+use super::statements::{Function, Kind, Simple, Stmt, functions};
 
 /// A count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,9 +11,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use kprism_gcov::cover::Source;
-use kprism_gcov::path::Prefixes;
+use kprism_cover::cover::Source;
+use kprism_cover::path::{Prefixes, absolute};
+use kprism_gcov::Notes;
 use kprism_store::Run;
+
+/// Unit of the account: sources that are newer than the code.
+pub const CHANGED: &str = "source files newer than the code";
 
 /// `OLD=NEW` of the command line.
 pub fn parse_prefix(text: &str) -> Result<(String, String), String> {
@@ -160,6 +164,15 @@ impl Built {
         let known = self.notes.entry(source).or_insert_with(|| (written, notes.to_owned()));
         if written < known.0 {
             *known = (written, notes.to_owned());
+        }
+    }
+
+    /// Adds the notes at `path`, for each source file that they name.
+    pub fn add_notes(&mut self, notes: &Notes<'_>, path: &Path, prefixes: &Prefixes) {
+        let Ok(written) = std::fs::metadata(path).and_then(|file| file.modified()) else { return };
+        for source in &notes.sources {
+            let source = absolute(notes.cwd.as_deref(), source);
+            self.add(prefixes.map(&source).into_owned(), written, path);
         }
     }
 

@@ -8,10 +8,8 @@
 
 use std::io::{self, Write};
 
+use kprism_cover::cover::{BranchCount, Cover, Ratio, Source, Totals, Way};
 use serde_json::{Value, json};
-
-use crate::cover::{BranchCount, Cover, Ratio, Source, Totals};
-use crate::unit::Way;
 
 /// A column after the end of every line.
 const END: u32 = 9999;
@@ -22,7 +20,7 @@ const BRANCH: u32 = 4;
 ///
 /// # Errors
 /// Write errors of `out`.
-pub fn llvm(cover: &Cover, out: &mut dyn Write) -> io::Result<()> {
+pub fn write(cover: &Cover, out: &mut dyn Write) -> io::Result<()> {
     write!(out, "{{\"data\":[{{\"files\":[")?;
     // One file at a time: the JSON of a whole kernel would take a hundred times its size in memory.
     for (index, source) in cover.sources.iter().enumerate() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The objects of several inputs: the files of a folder, and which files of several inputs are the same object.
+//! Which files of several inputs are the same object.
 //!
 //! In: runs, archives, folders with `.gcda` files, single files. Out: objects, each with the inputs that have it. Runs and
 //! archives name an object by its path on the machine that built it. Two folders of one build (copies made between runs, or
@@ -7,50 +7,11 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use kprism_gcov::data;
-
-/// The files of a folder, and of those below it.
-#[derive(Debug, Default)]
-pub(crate) struct Found {
-    /// Counters (.gcda).
-    pub data: Vec<PathBuf>,
-    /// Notes (.gcno).
-    pub notes: Vec<PathBuf>,
-    /// Named like counters, but no regular files: reading a FIFO would never end.
-    pub others: Vec<PathBuf>,
-}
-
-impl Found {
-    /// Finds the files below a folder, sorted by name. Links to files are followed, links to folders are not.
-    pub fn below(folder: &Path) -> std::io::Result<Self> {
-        let mut found = Found::default();
-        found.add(folder)?;
-        Ok(found)
-    }
-
-    fn add(&mut self, folder: &Path) -> std::io::Result<()> {
-        let mut entries = fs::read_dir(folder)?.collect::<std::io::Result<Vec<_>>>()?;
-        entries.sort_unstable_by_key(fs::DirEntry::file_name);
-        for entry in entries {
-            let path = entry.path();
-            if entry.file_type()?.is_dir() {
-                self.add(&path)?;
-                continue;
-            }
-            match path.extension().and_then(|suffix| suffix.to_str()) {
-                Some("gcda") if path.is_file() => self.data.push(path),
-                Some("gcda") => self.others.push(path),
-                Some("gcno") if path.is_file() => self.notes.push(path),
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-}
 
 /// Stamp and checksum of the compilation.
 type Build = (u32, u32);
@@ -72,7 +33,7 @@ enum Key {
 
 /// The names that a file has, and those that it is looked for by, the best first.
 #[derive(Debug, Default)]
-pub(crate) struct Names {
+pub struct Names {
     known: Vec<Key>,
     sought: Vec<Key>,
 }
@@ -126,7 +87,7 @@ pub type Shared = (PathBuf, Vec<(usize, usize)>);
 
 /// Objects under construction.
 #[derive(Debug, Default)]
-pub(crate) struct Objects {
+pub struct Objects {
     pub all: Vec<Shared>,
     known: HashMap<Key, Vec<usize>>,
 }
@@ -163,6 +124,9 @@ impl Objects {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use super::super::folder::Found;
     use super::*;
 
     #[test]

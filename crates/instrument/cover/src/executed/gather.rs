@@ -9,21 +9,19 @@
 //! - the first instructions of a function belong to the line of its name. The closing brace of a function that returns
 //!   a value is no line;
 //! - a line inlined into several functions has the sum of its counts in each;
-//! - lines without code get the counts that [`infer`](crate::infer) derives, if the source is available;
+//! - lines without code get the counts that [`infer`](crate::executed::infer) derives, if the source is available;
 //! - only functions known to the linker count: a function inlined everywhere is none;
 //! - a conditional jump is two branches; a jump through a table (a `switch`) is one for each target in the table;
 //! - code is disassembled as in the file, or as it ran if it was patched.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use kprism_gcov::Cover;
-use kprism_gcov::cover::{BranchCount, FunctionTotal, LineCount, Source};
-use kprism_gcov::unit::Way;
+use kprism_debuginfo::lines::{Bare, Function, Lines, Section};
 use kprism_image::insn::{Kind, Mode, classify};
 
-use crate::infer::infer;
-use crate::tables::targets;
-use kprism_debuginfo::lines::{Bare, Function, Lines, Section};
+use super::infer::infer;
+use super::tables::targets;
+use crate::cover::{BranchCount, Cover, FunctionTotal, LineCount, Source, Way};
 
 /// An instruction that ran, at its address in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

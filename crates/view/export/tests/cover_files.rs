@@ -1,11 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads LLVM's JSON as LLVM does. A line's count follows the rule of `LineCoverageStats`: the highest count of the
+//! Coverage of `samples/t.c` in the formats of other tools.
+//!
+//! LLVM's JSON is read as LLVM does it. A line's count follows the rule of `LineCoverageStats`: the highest count of the
 //! regions that begin on the line and of the one that continues from the line before.
 
 use std::path::Path;
 
-use kprism_gcov::{Collector, Solver, export};
+use kprism_cover::Cover;
+use kprism_cover::counters::Collector;
+use kprism_export::cover::{json, llvm};
+use kprism_gcov::Solver;
 use serde_json::Value;
+
+fn read(file: &str) -> Vec<u8> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../format/gcov/tests/samples");
+    std::fs::read(folder.join(file)).unwrap()
+}
+
+/// Coverage of the sample that this version of GCC compiled.
+fn sample(version: u32) -> Cover {
+    let (notes, data) = (read(&format!("gcc{version}/t.gcno")), read(&format!("gcc{version}/t.gcda")));
+    let collector = Collector::default();
+    collector.add_bytes(&mut Solver::default(), &notes, &data).unwrap();
+    collector.finish()
+}
 
 #[derive(Clone, Copy)]
 struct Segment {
@@ -24,13 +42,9 @@ fn count_of(segments: &[Segment], line: u64) -> Option<i64> {
 
 #[test]
 fn llvms_rule_gives_the_counts_back() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/samples/gcc12");
-    let read = |file: &str| std::fs::read(folder.join(file)).unwrap();
-    let collector = Collector::default();
-    collector.add_bytes(&mut Solver::default(), &read("t.gcno"), &read("t.gcda")).unwrap();
-    let cover = collector.finish();
+    let cover = sample(12);
     let mut text = Vec::new();
-    export::llvm(&cover, &mut text).unwrap();
+    llvm::write(&cover, &mut text).unwrap();
     let value: Value = serde_json::from_slice(&text).unwrap();
     assert_eq!((&value["type"], &value["version"]), (&"llvm.coverage.json.export".into(), &"2.0.1".into()));
     let file = &value["data"][0]["files"][0];
@@ -90,12 +104,8 @@ fn shape(value: &Value) -> Value {
 /// `samples/llvm14/t.json` is llvm-cov 14's export of the same source, compiled by clang.
 #[test]
 fn it_has_the_form_that_llvm_cov_gives_it() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/samples");
-    let read = |file: &str| std::fs::read(folder.join(file)).unwrap();
-    let collector = Collector::default();
-    collector.add_bytes(&mut Solver::default(), &read("gcc12/t.gcno"), &read("gcc12/t.gcda")).unwrap();
     let mut text = Vec::new();
-    export::llvm(&collector.finish(), &mut text).unwrap();
+    llvm::write(&sample(12), &mut text).unwrap();
     let ours: Value = serde_json::from_slice(&text).unwrap();
     let theirs: Value = serde_json::from_slice(&read("llvm14/t.json")).unwrap();
     assert_eq!((&ours["type"], &ours["version"]), (&theirs["type"], &theirs["version"]));
@@ -113,4 +123,18 @@ fn it_has_the_form_that_llvm_cov_gives_it() {
         }
     }
     assert_eq!(shape(&ours), shape(&theirs));
+}
+
+/// `c` of line 4 belongs to another decision once `f` is inlined; of `a` and `b`, the second was never true.
+#[test]
+fn conditions_are_written_as_gcov_14_does() {
+    for version in 14..=16 {
+        let mut text = Vec::new();
+        json::write(&sample(version), &mut text).unwrap();
+        let lines: Value = serde_json::from_slice(&text).unwrap();
+        let line = lines["files"][0]["lines"].as_array().unwrap().iter().find(|l| l["line_number"] == 4);
+        let inlined =
+            serde_json::json!({"count": 4, "covered": 3, "not_covered_true": [1], "not_covered_false": []});
+        assert_eq!(line.unwrap()["conditions"][0], inlined);
+    }
 }

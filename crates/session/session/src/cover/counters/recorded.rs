@@ -3,35 +3,29 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::io::Cursor;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use kprism_agent::gcov::{AFTER, BEFORE, IDLE};
-use kprism_gcov::window::{self, Windowed};
+use kprism_cover::counters::window::{self, Windowed};
 use kprism_gcov::{Data, data};
+use kprism_store::GcovFiles;
 
-use super::{FOLDER, is_cover};
-use crate::cover_objects::{Found, Names};
-
-/// An archive in memory, its files by name.
-pub(super) struct Archive {
-    bytes: Vec<u8>,
-    files: Vec<(String, Range<usize>)>,
-}
+use super::archive::Archive;
+use super::folder::Found;
+use super::same_object::Names;
+use crate::cover::input::is_cover;
 
 /// All counters of one moment.
-pub(super) enum Counters {
+pub enum Counters {
     Archive(Archive),
     /// Files, and the folder that they are below.
     Files(Vec<PathBuf>, Option<PathBuf>),
 }
 
 impl Counters {
-    pub(super) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         match self {
-            Counters::Archive(archive) => archive.files.len(),
+            Counters::Archive(archive) => archive.names().len(),
             Counters::Files(files, _) => files.len(),
         }
     }
@@ -39,21 +33,24 @@ impl Counters {
     /// The object's path on the machine that built it, without the suffix.
     fn object(&self, index: usize) -> PathBuf {
         match self {
-            Counters::Archive(archive) => Path::new("/").join(&archive.files[index].0).with_extension(""),
+            Counters::Archive(archive) => {
+                let name = archive.names().nth(index).unwrap_or_default();
+                Path::new("/").join(name).with_extension("")
+            }
             Counters::Files(files, _) => files[index].with_extension(""),
         }
     }
 
-    pub(super) fn names(&self, index: usize) -> Names {
+    pub fn names(&self, index: usize) -> Names {
         match self {
             Counters::Archive(_) => Names::of_archive(self.object(index)),
             Counters::Files(files, folder) => Names::of_file(&files[index], folder.as_deref()),
         }
     }
 
-    pub(super) fn data(&self, index: usize) -> Result<Data> {
+    pub fn data(&self, index: usize) -> Result<Data> {
         match self {
-            Counters::Archive(archive) => Ok(data::read(&archive.bytes[archive.files[index].1.clone()])?),
+            Counters::Archive(archive) => archive.data(index),
             Counters::Files(files, _) => Ok(data::read(&fs::read(&files[index])?)?),
         }
     }
@@ -61,19 +58,19 @@ impl Counters {
 
 /// The counters of a run, an archive or a folder, and those from before its window.
 pub struct Recorded {
-    pub(super) counters: Counters,
+    pub counters: Counters,
     /// In order of time.
-    pub(super) earlier: Vec<Earlier>,
+    pub earlier: Vec<Earlier>,
     /// Notes in the folder.
-    pub(super) notes: Vec<PathBuf>,
+    pub notes: Vec<PathBuf>,
     /// Files that are named like counters, and cannot be read as such.
-    pub(super) others: Vec<PathBuf>,
+    pub others: Vec<PathBuf>,
 }
 
 /// Counters of an earlier moment, by the object's name.
-pub(super) struct Earlier {
-    bytes: Vec<u8>,
-    places: HashMap<String, Range<usize>>,
+pub struct Earlier {
+    archive: Archive,
+    places: HashMap<String, usize>,
 }
 
 impl Recorded {
@@ -82,13 +79,14 @@ impl Recorded {
         let mut earlier = Vec::new();
         let mut found = Found::default();
         let counters = if is_cover(input) {
-            let folder = input.join("streams").join(FOLDER);
-            let before = IDLE.into_iter().chain([BEFORE]).map(|name| folder.join(name));
+            let files = GcovFiles::of(input);
+            let before = files.idle().into_iter().chain([files.before()]);
             for path in before.filter(|path| path.exists() && !since_boot) {
-                let Archive { bytes, files } = archive(&path)?;
-                earlier.push(Earlier { bytes, places: files.into_iter().collect() });
+                let archive = Archive::open_of_run(&path)?;
+                let places = archive.names().map(str::to_owned).zip(0..).collect();
+                earlier.push(Earlier { archive, places });
             }
-            Counters::Archive(archive(&folder.join(AFTER))?)
+            Counters::Archive(Archive::open_of_run(&files.after())?)
         } else if input.is_file() {
             match input.extension().and_then(|suffix| suffix.to_str()) {
                 Some("gcda") => Counters::Files(vec![input.to_owned()], None),
@@ -103,7 +101,7 @@ impl Recorded {
                         }
                     )
                 }
-                _ => Counters::Archive(archive(input)?),
+                _ => Counters::Archive(Archive::open(input)?),
             }
         } else {
             found = Found::below(input).with_context(|| input.display().to_string())?;
@@ -120,7 +118,7 @@ impl Recorded {
     }
 
     /// Number of objects.
-    pub(super) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.counters.len()
     }
 
@@ -130,13 +128,15 @@ impl Recorded {
     }
 
     /// Counters of an object in the window, and the part of them that reading them added.
-    pub(super) fn window(&self, index: usize) -> Result<Windowed> {
+    pub fn window(&self, index: usize) -> Result<Windowed> {
         let after = self.counters.data(index)?;
         let mut before = Vec::new();
-        if let Counters::Archive(archive) = &self.counters {
+        if let Counters::Archive(archive) = &self.counters
+            && let Some(name) = archive.names().nth(index)
+        {
             for earlier in &self.earlier {
-                if let Some(range) = earlier.places.get(&archive.files[index].0) {
-                    before.push(data::read(&earlier.bytes[range.clone()])?);
+                if let Some(&place) = earlier.places.get(name) {
+                    before.push(earlier.archive.data(place)?);
                 }
             }
         }
@@ -144,56 +144,61 @@ impl Recorded {
     }
 
     /// Modules that went in the window, with their counters.
-    pub(super) fn unloaded(&self) -> Vec<&str> {
+    pub fn unloaded(&self) -> Vec<&str> {
         let (Counters::Archive(after), Some(before)) = (&self.counters, self.earlier.last()) else {
             return Vec::new();
         };
-        let there: HashSet<&str> = after.files.iter().map(|(name, _)| name.as_str()).collect();
+        let there: HashSet<&str> = after.names().collect();
         before.places.keys().map(String::as_str).filter(|name| !there.contains(name)).collect()
     }
 }
 
-/// The inputs that coverage is read from.
-const TAKEN: &str =
-    "a run, a folder with .gcda files, one .gcda file, or a cpio archive of them (newc) is expected";
+#[cfg(test)]
+mod tests {
+    use cpio::newc::{Builder, trailer};
 
-/// First bytes of cpio archives in the format newc, without checksums and with them.
-const CPIO: [&[u8]; 2] = [b"070701", b"070702"];
+    use super::*;
 
-/// Reads an archive of counters.
-fn archive(path: &Path) -> Result<Archive> {
-    let bytes = fs::read(path).with_context(|| path.display().to_string())?;
-    let files = match entries(&bytes) {
-        Ok(files) => files,
-        Err(error) if CPIO.iter().any(|magic| bytes.starts_with(magic)) => {
-            return Err(error.context(format!("{}: a cpio archive that is damaged", path.display())));
-        }
-        Err(_) if bytes.starts_with(b"adcg") || bytes.starts_with(b"gcda") => {
-            bail!("{}: counters under another name: {TAKEN} (.gcda)", path.display())
-        }
-        Err(_) => bail!("{}: no counters: {TAKEN}", path.display()),
-    };
-    Ok(Archive { bytes, files })
-}
+    /// An archive with this file.
+    fn archive(name: &str, contents: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut writer = Builder::new(name).mode(0o100_400).write(&mut out, contents.len() as u32);
+        std::io::Write::write_all(&mut writer, contents).unwrap();
+        writer.finish().unwrap();
+        trailer(&mut out).unwrap();
+        out
+    }
 
-fn entries(bytes: &[u8]) -> Result<Vec<(String, Range<usize>)>> {
-    let mut files = Vec::new();
-    let mut input = Cursor::new(bytes);
-    loop {
-        let at = input.position();
-        let reader = cpio::newc::Reader::new(input).with_context(|| format!("offset {at}"))?;
-        let (name, size) = (reader.entry().name().to_owned(), reader.entry().file_size() as usize);
-        if reader.entry().is_trailer() {
-            return Ok(files);
-        }
-        // A header of 110 bytes, the name with its NUL, padding; then the contents.
-        let start = at as usize + (110 + name.len() + 1).next_multiple_of(4);
-        input = reader.finish().with_context(|| format!("offset {at}"))?;
-        if start + size > bytes.len() {
-            bail!("offset {at}: {name}: the archive ends within it");
-        }
-        if name.ends_with(".gcda") {
-            files.push((name, start..start + size));
+    #[test]
+    fn damage_in_a_reading_before_the_window_is_told_by_file_and_offset() {
+        // A header of GCC 12 and no functions.
+        let data = b"adcg*22B\x01\0\0\0\x01\0\0\0\0\0\0\0";
+        let good = archive("build/a.gcda", data);
+        let at = |part: &[u8]| good.windows(part.len()).position(|bytes| bytes == part).unwrap();
+        let with = |place: usize, byte: u8| {
+            let mut bytes = good.clone();
+            bytes[place] = byte;
+            bytes
+        };
+        let contents = at(data);
+        let end = at(b"TRAILER") - 110;
+        for (bytes, words) in [
+            (with(0, b'x'), vec!["offset 0".to_owned()]),
+            (with(end, b'x'), vec![format!("offset {end}")]),
+            (good[..end].to_vec(), vec![format!("offset {end}")]),
+            (with(at(b".gcda"), b'_'), vec!["offset 0".to_owned(), "build/a_gcda".to_owned()]),
+            (with(contents, b'x'), vec![format!("offset {contents}: build/a.gcda"), "offset 0".to_owned()]),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let files = GcovFiles::of(dir.path());
+            fs::create_dir_all(files.folder()).unwrap();
+            fs::write(files.after(), &good).unwrap();
+            fs::write(files.before(), bytes).unwrap();
+            let told = Recorded::open(dir.path(), false).and_then(|recorded| recorded.window(0).map(drop));
+            let told = format!("{:#}", told.unwrap_err());
+            let file = files.before().display().to_string();
+            assert!(told.contains(&file) && words.iter().all(|word| told.contains(word)), "{told}");
+            Recorded::open(dir.path(), true).unwrap().window(0).unwrap();
         }
     }
 }

@@ -41,7 +41,7 @@ pub fn complete(data: &mut Data, highest: i64) -> usize {
 /// relative to `root`, if given.
 pub fn file_name(object: &str, root: Option<&str>) -> String {
     let below = root.and_then(|root| object.strip_prefix(root.trim_end_matches('/'))?.strip_prefix('/'));
-    let path = crate::absolute(None, below.unwrap_or(object));
+    let path = crate::path::absolute(None, below.unwrap_or(object));
     format!("{}.gcda", path.replace('/', "#"))
 }
 

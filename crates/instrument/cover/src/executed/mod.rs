@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Coverage from the code that ran, without counters in it.
+//!
+//! Input: how often each instruction of a file was executed, and the file's debug information. Output:
+//! [`Cover`](crate::Cover) in the terms of gcov, and sample profiles for compilers.
+//!
+//! | step | module |
+//! |---|---|
+//! | executed instructions to lines, branches and functions | [`gather`]; targets of a `switch` in `tables` |
+//! | lines without an instruction of their own, told from the lines around them | [`infer`], by [`statements`] |
+//! | sample profiles for compilers (AutoFDO) | [`sampled`] |
+
+pub mod gather;
+pub mod infer;
+pub mod sampled;
+pub mod statements;
+mod tables;
+
+pub use gather::{Gatherer, Inferred, Jumped, Ran};

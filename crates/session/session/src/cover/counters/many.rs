@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The counters of several runs, by object.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use kprism_cover::counters::window::{Windowed, is_reset};
+
+use super::recorded::{Counters, Recorded};
+use super::same_object::{Names, Objects, Shared};
+use crate::cover::options::Options;
+
+/// The counters of several runs, by object.
+pub struct Many {
+    /// The runs, each with its name and its counters.
+    pub runs: Vec<(String, Recorded)>,
+    /// Paths of objects, without suffix; the runs that have them, and where.
+    pub objects: Vec<Shared>,
+    /// Notes in the folders whose objects have no counters in any of them. None if no input is a folder: a run or an
+    /// archive does not say which objects it could have had.
+    pub never_ran: Option<Vec<PathBuf>>,
+}
+
+/// What became of the counters that a run has from before its window.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Before {
+    /// Objects that had counted more then than at the end.
+    pub anew: usize,
+    /// Those that had counted something, and no more since.
+    pub stood: usize,
+}
+
+impl Before {
+    /// Adds an object's counters.
+    pub fn add(&mut self, windowed: &Windowed) {
+        self.anew += usize::from(windowed.anew);
+        self.stood += usize::from(windowed.stood);
+    }
+}
+
+/// The notes of folders that no counters belong to, each once.
+fn never_ran<'r>(runs: impl Iterator<Item = &'r Recorded> + Clone) -> Option<Vec<PathBuf>> {
+    let folders = runs.filter_map(|recorded| match &recorded.counters {
+        Counters::Files(files, Some(folder)) => Some((files, &recorded.notes, folder)),
+        _ => None,
+    });
+    folders.clone().next()?;
+    let below = |path: &Path, folder: &Path| path.strip_prefix(folder).unwrap_or(path).with_extension("");
+    let mut known: HashSet<PathBuf> = HashSet::new();
+    for (files, _, folder) in folders.clone() {
+        known.extend(files.iter().map(|path| below(path, folder)));
+    }
+    let mut never = Vec::new();
+    for (_, notes, folder) in folders {
+        never.extend(notes.iter().filter(|path| known.insert(below(path, folder))).cloned());
+    }
+    Some(never)
+}
+
+impl Many {
+    /// Opens a run and those to be added to it.
+    pub fn open(input: &Path, options: &Options) -> Result<Self> {
+        let mut runs = Vec::new();
+        for path in std::iter::once(input).chain(options.merge.iter().map(PathBuf::as_path)) {
+            runs.push((path.display().to_string(), Recorded::open(path, options.since_boot)?));
+        }
+        let mut objects = Objects::default();
+        for (run, (_, recorded)) in runs.iter().enumerate() {
+            for index in 0..recorded.len() {
+                let names = match runs.len() {
+                    // Nothing to be compared with: the stamp need not be read.
+                    1 => Names::default(),
+                    _ => recorded.counters.names(index),
+                };
+                objects.add(names, recorded.object(index), (run, index));
+            }
+        }
+        let never_ran = never_ran(runs.iter().map(|(_, recorded)| recorded));
+        let objects = objects.all;
+        Ok(Many { runs, objects, never_ran })
+    }
+
+    /// Counters of an object in the window of each of its runs, and what reading them added.
+    pub fn windows(&self, object: usize) -> impl Iterator<Item = (usize, Result<Windowed>)> {
+        self.objects[object].1.iter().map(|&(run, index)| {
+            let (name, recorded) = &self.runs[run];
+            (run, recorded.window(index).with_context(|| name.clone()))
+        })
+    }
+
+    /// Finds the runs all of whose counters were cleared in their window, and drops their readings from before it: a
+    /// reset is of all objects, so differences with those would be wrong even where none is negative. `before` is about
+    /// each run. Returns the names of these runs, and how many objects show it.
+    pub fn drop_windows_cut_by_resets(&mut self, before: &[Before]) -> Vec<(String, usize)> {
+        let mut resets = Vec::new();
+        for ((name, recorded), before) in self.runs.iter_mut().zip(before) {
+            if is_reset(before.anew, before.stood) {
+                recorded.earlier.clear();
+                resets.push((name.clone(), before.anew));
+            }
+        }
+        resets
+    }
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Counts of executed instructions, at the addresses of the files that they are from.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use kprism_cover::executed::{Jumped, Ran};
+use kprism_cover::path::Prefixes;
+use kprism_debuginfo::lines::Lines;
+use kprism_flow::annotate::{Counter, Counts};
+use kprism_flow::replay::Task;
+use kprism_flow::window::Window;
+use kprism_image::insn::{Kind, Mode, classify};
+use kprism_image::symbols::{FunctionId, Symbols};
+use kprism_profile::units::grouped;
+use kprism_store::Run;
+
+use super::debug_files::find;
+use super::places::{Place, places};
+use crate::cover::options::{DebugFiles, Part};
+use crate::flow;
+use crate::flow::follow;
+use crate::progress::Progress;
+
+/// Instructions of the tasks, or the call, that were asked for.
+#[derive(Debug, Default)]
+pub struct Instructions {
+    /// All of them.
+    pub insns: u64,
+    /// Those in files with debug information.
+    pub kept: u64,
+    /// The others, by program, library or module.
+    without: BTreeMap<String, u64>,
+}
+
+/// Files without debug information that are named.
+const NAMED: usize = 5;
+
+impl Instructions {
+    fn lost(&mut self, module: &str, count: u64) {
+        let module = if module.is_empty() { "[unknown]" } else { module };
+        if count > 0 {
+            *self.without.entry(module.to_owned()).or_default() += count;
+        }
+    }
+
+    /// Files without debug information, those with the most instructions first.
+    pub fn largest(&self) -> Vec<String> {
+        let mut all: Vec<(&String, u64)> =
+            self.without.iter().map(|(module, &count)| (module, count)).collect();
+        all.sort_by_key(|&(module, count)| (std::cmp::Reverse(count), module));
+        all.truncate(NAMED);
+        all.into_iter().map(|(module, count)| format!("{module}: {}", grouped(count))).collect()
+    }
+}
+
+/// What ran of a file, by its own addresses.
+pub struct Seen<'s> {
+    pub file: &'s Path,
+    pub lines: &'s Lines,
+    pub ran: Vec<Ran>,
+    /// Whom instructions called indirectly.
+    pub targets: BTreeMap<u64, Vec<(String, u64)>>,
+    /// Where they jumped indirectly, in their own functions.
+    pub jumps: Jumped,
+}
+
+/// Goes through the files with debug information; returns what could not be used, and how many instructions that leaves.
+pub fn each(
+    input: &Path,
+    (debug, prefixes): (&DebugFiles, &Prefixes),
+    part: &Part,
+    progress: &Progress,
+    take: &mut dyn FnMut(Seen<'_>),
+) -> Result<(Vec<String>, Instructions)> {
+    let window = match &part.call {
+        Some(call) => {
+            let (_, profile, _) = flow::open(input, progress)?;
+            call.window(&profile, &part.filter, progress)?
+        }
+        None => None,
+    };
+    let run = Run::open(input)?;
+    let loaded = flow::load(&run, progress)?;
+    progress.step("reading debug information");
+    let mut problems = Vec::new();
+    let mut files = find(&run, &loaded, debug, &mut problems);
+    for (_, lines) in files.values_mut() {
+        for path in lines.files.iter_mut().chain(&mut lines.folder) {
+            *path = prefixes.map(path).into_owned();
+        }
+    }
+    if files.is_empty() {
+        let why = problems.first().map(|problem| format!(" ({problem})")).unwrap_or_default();
+        bail!(
+            "{}: nothing that ran has debug information{why}: build programs and modules with -g, name the kernel's \
+             with --vmlinux, modules' with --module-file",
+            input.display()
+        );
+    }
+    let symbols = &loaded.symbols;
+    let all = (0..symbols.len() as u32).map(|id| symbols.function(FunctionId(id)));
+    let chosen: Vec<bool> = all.map(|f| files.contains_key(f.module.as_str())).collect();
+    progress.step("counting");
+    let counts = count(&loaded, &chosen, part, window);
+    let mut by_module: HashMap<&str, Vec<usize>> = HashMap::new();
+    for (index, site) in counts.sites.iter().enumerate() {
+        by_module.entry(&symbols.function(FunctionId(site.func)).module).or_default().push(index);
+    }
+    let mut seen = Instructions { insns: counts.insns, ..Instructions::default() };
+    for (func, &count) in counts.elsewhere.iter().enumerate().filter(|(_, count)| **count > 0) {
+        seen.lost(&symbols.function(FunctionId(func as u32)).module, count);
+    }
+    for (module, (file, lines)) in &files {
+        let sites =
+            || by_module.get(module.as_str()).into_iter().flatten().map(|&index| &counts.sites[index]);
+        let places = match places(module, lines, symbols) {
+            Ok(places) => places,
+            Err(reason) => {
+                problems.push(format!("{module}: {reason}"));
+                seen.lost(module, sites().map(|site| site.count).sum());
+                continue;
+            }
+        };
+        // Programs of other tasks are none of what was asked for.
+        if module.starts_with('/') && !by_module.contains_key(module.as_str()) {
+            continue;
+        }
+        let (mut all, mut targets, mut jumps) = (Vec::new(), BTreeMap::new(), Jumped::new());
+        for &index in by_module.get(module.as_str()).into_iter().flatten() {
+            let site = &counts.sites[index];
+            let Some(ran) = ran(&counts, index, symbols, &places) else {
+                seen.lost(module, site.count);
+                continue;
+            };
+            seen.kept += site.count;
+            if site.kind == Kind::IndirectJump {
+                let entry = ran.address.wrapping_sub(site.offset);
+                let own = site.targets.iter().filter(|target| target.func == site.func);
+                let own = own.map(|target| (entry.wrapping_add(target.offset), target.count));
+                jumps.entry(ran.address).or_default().extend(own);
+            } else if site.kind == Kind::IndirectCall || matches!(site.kind, Kind::Call { .. }) {
+                let to = site.targets.iter().filter(|target| target.known && target.offset == 0);
+                let to =
+                    to.map(|target| (symbols.function(FunctionId(target.func)).name.clone(), target.count));
+                targets.entry(ran.address).or_insert_with(Vec::new).extend(to);
+            }
+            all.push(ran);
+        }
+        take(Seen { file, lines, ran: all, targets, jumps });
+    }
+    Ok((problems, seen))
+}
+
+fn count(loaded: &flow::Loaded, chosen: &[bool], part: &Part, window: Option<Window>) -> Counts {
+    let takes = |_: u16, task: &Task| part.filter.takes(task.pid, task.tgid, &task.comm);
+    let never = || false;
+    let lanes = loaded.streams().len();
+    let mut counter = Counter::new(lanes, &loaded.symbols, chosen, &takes, &never).within(window);
+    follow(loaded, &mut counter);
+    counter.finish()
+}
+
+/// An instruction at its place in the file.
+fn ran(counts: &Counts, index: usize, symbols: &Symbols, places: &[Place]) -> Option<Ran> {
+    let site = &counts.sites[index];
+    let at = symbols.function(FunctionId(site.func)).start.wrapping_add(site.offset);
+    let address = places.iter().find_map(|place| {
+        let address = at.wrapping_sub(place.bias);
+        (place.section.start..place.section.end).contains(&address).then_some(address)
+    })?;
+    // Targets as seen from there.
+    let kind = match site.mode {
+        Mode::Bits64 => classify(&site.bytes, address, site.mode).map_or(Kind::Other, |insn| insn.kind),
+        _ => return None,
+    };
+    let length = u8::try_from(site.bytes.len()).unwrap_or(15);
+    Some(Ran { address, length, kind, count: site.count, taken: site.taken })
+}

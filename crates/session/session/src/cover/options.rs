@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What coverage is asked for: where it is read from, and of whom.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use kprism_profile::Filter;
+
+use super::input::is_flow;
+use crate::call::Call;
+
+/// Options of reading coverage.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Folder with the notes (.gcno) of the build, if they are not where it was built.
+    pub build_dir: Option<PathBuf>,
+    /// Count from the boot on, not only in the run's window.
+    pub since_boot: bool,
+    /// Count by the flow, of a run that has gcov's counters, too.
+    pub by_flow: bool,
+    /// Add what this run counted, of the same build; views then tell which run executed a line.
+    pub merge: Vec<PathBuf>,
+    /// Sources of OLD are in NEW, everywhere: in tables, exports, and to be read.
+    pub source_prefix: Vec<(String, String)>,
+    /// Folder with the sources, if they are not where they were: the longest end of a path that is there counts.
+    pub source_dir: Option<PathBuf>,
+    /// Debug information, for coverage of a flow.
+    pub debug: DebugFiles,
+    /// The text of sources is shown: notes tell when each was built.
+    pub shows_text: bool,
+}
+
+impl Options {
+    /// Refuses a folder of sources for a view that reads none of them. Of a flow, sources tell of lines without code.
+    ///
+    /// # Errors
+    /// [`Options::source_dir`] is given, and coverage of `input` comes from counters.
+    pub fn refuse_source_dir(&self, input: &Path) -> Result<()> {
+        if self.source_dir.is_some() && !is_flow(input, self) {
+            bail!(
+                "--source-dir does not go with this view of counters: it would change nothing there; it is for \
+                 `annotate` and `report cover --html`, and --source-prefix OLD=NEW changes paths"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Where debug information is, for coverage of a flow and source lines of functions.
+#[derive(Debug, Clone, Default)]
+pub struct DebugFiles {
+    /// The kernel with debug information, for source lines of its functions.
+    pub vmlinux: Option<PathBuf>,
+    /// A kernel module (.ko) with debug information (can be repeated); modules that the lab loaded from a file are found.
+    pub module_file: Vec<PathBuf>,
+    /// Folder with debug information by build id (can be repeated; /usr/lib/debug is always looked at).
+    pub debug_dir: Vec<PathBuf>,
+}
+
+/// The part of a flow whose coverage is counted.
+#[derive(Debug, Clone, Default)]
+pub struct Part {
+    /// Tasks; all if empty.
+    pub filter: Filter,
+    /// One system call.
+    pub call: Option<Call>,
+}
+
+impl DebugFiles {
+    /// Folders with debug information by build id, distributions' own last.
+    pub fn folders(&self) -> Vec<PathBuf> {
+        let mut folders = self.debug_dir.clone();
+        folders.push(PathBuf::from(DEBUG));
+        folders
+    }
+}
+
+/// Where distributions put debug information.
+const DEBUG: &str = "/usr/lib/debug";
