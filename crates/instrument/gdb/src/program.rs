@@ -13,7 +13,7 @@ use kprism_expr::emit::{self, Cpu, Frame, Program, Reloc, Slot};
 use kprism_expr::ir::{BinOp, Builder, Func, Input, Op, Record, Space, Term, Val, Width as Bits};
 use kprism_expr::regs::Reg as Reg64;
 use kprism_expr::{agent, opt, regs};
-use kprism_probe::splice::{self, CONTEXT, To};
+use kprism_probe::program::segment::{self, CONTEXT, Operand};
 use kprism_rsp::define::{Action, MOST_POINTS, Tracepoint};
 
 use crate::{Error, registers};
@@ -180,7 +180,7 @@ pub fn make(point: &Tracepoint, place: u32, given: Given, setting: &Setting<'_>)
     };
     if let Some(condition) = &condition {
         asm.note("condition");
-        let value = splice(&mut asm, condition, own + CONDITION_FAULTS, out)?;
+        let value = insert(&mut asm, condition, own + CONDITION_FAULTS, out)?;
         if !has_value(condition) {
             // A segment that always fails (1/0): the verifier refuses code after it.
             asm.bind(value).bind(out).end();
@@ -215,7 +215,7 @@ pub fn make(point: &Tracepoint, place: u32, given: Given, setting: &Setting<'_>)
     for segment in &segments {
         asm.note("action");
         let (done, fault) = (asm.label(), asm.label());
-        let value = splice(&mut asm, segment, own + ACTION_FAULTS, fault)?;
+        let value = insert(&mut asm, segment, own + ACTION_FAULTS, fault)?;
         asm.bind(value).bind(fault).bind(done);
     }
     const NO_WAKEUP: i32 = 1;
@@ -372,13 +372,13 @@ fn has_value(segment: &Program) -> bool {
 }
 
 /// Inserts a segment, with a tracepoint's state.
-fn splice(asm: &mut Asm, segment: &Program, faults: u32, fault: Label) -> Result<Label, Error> {
+fn insert(asm: &mut Asm, segment: &Program, faults: u32, fault: Label) -> Result<Label, Error> {
     let find = |reloc| match reloc {
         Reloc::MapValue(_, offset) => Some(match offset.checked_sub(emit::VARS) {
-            Some(var @ 0..) => To::Memory(STATE, VARS + var.cast_unsigned()),
-            _ => To::Memory(STATE, faults + offset.cast_unsigned()),
+            Some(var @ 0..) => Operand::Memory(STATE, VARS + var.cast_unsigned()),
+            _ => Operand::Memory(STATE, faults + offset.cast_unsigned()),
         }),
         _ => None,
     };
-    splice::splice(asm, segment, &find, fault, false).map_err(Error::Cannot)
+    segment::insert(asm, segment, &find, fault, false).map_err(Error::Cannot)
 }

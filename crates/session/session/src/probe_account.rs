@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use kprism_probe::shape::Shape;
+use kprism_probe::stream::shape::Shape;
 use kprism_probe::stream::{Counts, Description, Hit, Item, Probe, hits};
 use kprism_store::{Account, Fate};
 

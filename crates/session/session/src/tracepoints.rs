@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use kprism_expr::dwarf::{Debug, Image};
 use kprism_expr::usdt;
-use kprism_probe::events::described;
-use kprism_probe::listed::{Event, Field};
+use kprism_probe::place::listed::{Event, Field};
+use kprism_probe::place::tracepoint::described;
 
 /// Returns true if a pattern, in which `*` is any text, matches a name.
 pub fn matches(pattern: &str, name: &str) -> bool {

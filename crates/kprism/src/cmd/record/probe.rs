@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use kprism_probe::compiled::Compiled;
 use kprism_probe::plan::Site;
+use kprism_probe::plan::compiled::Compiled;
 use kprism_probe::stream::Description;
 use kprism_record::probe::{KEYS, Recorded, Settings, record};
 use kprism_record::probe_guest;
@@ -210,11 +210,11 @@ fn in_guest(
 fn told(description: &Description, last: Option<u32>) -> Vec<String> {
     let mut lines = Vec::new();
     for (probe, counts) in description.probes.iter().zip(&description.counts) {
-        let mut said = kprism_probe::summary::counted(probe, counts).into_iter();
+        let mut said = kprism_probe::view::summary::counted(probe, counts).into_iter();
         lines.extend(said.next().map(|first| format!("{}: {first}", probe.place)));
         lines.extend(said);
     }
-    lines.extend(kprism_probe::summary::sums(&description.probes, &description.counts));
+    lines.extend(kprism_probe::view::summary::sums(&description.probes, &description.counts));
     lines.extend(last.map(|last| format!("of all records the last {last} are kept")));
     let variables = description.variables.iter().map(|(name, value)| format!("${name} = {value}"));
     lines.extend(variables);

@@ -9,7 +9,7 @@ mod traces;
 
 use anyhow::{Context, Result, bail};
 use kprism_image::symbols::Symbols;
-use kprism_probe::shape::Shape;
+use kprism_probe::stream::shape::Shape;
 use kprism_probe::stream::{Description, Hit, Item, VERSION, hits};
 use kprism_store::{Account, Instrument, Manifest, Run};
 use serde_json::Value;

@@ -5,6 +5,9 @@
 //! Segments use the stack from its top. The program's own data lies at the bottom, and no register is kept across
 //! segments. Counters and the ring are per CPU, so no two CPUs write to one cache line.
 
+mod count;
+pub mod segment;
+
 use kprism_bpf::cpu_ring;
 use kprism_bpf::wanted::{self, TRACED};
 use kprism_ebpf::asm::{Asm, Code, Label};
@@ -13,11 +16,10 @@ use kprism_expr::emit::{self, Map, Reloc};
 use kprism_expr::ir::{FAULTS, Fault, Space};
 use kprism_expr::regs;
 
+use self::segment::{CONTEXT, Operand};
 use crate::Error;
-use crate::actions::Compiled;
-use crate::count;
+use crate::plan::CompiledActions;
 use crate::plan::{Fill, Plan, Segment, Site, Slot};
-use crate::splice::{self, CONTEXT, To};
 use crate::stream::{HEADER, Part};
 
 use Reg::{R0, R1, R2, R3, R10};
@@ -182,7 +184,7 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
 
     if let Some(guard) = &plan.guard {
         asm.note("is the stack as it should be?");
-        let value = splice(&mut asm, guard, state, layout, out)?;
+        let value = insert(&mut asm, guard, state, layout, out)?;
         let fine = asm.label();
         asm.bind(value).branch_imm(Cond::Ne, R0, 0, fine);
         fault(&mut asm, state, Fault::NoEntry);
@@ -190,7 +192,7 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     }
     if let Some(condition) = &plan.condition {
         asm.note("condition");
-        let value = splice(&mut asm, condition, state, layout, out)?;
+        let value = insert(&mut asm, condition, state, layout, out)?;
         asm.bind(value).branch_imm(Cond::Eq, R0, 0, out);
     }
     if plan.actions.leaves_out() {
@@ -207,7 +209,7 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     for segment in &plan.actions.set {
         asm.note(segment.text.clone());
         let failed = asm.label();
-        let done = splice(&mut asm, segment, state + PROBE_STATE / 2, layout, failed)?;
+        let done = insert(&mut asm, segment, state + PROBE_STATE / 2, layout, failed)?;
         asm.bind(done).bind(failed);
     }
     if let Some(tally) = &plan.probe.tally {
@@ -265,13 +267,13 @@ pub fn entry(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     }
     let program = emit::entry(&plan.kept, plan.site.has_registers());
     let segment = Segment { text: "entry".into(), program };
-    let done = splice(&mut asm, &segment, 0, layout, out)?;
+    let done = insert(&mut asm, &segment, 0, layout, out)?;
     asm.bind(done).bind(out).end();
     Ok(asm.finish().map_err(kprism_bpf::Error::from)?)
 }
 
 /// Skips the first hits, and jumps to `out` once the pass limit is reached.
-fn leave_out(asm: &mut Asm, actions: &Compiled, held: u32, out: Label) {
+fn leave_out(asm: &mut Asm, actions: &CompiledActions, held: u32, out: Label) {
     asm.note("is its turn over?").map_value(R1, STATE, held).mov_imm(R0, 1);
     asm.put(insn::fetch_add(R1, 0, R0));
     if actions.skip > 0 {
@@ -310,7 +312,7 @@ pub(crate) fn count(asm: &mut Asm, at: i16) {
 }
 
 /// Inserts a segment with this probe's maps.
-pub(crate) fn splice(
+pub(crate) fn insert(
     asm: &mut Asm,
     segment: &Segment,
     state: u32,
@@ -319,16 +321,16 @@ pub(crate) fn splice(
 ) -> Result<Label, Error> {
     let find = |reloc| {
         Some(match reloc {
-            Reloc::Map(Map::Entries) => To::Map(ENTRIES),
+            Reloc::Map(Map::Entries) => Operand::Map(ENTRIES),
             Reloc::Map(_) => return None,
             Reloc::MapValue(_, offset) => match offset.checked_sub(emit::VARS) {
-                Some(var @ 0..) => To::Memory(STATE, layout.vars_at() + var.cast_unsigned()),
-                _ => To::Memory(STATE, state + offset.cast_unsigned()),
+                Some(var @ 0..) => Operand::Memory(STATE, layout.vars_at() + var.cast_unsigned()),
+                _ => Operand::Memory(STATE, state + offset.cast_unsigned()),
             },
-            Reloc::Address(link) => To::Address(link.wrapping_add(layout.slide)),
+            Reloc::Address(link) => Operand::Address(link.wrapping_add(layout.slide)),
         })
     };
-    splice::splice(asm, &segment.program, &find, fault, layout.sleeps)
+    segment::insert(asm, &segment.program, &find, fault, layout.sleeps)
         .map_err(|what| Error::Cannot(format!("`{}`: {what}", segment.text)))
 }
 
@@ -347,12 +349,12 @@ pub(crate) fn fill(
     match &slot.fill {
         Fill::Value(segment) => {
             asm.note(segment.text.clone());
-            let value = splice(asm, segment, state, layout, failed)?;
+            let value = insert(asm, segment, state, layout, failed)?;
             asm.bind(value).load(B8, R1, R10, RECORD).store(B8, R1, at, R0).goto(done);
         }
         Fill::Text(segment, _, most) => {
             asm.note(segment.text.clone());
-            let address = splice(asm, segment, state, layout, failed)?;
+            let address = insert(asm, segment, state, layout, failed)?;
             asm.bind(address);
             target(asm, at + 8);
             asm.mov_imm(R2, most.cast_signed()).mov(R3, R0);
@@ -382,7 +384,7 @@ pub(crate) fn fill(
         }
         Fill::Memory(segment, size) => {
             asm.note(segment.text.clone());
-            let address = splice(asm, segment, state, layout, failed)?;
+            let address = insert(asm, segment, state, layout, failed)?;
             asm.bind(address);
             target(asm, at);
             asm.mov_imm(R2, size.cast_signed()).mov(R3, R0);
@@ -392,11 +394,11 @@ pub(crate) fn fill(
         }
         Fill::Elements { address, count, stride, most } => {
             asm.note(count.text.clone());
-            let counted = splice(asm, count, state, layout, failed)?;
+            let counted = insert(asm, count, state, layout, failed)?;
             asm.bind(counted).load(B8, R1, R10, RECORD).store(B8, R1, at, R0);
             // If there are no elements, the address may be invalid.
             asm.branch_imm(Cond::Eq, R0, 0, done);
-            let first = splice(asm, address, state, layout, failed)?;
+            let first = insert(asm, address, state, layout, failed)?;
             asm.bind(first).mov(R3, R0);
             target(asm, at + 8);
             let fits = asm.label();

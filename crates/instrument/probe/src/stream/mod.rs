@@ -2,16 +2,19 @@
 //! Reads and writes `streams/probe/`: `probes.json` describes each record's bytes, `hits.bin` holds the records as the
 //! kernel wrote them. Any bytes give records, or an error with an offset.
 
+mod item;
+pub mod shape;
+pub mod tally;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::item::Frame;
-use crate::shape::Shape;
-use crate::tally::{Tally, Totals};
+use shape::Shape;
+use tally::{Tally, Totals};
 
-pub use crate::item::{Item, Part};
+pub use item::{Frame, Item, Memory, Part};
 
 /// Size of a record's header, bytes.
 pub const HEADER: usize = 32;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::Error;
-use crate::item::Item;
+use crate::stream::Item;
 
 /// Maximum size of all keys together, in bytes: they lie on the program's stack.
 pub const LONGEST_KEY: u32 = 256;

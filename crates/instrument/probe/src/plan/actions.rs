@@ -9,11 +9,11 @@ use kprism_expr::opt;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::item::{Item, Part};
-use crate::layout::{Fill, Fix, Limits, Segment, Slot, Wanted, laid, lowered};
-use crate::splice::STACK;
+use crate::plan::layout::{Fill, Fix, Limits, Segment, Slot, Wanted, laid, lowered};
+use crate::program::segment::STACK;
 use crate::stream::HEADER;
-use crate::tally::{Histogram, LONGEST_KEY, MOST_HISTOGRAMS, Scale, Tally};
+use crate::stream::tally::{Histogram, LONGEST_KEY, MOST_HISTOGRAMS, Scale, Tally};
+use crate::stream::{Item, Part};
 
 /// Number of return addresses in a stack that is a key.
 pub(crate) const KEY_FRAMES: u32 = 24;
@@ -46,7 +46,7 @@ impl Actions<'_> {
 
 /// The compiled actions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Compiled {
+pub struct CompiledActions {
     /// Number of first hits to skip.
     #[serde(default, skip_serializing_if = "is_none")]
     pub skip: u64,
@@ -77,7 +77,7 @@ fn is_none_32(n: &u32) -> bool {
     *n == 0
 }
 
-impl Compiled {
+impl CompiledActions {
     /// Returns true if some hits are skipped.
     pub fn leaves_out(&self) -> bool {
         self.skip > 0 || self.pass.is_some()
@@ -169,7 +169,7 @@ impl Lowered {
         env: Env<'_>,
         text: u32,
         compile: &dyn Fn(&str, &Func) -> Result<Segment, Error>,
-    ) -> Result<(Compiled, Option<Tally>), Error> {
+    ) -> Result<(CompiledActions, Option<Tally>), Error> {
         let set = self.set.iter().map(|(text, func)| compile(text, func)).collect::<Result<_, _>>()?;
         let (mut items, mut keys): (Vec<Item>, Vec<Slot>) = (Vec::new(), Vec::new());
         // A name used as a key needs no more room than most names have.
@@ -206,7 +206,7 @@ impl Lowered {
         let histograms = self.values.into_iter().map(|v| v.0).collect();
         let tally = actions.counts().then_some(Tally { keys: items, histograms });
         let Actions { skip, pass, .. } = *actions;
-        Ok((Compiled { skip, pass, set, keys, key_bytes, values }, tally))
+        Ok((CompiledActions { skip, pass, set, keys, key_bytes, values }, tally))
     }
 }
 

@@ -9,12 +9,9 @@ use kprism_expr::lower::{Collected, What};
 use kprism_expr::opt;
 
 use crate::Error;
-use crate::layout::{Fill, Segment, Slot, Wanted};
-use crate::shape::Shape;
-
-use crate::item::Item;
-
-pub use crate::item::{Frame, Memory};
+use crate::plan::layout::{Fill, Segment, Slot, Wanted};
+use crate::stream::shape::Shape;
+use crate::stream::{Frame, Item, Memory};
 
 /// Size of the registers, bytes.
 const REGISTERS: u32 = 168;

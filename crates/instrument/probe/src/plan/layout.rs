@@ -10,9 +10,9 @@ use kprism_expr::scope::Scope;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::item::Item;
-use crate::shape::{Member, Shape};
 use crate::stream::HEADER;
+use crate::stream::Item;
+use crate::stream::shape::{Member, Shape};
 
 /// Largest structure or array, bytes.
 pub(crate) const LARGEST: u64 = 4096;

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::shape::Shape;
+use crate::stream::shape::Shape;
 
 /// Effect of a probe's hit on the recording.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Finds the place of a probe: in a program, in the kernel by its debug information, or in the kernel by its BTF.
 
+pub mod listed;
+pub mod machine;
+pub mod tracepoint;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,10 +18,10 @@ use kprism_expr::scope::{Bare, ProbePoint, Scope};
 use kprism_expr::usdt::{self, Usdt};
 
 use crate::Error;
-use crate::events::{self, Name};
-use crate::machine;
 use crate::plan::{Origin, Plan, Request, Site, made};
 use crate::separate;
+
+use self::tracepoint::Name;
 
 /// The program or kernel that is probed.
 #[derive(Debug, Clone, Copy)]
@@ -48,7 +52,7 @@ pub fn kernel_plans(path: &Path, requests: &[Request<'_>]) -> Result<Vec<Result<
 
 fn in_kernel(image: &Image, debug: &Debug<'_>, request: &Request<'_>) -> Result<Vec<Plan>, Error> {
     match Name::of(request.place) {
-        Some(name) => events::by_debug(image, debug, name, request),
+        Some(name) => tracepoint::by_debug(image, debug, name, request),
         None => kernel(image, debug, request),
     }
 }
@@ -68,10 +72,10 @@ fn running_event(path: &Path, name: Name<'_>, request: &Request<'_>) -> Result<P
         let what = format!("no event `{}:{}`", name.system, name.event);
         Error::Cannot(format!("{what} ({}: {e}); kprism list events shows all", format.display()))
     })?;
-    let event = events::described(name.system, &text)?;
+    let event = tracepoint::described(name.system, &text)?;
     let file = path.display().to_string();
     let data = std::fs::read(path).map_err(|e| Error::Cannot(format!("{file}: {e}")))?;
-    events::by_btf(&Btf::parse(&file, data, None)?, &event, request)
+    tracepoint::by_btf(&Btf::parse(&file, data, None)?, &event, request)
 }
 
 fn by_btf(path: &Path, request: &Request<'_>) -> Result<Plan, Error> {

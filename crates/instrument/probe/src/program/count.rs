@@ -9,10 +9,10 @@ use kprism_ebpf::insn::{self, Alu, Cond, Helper, Reg, Width};
 
 use crate::Error;
 use crate::plan::Plan;
-use crate::program::{CELL, CELL_AT, ENTRIES, Layout, PROBE_STATE, RECORD, STATE, count, fill, splice};
-use crate::splice::STACK;
+use crate::program::segment::STACK;
+use crate::program::{CELL, CELL_AT, ENTRIES, Layout, PROBE_STATE, RECORD, STATE, count, fill, insert};
 use crate::stream::HEADER;
-use crate::tally::{Histogram, Scale, Tally, ZERO};
+use crate::stream::tally::{Histogram, Scale, Tally, ZERO};
 
 use Reg::{R0, R1, R2, R3, R4, R5, R10};
 use Width::B8;
@@ -42,7 +42,7 @@ pub(crate) fn tally(
     for ((at, histogram), segment) in tally.places().zip(&plan.actions.values) {
         asm.note(segment.text.clone());
         let (failed, next) = (asm.label(), asm.label());
-        let value = splice(asm, segment, faults, layout, failed)?;
+        let value = insert(asm, segment, faults, layout, failed)?;
         let here = |asm: &mut Asm| {
             asm.load(B8, R1, R10, RECORD).alu_imm(Alu::Add, R1, at.cast_signed());
         };

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Compiles a probe's text, with the names in scope at its place, to segments, and lays out their values in a record.
 
+mod actions;
+pub mod compiled;
+mod gdb;
+mod layout;
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -12,12 +17,11 @@ use kprism_expr::scope::{Role, Scope, Sym};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::actions::{self, Actions};
-use crate::gdb;
-use crate::layout::{Fix, LARGEST, Limits, Wanted, laid, lowered};
 use crate::stream::{LONGEST, MOST_ITEMS, Probe};
+use layout::{Fix, LARGEST, Limits, Wanted, laid, lowered};
 
-pub use crate::layout::{Fill, Segment, Slot};
+pub use actions::{Actions, CompiledActions};
+pub use layout::{Fill, Segment, Slot};
 
 /// Number of return addresses kept.
 const STACK_FRAMES: u32 = 64;
@@ -196,7 +200,7 @@ pub struct Plan {
     pub slots: Vec<Slot>,
     /// Further effects of a hit.
     #[serde(default)]
-    pub actions: actions::Compiled,
+    pub actions: CompiledActions,
     /// Values kept for GDB.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hidden: Vec<Slot>,

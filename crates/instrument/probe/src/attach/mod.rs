@@ -2,6 +2,8 @@
 //! Runs probes: creates maps and programs, attaches them, and reads the rings. File descriptors own all of it. When the
 //! process ends, in whatever way, nothing is left in the kernel.
 
+mod merge;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,12 +20,12 @@ use kprism_bpf::wanted::{self, CHILDREN_ONLY, TRACED, Wanted};
 use kprism_ebpf::asm::Code;
 use kprism_expr::ir::FAULTS;
 
+use self::merge::Merge;
 use crate::Error;
-use crate::merge::Merge;
 use crate::plan::{Plan, Site};
 use crate::program::{self, CELL, Layout, PROBE_STATE};
+use crate::stream::tally::{Row, Tally, Totals};
 use crate::stream::{Counts, HEADER, Item, Part};
-use crate::tally::{Row, Tally, Totals};
 
 /// Selects whose hits count.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-use crate::shape::{MORE, Member, Shape};
 use crate::stream::Probe;
+use crate::stream::shape::{MORE, Member, Shape};
 
 /// Size of a packet before its events, bytes.
 const PACKET: usize = 8 + 36;

@@ -15,7 +15,7 @@ use kprism_expr::scope::{ProbePoint, Scope};
 use kprism_ftrace::format::Format;
 
 use crate::Error;
-use crate::locate::{at_breakpoint, origin};
+use crate::place::{at_breakpoint, origin};
 use crate::plan::{Origin, Plan, Request, Site, guard, made};
 
 /// A tracepoint's name: `SYSTEM:EVENT` or `SYSTEM:EVENT@FUNC`.

@@ -7,12 +7,12 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::actions::key_stack;
+use crate::plan::actions::key_stack;
 use crate::plan::{Fill, MOST_LISTED, Plan, Segment, Slot};
 use crate::program::VARS_END;
-use crate::splice::STACK;
+use crate::program::segment::STACK;
+use crate::stream::tally::{LONGEST_KEY, MOST_HISTOGRAMS};
 use crate::stream::{HEADER, LONGEST, MOST_ITEMS};
-use crate::tally::{LONGEST_KEY, MOST_HISTOGRAMS};
 
 /// The version of the format.
 pub const VERSION: u32 = 3;

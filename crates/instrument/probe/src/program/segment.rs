@@ -14,7 +14,7 @@ pub const CONTEXT: i16 = -512;
 
 /// Replacement for a relocation of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum To {
+pub enum Operand {
     /// A map, by its index in the program.
     Map(usize),
     /// An offset in a map's memory.
@@ -25,10 +25,10 @@ pub enum To {
 
 /// Inserts a segment into a program that may sleep (`sleeps`) or not. Execution continues at the returned label with
 /// the value in r0, or at `fault` after a fault.
-pub fn splice(
+pub fn insert(
     asm: &mut Asm,
     segment: &Program,
-    find: &dyn Fn(Reloc) -> Option<To>,
+    find: &dyn Fn(Reloc) -> Option<Operand>,
     fault: Label,
     sleeps: bool,
 ) -> Result<Label, String> {
@@ -54,9 +54,9 @@ pub fn splice(
         };
         let dst = register(insn.dst);
         match find(reloc).ok_or_else(|| format!("a value here has no {reloc:?}"))? {
-            To::Map(map) => asm.map(dst, map),
-            To::Memory(map, offset) => asm.map_value(dst, map, offset),
-            To::Address(address) => asm.mov_wide(dst, address),
+            Operand::Map(map) => asm.map(dst, map),
+            Operand::Memory(map, offset) => asm.map_value(dst, map, offset),
+            Operand::Address(address) => asm.mov_wide(dst, address),
         };
         at += 2;
     }
