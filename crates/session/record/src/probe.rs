@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use kprism_bpf::host;
 use kprism_probe::attach::{Config, HitScope, Session};
-use kprism_probe::plan::compiled::Compiled;
+use kprism_probe::plan::file::Compiled;
 use kprism_probe::stream::{Counts, Description, VERSION};
 use kprism_store::{Instrument, Manifest, Run};
 use serde_json::Value;

@@ -5,7 +5,7 @@ use std::fs;
 
 use anyhow::{Context, Result};
 use kprism_lab::{Outcome, Report, Share};
-use kprism_probe::plan::compiled::Compiled;
+use kprism_probe::plan::file::Compiled;
 use kprism_session::Progress;
 use kprism_store::Run;
 

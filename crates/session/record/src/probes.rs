@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, anyhow, bail};
 use kprism_probe::place::{Target, kernel_plans, plans};
 use kprism_probe::plan::Actions;
-use kprism_probe::plan::compiled::{Compiled, VERSION};
+use kprism_probe::plan::file::{Compiled, VERSION};
 use kprism_probe::plan::{Plan, Request, expressions, split};
 use kprism_probe::stream::Part;
 

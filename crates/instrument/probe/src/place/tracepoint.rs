@@ -6,17 +6,19 @@
 //! they are locals of the function around it, and there is one probe for each code address of the tracepoint.
 //! `SYSTEM:EVENT@FUNC` means the address in that function, with its locals.
 
+use std::path::Path;
+
 use kprism_btf::Btf;
 use kprism_expr::btf;
 use kprism_expr::dwarf::{self, Debug, Image};
-use kprism_expr::event::{Around, Called, Field, Given};
+use kprism_expr::event::{CallerScope, Context, EventScope, Field};
 use kprism_expr::ir::Space;
 use kprism_expr::scope::{ProbePoint, Scope};
 use kprism_ftrace::format::Format;
 
+use super::kernel::{at_breakpoint, origin};
 use crate::Error;
-use crate::place::{at_breakpoint, origin};
-use crate::plan::{Origin, Plan, Request, Site, guard, made};
+use crate::plan::{Origin, Plan, Request, Site, compile, guard};
 
 /// A tracepoint's name: `SYSTEM:EVENT` or `SYSTEM:EVENT@FUNC`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,9 +128,9 @@ pub fn scoped<T>(
         let Some(event) = event else { return Err(unknown(name, &image_events(debug)?)) };
         let inner = iterator(image, debug, name)?;
         let has_arguments = image.symbol(&format!("__traceiter_{}", name.event)).is_some();
-        let arguments = has_arguments.then_some(Given::Arguments);
-        for given in [Given::Record(&event.fields)].into_iter().chain(arguments) {
-            match take(&Called { inner: &inner, event: &shown, given }, None) {
+        let arguments = has_arguments.then_some(Context::Arguments);
+        for context in [Context::Record(&event.fields)].into_iter().chain(arguments) {
+            match take(&EventScope { inner: &inner, event: &shown, context }, None) {
                 Ok(taken) => return Ok(taken),
                 Err(error) => refused = refused.or(Some(error)),
             }
@@ -145,7 +147,7 @@ pub fn scoped<T>(
             Some(_) => {
                 let saved = debug.saved(name.event, &site)?;
                 let place = dwarf::Place::at(debug, saved.pc, ProbePoint::Inside, Space::Kernel)?;
-                take(&Around { inner: &place, registers: &saved.registers }, Some(saved.pc))
+                take(&CallerScope { inner: &place, registers: &saved.registers }, Some(saved.pc))
             }
         };
         match taken {
@@ -156,8 +158,29 @@ pub fn scoped<T>(
     Err(refused.unwrap_or_else(|| Error::Cannot(format!("{shown} is not in `{wanted}`"))))
 }
 
-/// A probe on an event of the running kernel.
-pub fn by_btf(btf: &Btf, event: &Event, request: &Request<'_>) -> Result<Plan, Error> {
+/// An event of the running kernel, as its tracefs and BTF describe it.
+pub(super) fn running(path: &Path, name: Name<'_>, request: &Request<'_>) -> Result<Plan, Error> {
+    if let Some(around) = name.around {
+        let what =
+            format!("what `{around}` has around a tracepoint, only debug information tells (-k VMLINUX)");
+        return Err(Error::Cannot(what));
+    }
+    let tracefs = kprism_bpf::host::tracefs().ok_or_else(|| {
+        Error::Cannot("tracefs is not mounted: mount -t tracefs tracefs /sys/kernel/tracing".to_owned())
+    })?;
+    let format = tracefs.join("events").join(name.system).join(name.event).join("format");
+    let text = std::fs::read(&format).map_err(|e| {
+        let what = format!("no event `{}:{}`", name.system, name.event);
+        Error::Cannot(format!("{what} ({}: {e}); kprism list events shows all", format.display()))
+    })?;
+    let event = described(name.system, &text)?;
+    let file = path.display().to_string();
+    let data = std::fs::read(path).map_err(|e| Error::Cannot(format!("{file}: {e}")))?;
+    by_btf(&Btf::parse(&file, data, None)?, &event, request)
+}
+
+/// A probe on an event of a kernel with this BTF.
+fn by_btf(btf: &Btf, event: &Event, request: &Request<'_>) -> Result<Plan, Error> {
     let place = |function: &str| btf::Place::find(btf, function);
     let own = place(&format!("__traceiter_{}", event.name)).ok();
     let any = ANY.iter().find_map(|name| place(name).ok());
@@ -177,7 +200,7 @@ fn called(
 ) -> Result<Plan, Error> {
     let shown = format!("{}:{}", event.system, event.name);
     let has = |word: &str| request.collect.iter().any(|c| c == word);
-    let record = Called { inner: types, event: &shown, given: Given::Record(&event.fields) };
+    let record = EventScope { inner: types, event: &shown, context: Context::Record(&event.fields) };
     let collect =
         if has("$sdata") { expanded(request.collect, &record.names()) } else { request.collect.to_vec() };
     let own = Request { collect: &collect, ..*request };
@@ -188,7 +211,7 @@ fn called(
     }
     let first = match ["$args", "$locals", "$regs"].iter().find(|word| has(word)) {
         Some(word) => Error::Cannot(format!("`{word}` is not in a record")),
-        None => match made(&record, &own, site, None, &mut |_| Ok(())) {
+        None => match compile(&record, &own, site, None, &mut |_| Ok(())) {
             Ok(plan) => return Ok(plan),
             Err(error) => error,
         },
@@ -196,9 +219,9 @@ fn called(
     let Some(inner) = arguments.filter(|_| !has("$sdata") && !has("$locals") && !has("$regs")) else {
         return Err(first);
     };
-    let arguments = Called { inner, event: &shown, given: Given::Arguments };
+    let arguments = EventScope { inner, event: &shown, context: Context::Arguments };
     let site = Site::Raw { name: event.name.clone() };
-    made(&arguments, request, site, None, &mut |_| Ok(())).map_err(|error| match (&first, &error) {
+    compile(&arguments, request, site, None, &mut |_| Ok(())).map_err(|error| match (&first, &error) {
         (Error::Expression(first), Error::Expression(_)) => {
             let names = Scope::names(&arguments).join(", ");
             Error::Expression(format!("{first}\nand its arguments are {names}"))
@@ -294,7 +317,7 @@ fn here(
 /// A kprobe on the instruction after the jump label, which runs whether the tracepoint is on or off.
 fn beside(place: &dwarf::Place<'_, '_>, request: &Request<'_>) -> Result<Plan, Error> {
     let site = Site::Kernel { address: place.pc, entry: place.entry, at_return: false };
-    made(place, request, site, Some(place.pc), &mut |func| {
+    compile(place, request, site, Some(place.pc), &mut |func| {
         at_breakpoint(func, place.moment, place.pc);
         Ok(())
     })
@@ -309,9 +332,9 @@ fn saved(
 ) -> Result<Plan, Error> {
     let saved = debug.saved(name.event, site)?;
     let place = dwarf::Place::at(debug, saved.pc, ProbePoint::Inside, Space::Kernel)?;
-    let scope = Around { inner: &place, registers: &saved.registers };
+    let scope = CallerScope { inner: &place, registers: &saved.registers };
     let site = Site::Raw { name: name.event.to_owned() };
-    let mut plan = made(&scope, request, site, Some(saved.pc), &mut |_| Ok(()))?;
+    let mut plan = compile(&scope, request, site, Some(saved.pc), &mut |_| Ok(()))?;
     plan.guard = Some(guard(&saved.guard, &scope)?);
     Ok(plan)
 }

@@ -5,11 +5,13 @@
 //! give the address, and once to give the value. Both lie after the record's values, and are not values themselves.
 
 use kprism_expr::ir::{Block, Func, Op, Term, Val, Width};
-use kprism_expr::lower::{Collected, What};
+use kprism_expr::lower::What;
 use kprism_expr::opt;
 
+use super::layout::Compile;
+use super::lower::Wanted;
+use super::{Fill, Segment, Slot};
 use crate::Error;
-use crate::plan::layout::{Fill, Segment, Slot, Wanted};
 use crate::stream::shape::Shape;
 use crate::stream::{Frame, Item, Memory};
 
@@ -57,19 +59,20 @@ fn loads(func: &Func) -> Vec<(Func, u32, Func)> {
 }
 
 /// Lays out the data kept for these expressions, from offset `at` on. `items` and `slots` describe the record's values.
-pub(crate) fn planned(
-    wanted: &[(usize, Collected)],
+pub(super) fn lay_out(
+    values: &[Wanted],
     items: &[Item],
     slots: &[Slot],
     mut at: u32,
-    compile: &dyn Fn(&str, &Func) -> Result<Segment, Error>,
+    compile: &Compile<'_>,
 ) -> Result<(Frame, Vec<Slot>, u32), Error> {
     let mut frame = Frame { registers: at, memory: Vec::new() };
     let mut hidden = vec![Slot { at, number: 0, fill: Fill::Registers }];
     at += REGISTERS;
     let mut seen: Vec<Segment> = Vec::new();
-    for (number, collected) in wanted {
-        let number = *number as u32;
+    for (number, wanted) in values.iter().enumerate() {
+        let Wanted::Expression(_, collected) = wanted else { continue };
+        let number = number as u32;
         let mut keep = |segment: Segment, at: &mut u32| {
             hidden.push(Slot { at: *at, number, fill: Fill::Value(segment) });
             *at += 8;
@@ -103,13 +106,4 @@ pub(crate) fn planned(
         frame.memory.push(Memory { item: number, address, bytes, size, text });
     }
     Ok((frame, hidden, at))
-}
-
-/// The expressions among these, with their indices.
-pub(crate) fn expressions(wanted: &[Wanted]) -> Vec<(usize, Collected)> {
-    let expression = |(number, item): (usize, &Wanted)| match item {
-        Wanted::Expression(_, collected) => Some((number, collected.clone())),
-        _ => None,
-    };
-    wanted.iter().enumerate().filter_map(expression).collect()
 }

@@ -1,101 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The layout of a record: compiled values, and their places in it.
+//! The layout of a record, and of keys: values in IR → compiled, with their places and the types of their bytes.
 
 use kprism_expr::ctype::Ty;
-use kprism_expr::emit::Program;
 use kprism_expr::ir::Func;
-use kprism_expr::lower::{self, Collected, Env, What};
+use kprism_expr::lower::{Collected, What};
 use kprism_expr::regs;
 use kprism_expr::scope::Scope;
-use serde::{Deserialize, Serialize};
 
+use super::lower::Wanted;
+use super::{Fill, LARGEST, Segment, Slot};
 use crate::Error;
-use crate::stream::HEADER;
-use crate::stream::Item;
 use crate::stream::shape::{Member, Shape};
+use crate::stream::{HEADER, Item};
 
-/// Largest structure or array, bytes.
-pub(crate) const LARGEST: u64 = 4096;
-
-/// A compiled expression.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Segment {
-    /// Its source text.
-    pub text: String,
-    /// The program, whose result is the value.
-    pub program: Program,
-}
-
-/// Source of a value in the record.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Fill {
-    /// The segment's value.
-    Value(Segment),
-    /// A string at the segment's address; the room for it, and the maximum of bytes read, including the zero byte.
-    Text(Segment, u32, u32),
-    /// This many bytes at the segment's address.
-    Memory(Segment, u32),
-    /// Elements at the first segment's address. The second gives their number.
-    Elements {
-        /// Their address.
-        address: Segment,
-        /// Their number.
-        count: Segment,
-        /// Size of each, bytes.
-        stride: u32,
-        /// Maximum of elements.
-        most: u32,
-    },
-    /// The task's name.
-    Comm,
-    /// All registers.
-    Registers,
-    /// Return addresses, of the program if requested, and the room for them.
-    Stack {
-        /// True for the program's stack, false for the kernel's.
-        user: bool,
-        /// Size of the room, bytes.
-        room: u32,
-    },
-}
-
-/// A value's place in the record.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Slot {
-    /// Offset in the record.
-    pub at: u32,
-    /// Index of its item.
-    pub number: u32,
-    /// Source of the value.
-    pub fill: Fill,
-}
-
-/// Puts addresses of the running kernel or program into a function.
-pub(crate) type Fix<'f> = dyn FnMut(&mut Func) -> Result<(), Error> + 'f;
-
-/// An item before layout: compiled, or the reason why it cannot be.
-pub(crate) enum Wanted {
-    Expression(String, Collected),
-    Missing(String, String, String),
-    Registers,
-    Stack(bool),
-}
-
-/// Lowers an expression, or a stack.
-pub(crate) fn lowered(text: &str, env: Env<'_>) -> Result<Wanted, Error> {
-    Ok(match text.trim() {
-        "$stack" => Wanted::Stack(false),
-        "$ustack" => Wanted::Stack(true),
-        text => {
-            let collected = lower::collect(text, env).map_err(|e| Error::Expression(e.render(text)))?;
-            Wanted::Expression(text.to_owned(), collected)
-        }
-    })
-}
+/// Compiles a function; the text is for messages.
+pub(super) type Compile<'c> = dyn Fn(&str, &Func) -> Result<Segment, Error> + 'c;
 
 /// Limits on the size of a value.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
+pub(super) struct Limits {
     /// Bytes of a string that are shown, plus one.
     text: u32,
     /// Return addresses of a stack.
@@ -105,55 +28,58 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Of values of a record.
-    pub fn record(text: u32, frames: u32) -> Self {
-        Self { text, frames, key: false }
+    /// Those of values of a record: strings are kept up to `text` bytes.
+    pub fn of_records(text: u32) -> Self {
+        Self { text, frames: 64, key: false }
     }
 
-    /// Of keys.
-    pub fn key(text: u32, frames: u32) -> Self {
-        Self { text, frames, key: true }
+    /// Those of keys. A name used as a key needs no more room than most names have.
+    pub fn of_keys(text: u32) -> Self {
+        Self { text: text.min(64), frames: 24, key: true }
     }
 }
 
-/// Places the values after a record's header, one after the other. Returns the end offset.
-pub(crate) fn laid(
-    wanted: Vec<Wanted>,
+/// Places the values after a record's header, one after the other. Returns their description, where each is filled in, and
+/// the end offset.
+pub(super) fn lay_out(
+    wanted: &[Wanted],
     scope: &dyn Scope,
     limits: Limits,
-    compile: &dyn Fn(&str, &Func) -> Result<Segment, Error>,
-    items: &mut Vec<Item>,
-    slots: &mut Vec<Slot>,
-) -> Result<u32, Error> {
+    compile: &Compile<'_>,
+) -> Result<(Vec<Item>, Vec<Slot>, u32), Error> {
+    let (mut items, mut slots) = (Vec::new(), Vec::new());
     let mut at = HEADER as u32;
     let frames = limits.frames;
-    for (number, item) in wanted.into_iter().enumerate() {
+    for (number, item) in wanted.iter().enumerate() {
         let (name, ty, shape, fill, size) = match item {
-            Wanted::Missing(name, ty, why) => {
-                items.push(Item { name, ty, at, shape: None, missing: Some(why) });
+            Wanted::Missing { name, ty, why } => {
+                let (name, ty) = (name.clone(), ty.clone());
+                items.push(Item { name, ty, at, shape: None, missing: Some(why.clone()) });
                 continue;
             }
             Wanted::Registers => {
                 ("$regs".to_owned(), "struct pt_regs".to_owned(), registers(), Fill::Registers, 168)
             }
-            Wanted::Stack(user) => {
+            Wanted::Stack { user } => {
+                let user = *user;
                 let name = if user { "$ustack" } else { "$stack" }.to_owned();
                 let room = 8 * frames;
                 (name, "stack".to_owned(), Shape::Stack { frames }, Fill::Stack { user, room }, 8 + room)
             }
             Wanted::Expression(name, Collected { what: What::Parts(size), parts, ty, shown, .. }) => {
-                let mut shape = Shape::of(scope, &ty);
+                let mut shape = Shape::of(scope, ty);
                 // In order: each part is written as eight bytes, and the next one overwrites the excess.
-                for part in &parts {
+                for part in parts {
                     match &part.func {
                         Some(func) => {
-                            let fill = Fill::Value(compile(&name, func)?);
+                            let fill = Fill::Value(compile(name, func)?);
                             slots.push(Slot { at: at + part.at as u32, number: number as u32, fill });
                         }
                         None => shape.lacks(part.at * 8, part.size * 8),
                     }
                 }
-                items.push(Item { name, ty: shown, at, shape: Some(shape), missing: None });
+                let (name, ty) = (name.clone(), shown.clone());
+                items.push(Item { name, ty, at, shape: Some(shape), missing: None });
                 at += size.next_multiple_of(8) as u32 + 8;
                 continue;
             }
@@ -164,7 +90,7 @@ pub(crate) fn laid(
                 let count = parts.first().and_then(|part| part.func.as_ref());
                 let count =
                     count.ok_or_else(|| Error::Cannot(format!("`{name}` has no number of elements")))?;
-                let (address, count) = (compile(&name, &func)?, compile(&name, count)?);
+                let (address, count) = (compile(name, func)?, compile(name, count)?);
                 // An element that is longer than a string would be is kept alone.
                 let (bytes, stride) = (u64::from(limits.text), elements.size);
                 let most = if limits.key { bytes / stride } else { (bytes / stride).max(1) };
@@ -177,22 +103,29 @@ pub(crate) fn laid(
                 let (most, stride) = (most as u32, stride as u32);
                 let of = Box::new(Shape::of(scope, &elements.of));
                 let shape = Shape::Elements { of, stride, room, most, text: elements.text };
-                (name, shown, shape, Fill::Elements { address, count, stride, most }, 8 + room)
+                (
+                    name.clone(),
+                    shown.clone(),
+                    shape,
+                    Fill::Elements { address, count, stride, most },
+                    8 + room,
+                )
             }
             Wanted::Expression(name, collected) => {
-                let segment = compile(&name, &collected.func)?;
-                let (shape, fill, size) = filled(scope, &collected, segment, limits)?;
-                (name, collected.shown, shape, fill, size)
+                let segment = compile(name, &collected.func)?;
+                let (shape, fill, size) = whole(scope, collected, segment, limits)?;
+                (name.clone(), collected.shown.clone(), shape, fill, size)
             }
         };
         items.push(Item { name, ty, at, shape: Some(shape), missing: None });
         slots.push(Slot { at, number: number as u32, fill });
         at += size;
     }
-    Ok(at)
+    Ok((items, slots, at))
 }
 
-fn filled(
+/// A value in one piece: the type of its bytes, its source, its size in the record.
+fn whole(
     scope: &dyn Scope,
     collected: &Collected,
     segment: Segment,

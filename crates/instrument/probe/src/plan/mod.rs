@@ -1,87 +1,78 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Compiles a probe's text, with the names in scope at its place, to segments, and lays out their values in a record.
+//! From a probe's text and the names in scope at its place to a [`Plan`]: segments of eBPF, and the layout of a record.
+//!
+//! Input: a [`Request`], the scope at a code address, the [`Site`] there. Output: a [`Plan`], which this machine or another
+//! attaches ([`mod@file`]). The steps, a file each:
+//!
+//! | module | step |
+//! |---|---|
+//! | `request` | the text, taken apart |
+//! | `lower` | condition, values and actions → IR, optimised |
+//! | `compile` | IR → segments; the plan is put together |
+//! | `layout` | values and keys → offsets, types of the bytes |
+//! | `gdb` | registers, and the memory that the expressions read, behind the values |
+//!
+//! The actions of a hit apply in this order, after the condition: skip and pass limits, variables, counts, the record.
 
-mod actions;
-pub mod compiled;
+mod compile;
+pub mod file;
 mod gdb;
 mod layout;
+mod lower;
+mod request;
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use kprism_expr::emit::{self, Cpu, Reloc};
-use kprism_expr::ir::{Func, Kept, Space};
-use kprism_expr::lower::{self, Collected, Env, What};
-use kprism_expr::opt;
-use kprism_expr::scope::{Role, Scope, Sym};
+use kprism_expr::emit::Program;
+use kprism_expr::ir::{Kept, Space};
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
-use crate::stream::{LONGEST, MOST_ITEMS, Probe};
-use layout::{Fix, LARGEST, Limits, Wanted, laid, lowered};
+use crate::program::segment::STACK;
+use crate::stream::tally::LONGEST_KEY;
+use crate::stream::{MOST_ITEMS, Probe};
 
-pub use actions::{Actions, CompiledActions};
-pub use layout::{Fill, Segment, Slot};
+pub(crate) use compile::{compile, guard};
+pub use request::{Actions, Request, expressions, split};
 
-/// Number of return addresses kept.
-const STACK_FRAMES: u32 = 64;
 /// Maximum of names that are listed, including those without a value.
-pub(crate) const MOST_LISTED: usize = 4 * MOST_ITEMS;
+const MOST_LISTED: usize = 4 * MOST_ITEMS;
+/// Largest structure or array, bytes.
+const LARGEST: u64 = 4096;
 
-/// The requested probe.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Request<'a> {
-    /// `FUNC`, `FUNC%return`, `FUNC+OFFSET`, `FILE:LINE`, `0xADDRESS`.
-    pub place: &'a str,
-    /// The condition's text.
-    pub condition: Option<&'a str>,
-    /// The expressions to collect: C expressions, `$args`, `$locals`, `$regs`.
-    pub collect: &'a [String],
-    /// Names of trace state variables.
-    pub vars: &'a [String],
-    /// Longest string, bytes.
-    pub text: u32,
+/// A probe, ready to be loaded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Description of the probe and its record.
+    pub probe: Probe,
+    /// Place of the probe.
+    pub site: Site,
+    /// The file for which it was made.
+    pub origin: Origin,
+    /// The memory that it reads.
+    pub space: Space,
+    /// Must be true before anything is read. If it is false, that is a fault, not an unmet condition.
+    pub guard: Option<Segment>,
+    /// The condition.
+    pub condition: Option<Segment>,
+    /// The collected values.
+    pub slots: Vec<Slot>,
     /// Further effects of a hit.
-    pub actions: Actions<'a>,
-    /// True if the data that GDB needs to show a hit is kept.
-    pub gdb: bool,
-    /// True if the place has several code addresses. A value that is missing at one of them is left out there.
-    pub several: bool,
-}
-
-/// Splits `LOCATION if EXPR`.
-pub fn split(spec: &str) -> (&str, Option<&str>) {
-    match spec.split_once(" if ") {
-        Some((place, condition)) => (place.trim(), Some(condition.trim())),
-        None => (spec.trim(), None),
-    }
-}
-
-/// Splits a list of expressions at commas that are outside brackets and strings.
-pub fn expressions(list: &str) -> Vec<String> {
-    let (mut depth, mut quote, mut escaped) = (0_u32, None, false);
-    let mut all = vec![String::new()];
-    for c in list.chars() {
-        match (quote, c) {
-            (Some(_), _) if escaped => escaped = false,
-            (Some(_), '\\') => escaped = true,
-            (Some(open), _) if c == open => quote = None,
-            (Some(_), _) => {}
-            (None, '"' | '\'') => quote = Some(c),
-            (None, '(' | '[' | '{') => depth += 1,
-            (None, ')' | ']' | '}') => depth = depth.saturating_sub(1),
-            (None, ',') if depth == 0 => {
-                all.push(String::new());
-                continue;
-            }
-            _ => {}
-        }
-        if let Some(last) = all.last_mut() {
-            last.push(c);
-        }
-    }
-    let trimmed = all.iter().map(|text| text.trim().to_owned());
-    trimmed.filter(|text| !text.is_empty()).collect()
+    #[serde(default)]
+    pub actions: CompiledActions,
+    /// Values kept for GDB.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hidden: Vec<Slot>,
+    /// Values that the program at the function's entry must keep.
+    pub kept: Vec<Kept>,
+    /// For a place with several code addresses: the distance back to the plan of the first. Skipped hits and the pass
+    /// limit are counted there.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub after_first: u32,
+    /// Notes for the user.
+    pub notes: Vec<String>,
+    /// The plan to attach if the kernel refuses this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instead: Option<Box<Plan>>,
 }
 
 /// Place at which the program is attached.
@@ -181,220 +172,99 @@ pub struct Origin {
     pub text: Option<u64>,
 }
 
-/// A probe, ready to be loaded.
+/// A compiled expression.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Plan {
-    /// Description of the probe and its record.
-    pub probe: Probe,
-    /// Place of the probe.
-    pub site: Site,
-    /// The file for which it was made.
-    pub origin: Origin,
-    /// The memory that it reads.
-    pub space: Space,
-    /// Must be true before anything is read. If it is false, that is a fault, not an unmet condition.
-    pub guard: Option<Segment>,
-    /// The condition.
-    pub condition: Option<Segment>,
-    /// The collected values.
-    pub slots: Vec<Slot>,
-    /// Further effects of a hit.
-    #[serde(default)]
-    pub actions: CompiledActions,
-    /// Values kept for GDB.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub hidden: Vec<Slot>,
-    /// Values that the program at the function's entry must keep.
-    pub kept: Vec<Kept>,
-    /// For a place with several code addresses: the distance back to the plan of the first. Skipped hits and the pass
-    /// limit are counted there.
-    #[serde(default, skip_serializing_if = "is_first")]
-    pub after_first: u32,
-    /// Notes for the user.
-    pub notes: Vec<String>,
-    /// The plan to attach if the kernel refuses this one.
+pub struct Segment {
+    /// Its source text.
+    pub text: String,
+    /// The program, whose result is the value.
+    pub program: Program,
+}
+
+/// Source of a value in the record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Fill {
+    /// The segment's value.
+    Value(Segment),
+    /// A string at the segment's address; the room for it, and the maximum of bytes read, including the zero byte.
+    Text(Segment, u32, u32),
+    /// This many bytes at the segment's address.
+    Memory(Segment, u32),
+    /// Elements at the first segment's address. The second gives their number.
+    Elements {
+        /// Their address.
+        address: Segment,
+        /// Their number.
+        count: Segment,
+        /// Size of each, bytes.
+        stride: u32,
+        /// Maximum of elements.
+        most: u32,
+    },
+    /// The task's name.
+    Comm,
+    /// All registers.
+    Registers,
+    /// Return addresses, of the program if requested, and the room for them.
+    Stack {
+        /// True for the program's stack, false for the kernel's.
+        user: bool,
+        /// Size of the room, bytes.
+        room: u32,
+    },
+}
+
+/// A value's place in the record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slot {
+    /// Offset in the record.
+    pub at: u32,
+    /// Index of its item.
+    pub number: u32,
+    /// Source of the value.
+    pub fill: Fill,
+}
+
+/// The compiled actions.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CompiledActions {
+    /// Number of first hits to skip.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub skip: u64,
+    /// Number of hits after which all further ones are skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub instead: Option<Box<Plan>>,
+    pub pass: Option<u64>,
+    /// Assignments to trace state variables.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub set: Vec<Segment>,
+    /// The keys, at offsets from [`HEADER`](crate::stream::HEADER) on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub keys: Vec<Slot>,
+    /// Size of all keys, bytes.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub key_bytes: u32,
+    /// The values of the histograms.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<Segment>,
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref)]
-fn is_first(n: &u32) -> bool {
-    *n == 0
+fn is_zero<N: Default + PartialEq>(n: &N) -> bool {
+    *n == N::default()
 }
 
-pub(crate) fn made(
-    scope: &dyn Scope,
-    request: &Request<'_>,
-    site: Site,
-    address: Option<u64>,
-    fix: &mut Fix<'_>,
-) -> Result<Plan, Error> {
-    let env = Env { scope, vars: request.vars };
-    let mut condition = None;
-    if let Some(text) = request.condition {
-        let lowered = lower::condition(text, env).map_err(|e| Error::Expression(e.render(text)))?;
-        let mut func = lowered.func;
-        fix(&mut func)?;
-        opt::optimise(&mut func);
-        condition = Some((text, func));
+impl CompiledActions {
+    /// Returns true if some hits are skipped.
+    pub fn leaves_out(&self) -> bool {
+        self.skip > 0 || self.pass.is_some()
     }
-    let mut wanted = Vec::new();
-    for text in request.collect {
-        match text.trim() {
-            "$args" => names(env, Role::Parameter, &mut wanted),
-            "$locals" => names(env, Role::Local, &mut wanted),
-            "$regs" if !scope.has_registers() => {
-                let what = match address {
-                    Some(_) => "`$regs` are not all known here: the tracepoint itself calls the program",
-                    None => {
-                        "`$regs` cannot be read by a probe that BTF alone describes: name the kernel's debug information (-k VMLINUX)"
-                    }
-                };
-                return Err(Error::Cannot(what.to_owned()));
-            }
-            "$regs" => wanted.push(Wanted::Registers),
-            text => wanted.push(match lowered(text, env) {
-                Err(Error::Expression(why)) if request.several => {
-                    let why = why.lines().next().unwrap_or_default().to_owned();
-                    Wanted::Missing(text.to_owned(), String::new(), why)
-                }
-                wanted => wanted?,
-            }),
-        }
-    }
-    // Missing items have no place in a record, and come last.
-    let is_missing = |item: &Wanted| matches!(item, Wanted::Missing(..));
-    wanted.sort_by_key(is_missing);
-    let values = wanted.iter().filter(|item| !is_missing(item)).count();
-    if values > MOST_ITEMS {
-        let what = format!("{values} values are collected, a record has room for {MOST_ITEMS}");
-        return Err(Error::Cannot(what));
-    }
-    wanted.truncate(MOST_LISTED);
-    for item in &mut wanted {
-        if let Wanted::Expression(_, collected) = item {
-            let parts = collected.parts.iter_mut().filter_map(|part| part.func.as_mut());
-            for func in parts.chain([&mut collected.func]) {
-                fix(func)?;
-                opt::optimise(func);
-            }
-        }
-    }
-    let actions = actions::lower(&request.actions, env, fix)?;
-    let mut kept = kept(condition.as_ref().map(|c| &c.1), &wanted);
-    kept.extend(actions.kept());
-    let kept: Vec<Kept> = kept.into_iter().collect();
-    let compile = |text: &str, func: &Func| {
-        let program = emit::segment(func, Cpu::V3, &kept).map_err(|e| Error::Emit(format!("`{text}`"), e))?;
-        debug_assert!(program.relocs.iter().all(|r| !matches!(r.1, Reloc::Address(_))) || address.is_some());
-        Ok::<_, Error>(Segment { text: text.to_owned(), program })
-    };
-    let condition = condition.map(|(text, func)| compile(text, &func)).transpose()?;
-    let (mut items, mut slots) = (Vec::new(), Vec::new());
-    let expressions = if request.gdb { gdb::expressions(&wanted) } else { Vec::new() };
-    let mut at =
-        laid(wanted, scope, Limits::record(request.text, STACK_FRAMES), &compile, &mut items, &mut slots)?;
-    let (mut frame, mut hidden) = (None, Vec::new());
-    if request.gdb {
-        if !(site.has_registers() && scope.has_registers()) || site.is_return() {
-            let what = "GDB shows hits where registers are known and no function returned: programs, or the kernel with its debug information (-k VMLINUX)";
-            return Err(Error::Cannot(format!("{}: {what}", request.place)));
-        }
-        let (kept, slots, end) = gdb::planned(&expressions, &items, &slots, at, &compile)?;
-        (frame, hidden, at) = (Some(kept), slots, end);
-    }
-    if at as usize > LONGEST {
-        return Err(Error::Cannot(format!(
-            "a record would have {at} bytes, more than {LONGEST}: collect less"
-        )));
-    }
-    let (actions, tally) = actions.compiled(&request.actions, env, request.text, &compile)?;
-    // If hits are only counted in the kernel, they leave no records.
-    let record_bytes = if tally.is_some() && items.is_empty() && frame.is_none() { 0 } else { at };
-    let probe = Probe {
-        place: request.place.to_owned(),
-        found: scope.describe(),
-        condition: request.condition.map(str::to_owned),
-        file: None,
-        address,
-        hook: site.hook().to_owned(),
-        record_bytes,
-        items,
-        tally,
-        gdb: frame,
-        part: request.actions.part,
-    };
-    Ok(Plan {
-        probe,
-        site,
-        origin: Origin::default(),
-        space: scope.space(),
-        guard: None,
-        condition,
-        slots,
-        actions,
-        hidden,
-        kept,
-        after_first: 0,
-        notes: Vec::new(),
-        instead: None,
-    })
-}
 
-/// Compiles a guard to a segment.
-pub(crate) fn guard(holds: &std::rc::Rc<Sym>, scope: &dyn Scope) -> Result<Segment, Error> {
-    let text = "the stack's return addresses";
-    let mut func = lower::described(holds, scope).map_err(|e| Error::Expression(e.render(text)))?;
-    opt::optimise(&mut func);
-    let program = emit::segment(&func, Cpu::V3, &[]).map_err(|e| Error::Emit(format!("`{text}`"), e))?;
-    Ok(Segment { text: text.to_owned(), program })
-}
-
-fn names(env: Env<'_>, role: Role, wanted: &mut Vec<Wanted>) {
-    for name in env.scope.names() {
-        let Ok(Some(variable)) = env.scope.variable(&name) else { continue };
-        if variable.role != role {
-            continue;
-        }
-        let ty = kprism_expr::ctype::name(env.scope, &variable.ty);
-        wanted.push(match lower::collect(&name, env) {
-            Ok(Collected { what: What::Memory(size), .. }) if !(1..=LARGEST).contains(&size) => {
-                Wanted::Missing(name, ty, format!("it has {size} bytes, {LARGEST} can be collected"))
-            }
-            Ok(collected) => Wanted::Expression(name, collected),
-            Err(error) => {
-                let why = match error.help {
-                    Some(help) => format!("{}; {help}", error.message),
-                    None => error.message,
-                };
-                Wanted::Missing(name, ty, why)
-            }
-        });
+    /// All expressions.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = &Segment> {
+        self.set.iter().chain(&self.values)
     }
 }
 
-fn kept(condition: Option<&Func>, wanted: &[Wanted]) -> BTreeSet<Kept> {
-    let mut all: BTreeSet<Kept> = condition.iter().flat_map(|func| func.kept()).collect();
-    for item in wanted {
-        if let Wanted::Expression(_, collected) = item {
-            all.extend(collected.func.kept());
-            all.extend(collected.parts.iter().flat_map(|part| &part.func).flat_map(Func::kept));
-        }
-    }
-    all
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lists_and_places() {
-        assert_eq!(
-            expressions("a, b[1,2],(c,d),\"e,\\\"f\",',',"),
-            ["a", "b[1,2]", "(c,d)", "\"e,\\\"f\"", "','"]
-        );
-        assert_eq!(split("main.c:3 if a > 2"), ("main.c:3", Some("a > 2")));
-        assert_eq!(split(" vfs_read "), ("vfs_read", None));
-    }
+/// Bytes of stack left to segments beside the keys and one word.
+fn key_stack(key_bytes: u32) -> u32 {
+    STACK - 8 - key_bytes.min(LONGEST_KEY)
 }

@@ -7,10 +7,11 @@
 use kprism_ebpf::asm::{Asm, Label};
 use kprism_ebpf::insn::{self, Alu, Cond, Helper, Reg, Width};
 
+use super::memory::{CELL, CELL_AT, ENTRIES, Layout, PROBE_STATE, RECORD, STATE};
+use super::segment::STACK;
+use super::values::{count, fill, insert};
 use crate::Error;
 use crate::plan::Plan;
-use crate::program::segment::STACK;
-use crate::program::{CELL, CELL_AT, ENTRIES, Layout, PROBE_STATE, RECORD, STATE, count, fill, insert};
 use crate::stream::HEADER;
 use crate::stream::tally::{Histogram, Scale, Tally, ZERO};
 

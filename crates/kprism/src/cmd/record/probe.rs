@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use kprism_probe::plan::Site;
-use kprism_probe::plan::compiled::Compiled;
+use kprism_probe::plan::file::Compiled;
 use kprism_probe::stream::Description;
 use kprism_record::probe::{KEYS, Recorded, Settings, record};
 use kprism_record::probe_guest;

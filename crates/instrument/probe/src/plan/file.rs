@@ -6,9 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::{Fill, MOST_LISTED, Plan, Segment, Slot, key_stack};
 use crate::Error;
-use crate::plan::actions::key_stack;
-use crate::plan::{Fill, MOST_LISTED, Plan, Segment, Slot};
 use crate::program::VARS_END;
 use crate::program::segment::STACK;
 use crate::stream::tally::{LONGEST_KEY, MOST_HISTOGRAMS};
