@@ -4,18 +4,15 @@
 //! [`kprism_record::probe`] records; here are the options, and what is printed.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use kprism_probe::plan::Site;
 use kprism_probe::plan::file::Compiled;
 use kprism_probe::stream::Description;
-use kprism_record::probe::{KEYS, Recorded, Settings, record};
-use kprism_record::probe_guest;
-use kprism_record::probes::tell;
+use kprism_record::probe::{self as recorder, KEYS, Recorded, Settings, load, record};
+use kprism_session::Progress;
 use kprism_session::probe::Loaded;
-use kprism_session::{Progress, flow};
 use kprism_signals::Second;
 
 use super::durations_args::{kib, time};
@@ -114,7 +111,10 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     {
         bail!("{option} is about a guest: add --guest, or leave it out");
     }
-    let program = compiled(args, progress)?;
+    let program = match &args.program {
+        Some(path) => load(path, args.what.exec.as_deref(), progress)?,
+        None => args.what.probes().compile(&args.command, &args.pid, progress)?,
+    };
     let has_keys =
         program.plans.iter().any(|plan| plan.probe.tally.as_ref().is_some_and(|t| !t.keys.is_empty()));
     if args.keys.is_some() && !has_keys {
@@ -158,36 +158,6 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
 /// Some probes could not be attached, or not all records could be written.
 const NOT_ALL: u8 = 2;
 
-/// The probes of a file, or of the command line.
-fn compiled(args: &Args, progress: &Progress) -> Result<Compiled> {
-    let Some(path) = &args.program else {
-        return args.what.probes().compile(&args.command, &args.pid, progress);
-    };
-    let mut program = Compiled::parse(&flow::read(path)?, &path.display().to_string())?;
-    if let Some(file) = &args.what.exec {
-        elsewhere(&mut program, file)?;
-    }
-    program.plans.iter().for_each(|plan| tell(plan, progress));
-    Ok(program)
-}
-
-/// The program that the probes are for lies at another place here.
-fn elsewhere(program: &mut Compiled, file: &Path) -> Result<()> {
-    let mut named = None;
-    for plan in &mut program.plans {
-        let Site::User { file: own, .. } = &mut plan.site else { continue };
-        if named.get_or_insert_with(|| own.clone()) != own {
-            bail!("--exec: the probes are for several programs ({}, {})", own.display(), file.display());
-        }
-        *own = file.to_owned();
-        plan.probe.file = Some(file.display().to_string());
-    }
-    if named.is_none() {
-        bail!("--exec: the probes are for the kernel, not for a program");
-    }
-    Ok(())
-}
-
 /// Records in a guest, and says what was recorded.
 fn in_guest(
     args: &Args,
@@ -198,7 +168,7 @@ fn in_guest(
 ) -> Result<Outcome> {
     let guest = args.guest_args.guest(args.place.job(&args.command))?;
     let mut output = Output::new(out, progress);
-    let (run, ran) = probe_guest::record(program, settings, &guest, progress, &mut |p| output.pass(p))?;
+    let (run, ran) = recorder::guest::record(program, settings, &guest, progress, &mut |p| output.pass(p))?;
     if let Ok(loaded) = Loaded::open(&run) {
         told(&loaded.description, args.last).iter().for_each(|line| progress.say(line));
         progress.say(&format!("recorded in {}; see: kprism report probe", run.dir().display()));

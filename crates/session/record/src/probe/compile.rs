@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From the probes that a user writes to programs: places are looked up, conditions and values compiled.
 //!
-//! Input: [`Probes`] and the command or process they are for. Output: [`Compiled`], which [`crate::probe::record`] attaches
-//! here, or a file takes to another machine.
+//! Input: [`Probes`] and the command or process they are for, or a file with programs. Output: [`Compiled`], which
+//! [`super::record`] attaches here, or a file takes to another machine.
 
 use std::path::{Path, PathBuf};
 
@@ -10,10 +10,11 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use kprism_probe::place::{Target, kernel_plans, plans};
 use kprism_probe::plan::Actions;
 use kprism_probe::plan::file::{Compiled, VERSION};
-use kprism_probe::plan::{Plan, Request, expressions, split};
+use kprism_probe::plan::{Plan, Request, Site, expressions, split};
 use kprism_probe::stream::Part;
 
-use kprism_session::Progress;
+use kprism_session::{Progress, flow};
+use kprism_tracefs::path::{self, NotFound};
 
 /// Probes, and what each of their hits does. The fields are the options of `kprism record probe`.
 #[derive(Debug, Clone)]
@@ -141,8 +142,8 @@ impl Probes {
     /// In the file that was named, or the program that is run, or the running kernel.
     fn planned(&self, request: &Request<'_>, command: &[String], pids: &[u32]) -> Result<Vec<Plan>> {
         let debug = self.debug_file.as_deref();
-        if let Some(path) = &self.exec {
-            return Ok(plans(Target::Program(path, debug), request)?);
+        if let Some(file) = &self.exec {
+            return Ok(plans(Target::Program(file, debug), request)?);
         }
         let in_kernel = || match debug {
             Some(path) => {
@@ -155,7 +156,11 @@ impl Probes {
             None => Ok(Target::Btf(Path::new("/sys/kernel/btf/vmlinux"))),
         };
         let program = match (command.first(), pids) {
-            (Some(name), _) => found(name),
+            (Some(name), _) => match path::find_here(name) {
+                Ok(file) | Err(NotFound::NotExecutable(file)) => Some(file),
+                // Its own error is to name it, beside that of the kernel.
+                Err(NotFound::Missing) => name.contains('/').then(|| PathBuf::from(name)),
+            },
             (None, [pid]) => Some(PathBuf::from(format!("/proc/{pid}/exe"))),
             _ => None,
         };
@@ -176,17 +181,39 @@ impl Probes {
     }
 }
 
-/// The file of a command, by `PATH` if its name has no slash.
-pub fn found(name: &str) -> Option<PathBuf> {
-    if name.contains('/') {
-        return Some(PathBuf::from(name));
+/// Reads compiled probes from a file. If their program lies elsewhere here, that is `exec`. Notes go to `progress`.
+///
+/// # Errors
+/// The file cannot be read, or was not written by [`Compiled::bytes`]; `exec` is given, and the probes are not for one
+/// program.
+pub fn load(path: &Path, exec: Option<&Path>, progress: &Progress) -> Result<Compiled> {
+    let mut program = Compiled::parse(&flow::read(path)?, &path.display().to_string())?;
+    if let Some(file) = exec {
+        elsewhere(&mut program, file)?;
     }
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
+    program.plans.iter().for_each(|plan| tell(plan, progress));
+    Ok(program)
+}
+
+/// The program that the probes are for lies at another place here.
+fn elsewhere(program: &mut Compiled, file: &Path) -> Result<()> {
+    let mut named = None;
+    for plan in &mut program.plans {
+        let Site::User { file: own, .. } = &mut plan.site else { continue };
+        if named.get_or_insert_with(|| own.clone()) != own {
+            bail!("--exec: the probes are for several programs ({}, {})", own.display(), file.display());
+        }
+        *own = file.to_owned();
+        plan.probe.file = Some(file.display().to_string());
+    }
+    if named.is_none() {
+        bail!("--exec: the probes are for the kernel, not for a program");
+    }
+    Ok(())
 }
 
 /// Tells the place that was chosen, and the values that cannot be had there.
-pub fn tell(plan: &Plan, progress: &Progress) {
+fn tell(plan: &Plan, progress: &Progress) {
     let whose = plan.probe.file.as_deref().unwrap_or("the kernel");
     let part = match plan.probe.part {
         Part::Record => "",

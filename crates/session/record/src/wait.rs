@@ -7,29 +7,10 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use kprism_bpf::host;
-use kprism_store::{Manifest, RunKind};
-use serde_json::Value;
+use kprism_session::Progress;
 
-use kprism_session::{Progress, flow};
-
-use crate::this_kernel;
-
-/// The account of a recording of this machine by BPF, as long as it has not ended.
-pub fn begun(command: &[String], options: Vec<(&str, Value)>) -> Manifest {
-    let mut manifest = Manifest::new(RunKind::Host, host::possible_cpus() as u32);
-    manifest.created = flow::now();
-    manifest.command = command.to_vec();
-    manifest.kernel = Some(this_kernel());
-    manifest.clock.name = "monotonic".into();
-    manifest.clock.tsc_hz = 1_000_000_000;
-    manifest.stopped = Some("the recorder has not ended properly".into());
-    manifest.options.extend(options.into_iter().map(|(name, value)| (name.to_owned(), value)));
-    manifest
-}
-
-/// What is waited for.
-pub struct Watch {
+/// A recording's end: of a command, of processes, of a time.
+pub struct Wait {
     command: Option<Child>,
     /// Processes or threads, if no command is.
     numbers: Vec<u32>,
@@ -42,7 +23,7 @@ pub struct Watch {
     pub signal: Option<i32>,
 }
 
-impl Watch {
+impl Wait {
     /// Starts the command, if there is one.
     pub fn begin(
         command: &[String],
@@ -62,7 +43,7 @@ impl Watch {
         if command.is_none() && limit.is_none() {
             progress.say("recording; Ctrl-C ends it");
         }
-        Ok(Watch {
+        Ok(Wait {
             command,
             numbers,
             limit,

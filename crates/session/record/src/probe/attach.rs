@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Records probes on this machine.
+//! Attaches compiled probes on this machine, and records.
 //!
 //! Input: compiled probes and [`Settings`]. Output: a run with `streams/probe/` ([`kprism_probe::stream`]), whose manifest has
 //! the counts and the account. Nothing stays attached when [`record`] returns, or the process ends.
@@ -8,8 +8,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use kprism_bpf::host;
+use kprism_lab::Job;
 use kprism_probe::attach::{Config, HitScope, Session};
 use kprism_probe::plan::file::Compiled;
 use kprism_probe::stream::{Counts, Description, VERSION};
@@ -19,8 +20,9 @@ use serde_json::Value;
 use kprism_session::probe::Loaded;
 use kprism_session::{Progress, flow};
 
-use crate::kept::Kept;
-use crate::watch::{self, Watch};
+use super::kept::Kept;
+use crate::here;
+use crate::wait::Wait;
 
 /// Settings of a recording.
 #[derive(Debug, Clone)]
@@ -102,7 +104,7 @@ pub const KEYS: u32 = 4096;
 pub fn record(program: Compiled, settings: &Settings, progress: &Progress) -> Result<Recorded> {
     if let Some(name) = settings.command.first() {
         // Before anything is attached, and an earlier run is rotated away.
-        exists(name)?;
+        here::find(name, &Job::new([name.clone()]))?;
     }
     if let (false, Some(pid)) = (settings.command.is_empty(), settings.processes.first()) {
         progress.say(&format!(
@@ -141,7 +143,7 @@ pub fn record(program: Compiled, settings: &Settings, progress: &Progress) -> Re
         // Not fs::copy: files of /proc have no length.
         fs::write(run.kallsyms(), flow::read(Path::new("/proc/kallsyms"))?).context("symbols/kallsyms")?;
     }
-    let watched = watch(settings, &session, &folder.join("hits.bin"), progress)?;
+    let taken = take(settings, &session, &folder.join("hits.bin"), progress)?;
     description.counts = session.counts();
     description.totals = match description.probes.iter().any(|probe| probe.tally.is_some()) {
         true => session.totals()?,
@@ -150,14 +152,14 @@ pub fn record(program: Compiled, settings: &Settings, progress: &Progress) -> Re
     let names = program.vars.into_iter().map(|(name, _)| name);
     description.variables = names.zip(session.variables()).collect();
     write_description(&run, &description)?;
-    manifest.exit_code = watched.exit_code;
-    manifest.stopped = match &watched.full {
+    manifest.exit_code = taken.exit_code;
+    manifest.stopped = match &taken.full {
         Some(why) => Some(format!("records could not be written: {why}")),
-        None => watched.interrupted.then(|| "interrupted".to_owned()),
+        None => taken.interrupted.then(|| "interrupted".to_owned()),
     };
     let sum = |f: fn(&Counts) -> u64| description.counts.iter().map(f).sum::<u64>();
     manifest.instruments = vec![Instrument::Probe];
-    manifest.probe.records = Some(watched.records);
+    manifest.probe.records = Some(taken.records);
     manifest.probe.lost_records = Some(sum(|c| c.lost));
     let not_last = settings.last.is_some().then(|| sum(|c| c.lost)).filter(|lost| *lost > 0);
     let not_last = not_last.map(|lost| {
@@ -172,10 +174,10 @@ pub fn record(program: Compiled, settings: &Settings, progress: &Progress) -> Re
     run.write_manifest(&manifest)?;
     Ok(Recorded {
         description,
-        interrupted: watched.interrupted,
-        full: watched.full,
+        interrupted: taken.interrupted,
+        full: taken.full,
         not_attached: session.failed().len(),
-        remarks: not_last.into_iter().chain(watched.command_end).collect(),
+        remarks: not_last.into_iter().chain(taken.command_end).collect(),
         run,
     })
 }
@@ -202,14 +204,6 @@ fn config(program: &Compiled, settings: &Settings) -> Config {
     }
 }
 
-/// Refuses a command that is not there.
-fn exists(name: &str) -> Result<()> {
-    match crate::probes::found(name) {
-        Some(path) => fs::metadata(&path).map(|_| ()).with_context(|| path.display().to_string()),
-        None => bail!("{name}: no such program in $PATH"),
-    }
-}
-
 fn begun(settings: &Settings) -> Manifest {
     let options: Vec<(&str, Value)> = vec![
         ("record", "probe".into()),
@@ -218,7 +212,7 @@ fn begun(settings: &Settings) -> Manifest {
         ("stop_after", settings.stop_after.into()),
         ("last", settings.last.into()),
     ];
-    watch::begun(&settings.command, options)
+    crate::begun_by_bpf(&settings.command, options)
 }
 
 fn write_description(run: &Run, description: &Description) -> Result<()> {
@@ -228,7 +222,7 @@ fn write_description(run: &Run, description: &Description) -> Result<()> {
     fs::write(&path, text).with_context(|| path.display().to_string())
 }
 
-struct Watched {
+struct Taken {
     exit_code: Option<i32>,
     interrupted: bool,
     records: u64,
@@ -238,15 +232,15 @@ struct Watched {
 }
 
 /// Runs the command, or waits for as long as was asked, and takes records out as they come.
-fn watch(settings: &Settings, session: &Session, path: &Path, progress: &Progress) -> Result<Watched> {
+fn take(settings: &Settings, session: &Session, path: &Path, progress: &Progress) -> Result<Taken> {
     const TICK: Duration = Duration::from_millis(5);
     let mut file = Kept::create(path, settings.last)?;
     let mut reader = session.reader();
-    let mut watch = Watch::begin(&settings.command, settings.processes.clone(), settings.duration, progress)?;
+    let mut wait = Wait::begin(&settings.command, settings.processes.clone(), settings.duration, progress)?;
     raise_priority();
     loop {
         file.take(|take| reader.drain(take));
-        if watch.ended()? {
+        if wait.ended()? {
             break;
         }
         let enough = session.is_over() || file.is_full();
@@ -255,7 +249,7 @@ fn watch(settings: &Settings, session: &Session, path: &Path, progress: &Progres
             session.stop();
         }
         // Its time may be over all the same, or an interrupt may ask for its end.
-        if watch.is_over() || (enough && !watch.has_command()) {
+        if wait.is_over() || (enough && !wait.has_command()) {
             break;
         }
         std::thread::sleep(TICK);
@@ -263,9 +257,9 @@ fn watch(settings: &Settings, session: &Session, path: &Path, progress: &Progres
     session.stop();
     file.take(|take| reader.finish(take));
     let (records, full) = file.end();
-    let command_end = watch.told();
-    Ok(Watched {
-        exit_code: watch.exit_code,
+    let command_end = wait.told();
+    Ok(Taken {
+        exit_code: wait.exit_code,
         interrupted: kprism_signals::end_requested(),
         records,
         full,

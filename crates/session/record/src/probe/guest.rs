@@ -9,8 +9,8 @@ use kprism_probe::plan::file::Compiled;
 use kprism_session::Progress;
 use kprism_store::Run;
 
+use super::{KEYS, Settings};
 use crate::guest::{self, Guest};
-use crate::probe::{KEYS, Settings};
 
 /// The program, the probes and the run in the guest.
 const GUEST: [&str; 3] = ["/kprism/kprism", "/kprism/probes", "/kprism/run"];
