@@ -8,6 +8,38 @@ use kprism_lab::{Job, Options, Pace, Share};
 use kprism_record::guest::{Guest, Packets};
 use kprism_record::here::OWN_STDIN;
 
+use crate::given::Given;
+
+/// Ids of the options of [`GuestArgs`].
+pub const GUEST: [&str; 11] = [
+    "kernel",
+    "initrd",
+    "module",
+    "with_module",
+    "package",
+    "smp",
+    "mem",
+    "append",
+    "fast",
+    "refresh",
+    "boot_timeout",
+];
+/// Ids of the options of [`PlaceArgs`] that only a guest has.
+pub const GUEST_PLACE: [&str; 3] = ["share", "before", "gdb"];
+/// Ids of the options of [`PlaceArgs`] that a command on this machine has too.
+pub const PLACE: [&str; 4] = ["env", "cwd", "stdin", "timeout"];
+
+/// Refuses the options of a guest where there is none.
+///
+/// # Errors
+/// Names the first that was typed.
+pub fn no_guest(given: &Given) -> anyhow::Result<()> {
+    match given.first(&[&GUEST_PLACE[..], &PLACE, &GUEST].concat()) {
+        Some(option) => anyhow::bail!("{option} is about a guest: add --guest, or leave it out"),
+        None => Ok(()),
+    }
+}
+
 /// Which guest.
 #[derive(Debug, Clone, clap::Args)]
 pub struct GuestArgs {
@@ -89,42 +121,6 @@ impl PlaceArgs {
             timeout: self.timeout.map(Duration::from_secs),
             ..Job::new(command.iter().cloned())
         }
-    }
-
-    /// An option that is given, if one is.
-    pub fn given(&self) -> Option<&'static str> {
-        [
-            (!self.share.is_empty(), "--share"),
-            (!self.before.is_empty(), "--before"),
-            (!self.env.is_empty(), "--env"),
-            (self.cwd.is_some(), "--cwd"),
-            (self.timeout.is_some(), "--timeout"),
-            (self.gdb.is_some(), "--gdb"),
-            (self.stdin.is_some(), "--stdin"),
-        ]
-        .into_iter()
-        .find_map(|(given, name)| given.then_some(name))
-    }
-}
-
-impl GuestArgs {
-    /// An option that is given, if one is.
-    pub fn given(&self) -> Option<&'static str> {
-        [
-            (self.kernel.is_some(), "--kernel"),
-            (self.initrd.is_some(), "--initrd"),
-            (!self.module.is_empty(), "--module"),
-            (!self.with_module.is_empty(), "--with-module"),
-            (!self.package.is_empty(), "--package"),
-            (self.smp != 1, "--smp"),
-            (self.mem != 1024, "--mem"),
-            (!self.append.is_empty(), "--append"),
-            (self.fast, "--fast"),
-            (self.refresh, "--refresh"),
-            (self.boot_timeout != 300, "--boot-timeout"),
-        ]
-        .into_iter()
-        .find_map(|(given, name)| given.then_some(name))
     }
 }
 

@@ -17,9 +17,10 @@ use kprism_signals::Second;
 
 use super::durations_args::{kib, time};
 use super::probe_args::ProbeArgs;
-use crate::cmd::guest_args::{GuestArgs, PlaceArgs};
+use crate::cmd::guest_args::{GuestArgs, PlaceArgs, no_guest};
 use crate::cmd::lab::{self, Output};
 use crate::exit::{self, Outcome};
+use crate::given::Given;
 
 pub const HELP: &str = "\
 Places: FUNC (its entry), FUNC%return, FUNC+OFFSET, FILE:LINE, 0xADDRESS.
@@ -102,14 +103,12 @@ pub struct Args {
 }
 
 /// Records.
-pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     if args.command.is_empty() && args.pid.is_empty() && !args.all {
         bail!("whose hits? name a command (-- CMD), a process (-p PID), or everybody (-a)");
     }
-    if !args.guest
-        && let Some(option) = args.place.given().or(args.guest_args.given())
-    {
-        bail!("{option} is about a guest: add --guest, or leave it out");
+    if !args.guest {
+        no_guest(given)?;
     }
     let program = match &args.program {
         Some(path) => load(path, args.what.exec.as_deref(), progress)?,
