@@ -10,7 +10,7 @@ use kprism_signals::Second;
 
 use kprism_ftrace::Event;
 use kprism_ftrace::show::Describe;
-use kprism_profile::units;
+use kprism_profile::parse;
 use kprism_script::calls;
 use kprism_script::durations::Lister;
 use kprism_script::flow::{self, Options};
@@ -47,10 +47,10 @@ pub struct Args {
     #[arg(long = "self", requires = "funcs")]
     pub own: bool,
     /// From this time on: seconds, or a number with ns, us, ms, s
-    #[arg(long, value_name = "TIME", value_parser = units::time_ns)]
+    #[arg(long, value_name = "TIME", value_parser = parse::time_ns)]
     pub from: Option<u64>,
     /// Up to this time
-    #[arg(long, value_name = "TIME", value_parser = units::time_ns)]
+    #[arg(long, value_name = "TIME", value_parser = parse::time_ns)]
     pub to: Option<u64>,
     /// Only kernel code
     #[arg(long, conflicts_with = "user")]

@@ -10,12 +10,13 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use kprism_probe::plan::file::Compiled;
 use kprism_probe::stream::Description;
+use kprism_profile::parse;
 use kprism_record::probe::{self as recorder, KEYS, Recorded, Settings, load, record};
 use kprism_session::Progress;
 use kprism_session::probe::Loaded;
 use kprism_signals::Second;
 
-use super::durations_args::{kib, time};
+use super::durations_args::kib;
 use super::probe_args::ProbeArgs;
 use crate::cmd::guest_args::{GuestArgs, PlaceArgs, no_guest};
 use crate::cmd::lab::{self, Output};
@@ -79,7 +80,7 @@ pub struct Args {
     #[arg(long, value_name = "N", help_heading = "Counts", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub keys: Option<u32>,
     /// Stop after this time
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     pub duration: Option<Duration>,
     /// Ring buffer for each CPU, such as 512K or 16M
     #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = kib)]
