@@ -11,7 +11,7 @@ use crate::Error;
 use crate::plan::{Plan, Request, Site, compile};
 
 /// Compiles a probe of a function.
-pub(super) fn plan(path: &Path, request: &Request<'_>) -> Result<Plan, Error> {
+pub(crate) fn plan(path: &Path, request: &Request<'_>) -> Result<Plan, Error> {
     let function = request.place.trim_end_matches("%return");
     let (btf, module) = btf_of(path, request.place)?;
     traced(btf::Place::find(&btf, request.place)?, request, function, module)

@@ -11,7 +11,7 @@ use crate::Error;
 use crate::plan::{Origin, Plan, Request, Site, compile};
 
 /// Compiles a probe at every code address of the name or line.
-pub(super) fn plans(image: &Image, debug: &Debug<'_>, request: &Request<'_>) -> Result<Vec<Plan>, Error> {
+pub(crate) fn plans(image: &Image, debug: &Debug<'_>, request: &Request<'_>) -> Result<Vec<Plan>, Error> {
     let found = dwarf::Places::of(debug, request.place, Space::Kernel)?;
     let (mut plans, mut refused) = (Vec::new(), Vec::new());
     let all = addresses(&found);
@@ -37,7 +37,7 @@ pub(super) fn plans(image: &Image, debug: &Debug<'_>, request: &Request<'_>) -> 
 }
 
 /// In a kprobe's program the instruction pointer is after the breakpoint. Replaces it by the address of the place.
-pub(super) fn at_breakpoint(func: &mut Func, moment: ProbePoint, pc: u64) {
+pub(crate) fn at_breakpoint(func: &mut Func, moment: ProbePoint, pc: u64) {
     if moment == ProbePoint::Return {
         return;
     }
@@ -49,7 +49,7 @@ pub(super) fn at_breakpoint(func: &mut Func, moment: ProbePoint, pc: u64) {
 }
 
 /// Identifies the kernel for which a plan with debug information is made.
-pub(super) fn origin(image: &Image) -> Result<Origin, Error> {
+pub(crate) fn origin(image: &Image) -> Result<Origin, Error> {
     let missing = || Error::Cannot(format!("{}: no symbol _text: is it a vmlinux?", image.name()));
     let text = image.symbol("_text").ok_or_else(missing)?;
     Ok(Origin { build_id: image.build_id(), text: Some(text) })

@@ -14,7 +14,7 @@ use crate::plan::{Origin, Plan, Request, Site, compile};
 use crate::{Error, separate};
 
 /// Compiles a probe at every code address of the name or line.
-pub(super) fn plans(
+pub(crate) fn plans(
     path: &Path,
     debug_file: Option<&Path>,
     request: &Request<'_>,

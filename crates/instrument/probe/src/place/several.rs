@@ -8,7 +8,7 @@ use crate::Error;
 use crate::plan::{Plan, Request};
 
 /// A code address of a program or the kernel.
-pub(super) struct At<'s> {
+pub(crate) struct At<'s> {
     /// Its link address.
     pub pc: u64,
     /// Link address of the function's first instruction.
@@ -20,14 +20,14 @@ pub(super) struct At<'s> {
 }
 
 /// All addresses: those that debug information describes, then those of bare symbols.
-pub(super) fn addresses<'p>(found: &'p Places<'_, '_>) -> Vec<At<'p>> {
+pub(crate) fn addresses<'p>(found: &'p Places<'_, '_>) -> Vec<At<'p>> {
     let described = found.places.iter().map(|p| At { pc: p.pc, entry: p.entry, moment: p.moment, scope: p });
     let bare = found.symbols.iter().map(|p| At { pc: p.pc, entry: p.entry, moment: p.moment, scope: p });
     described.chain(bare).collect()
 }
 
 /// Notes the parts that are left out at some of several addresses. It is an error if no address is left.
-pub(super) fn join(
+pub(crate) fn join(
     request: &Request<'_>,
     mut plans: Vec<Plan>,
     refused: Vec<(u64, Error)>,

@@ -159,7 +159,7 @@ pub fn scoped<T>(
 }
 
 /// An event of the running kernel, as its tracefs and BTF describe it.
-pub(super) fn running(path: &Path, name: Name<'_>, request: &Request<'_>) -> Result<Plan, Error> {
+pub(crate) fn running(path: &Path, name: Name<'_>, request: &Request<'_>) -> Result<Plan, Error> {
     if let Some(around) = name.around {
         let what =
             format!("what `{around}` has around a tracepoint, only debug information tells (-k VMLINUX)");

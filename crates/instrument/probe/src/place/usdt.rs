@@ -14,7 +14,7 @@ use crate::plan::{Origin, Plan, Request, Site, compile};
 use crate::{Error, separate};
 
 /// Static tracepoints of a program: all with this name.
-pub(super) fn plans(
+pub(crate) fn plans(
     path: &Path,
     debug_file: Option<&Path>,
     name: Name<'_>,
