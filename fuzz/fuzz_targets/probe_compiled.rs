@@ -2,7 +2,7 @@
 //! Any bytes as a file of compiled probes: an error, or programs that can be put together.
 #![no_main]
 
-use kprism_probe::compiled::Compiled;
+use kprism_probe::plan::file::Compiled;
 use kprism_probe::program::{self, Layout};
 use libfuzzer_sys::fuzz_target;
 

@@ -8,17 +8,20 @@ use anyhow::{Result, bail};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 
+use crate::cmd::guest_args::{GUEST, GUEST_PLACE};
+
 /// Options that every command honours.
 const ALWAYS: [&str; 5] = ["verbose", "quiet", "color", "strict", "input"];
 
 /// Where options that one view alone honours are at home.
-const HOMES: [(&[&str], &str); 9] = [
+const HOMES: [(&[&str], &str); 10] = [
     (&["min_percent"], "`report tree`"),
     (&["depth"], "`report tree` and `script calls`"),
     (&["event", "period"], "--method perf"),
     (&["ptat", "pmd", "room"], "--method ptat"),
     (&["geometry"], "--method model and user"),
-    (&["share", "before", "gdb", "kernel", "initrd", "package", "smp", "mem", "append", "fast"], "a guest"),
+    (&GUEST, "a guest"),
+    (&GUEST_PLACE, "a guest"),
     (
         &["each", "compare", "source_dir", "source_prefix", "build_dir", "since_boot", "by_flow", "merge"],
         "coverage",
@@ -93,13 +96,19 @@ impl Given {
         }
     }
 
+    /// The first of `ids` that was typed, as it was typed.
+    pub fn first(&self, ids: &[&str]) -> Option<&str> {
+        let is_one = |(id, _): &&(String, String)| ids.contains(&id.as_str());
+        self.typed.iter().find(is_one).map(|(_, shown)| shown.as_str())
+    }
+
     /// Refuses the first of `ids` that was typed: this input has nothing that it could change.
     ///
     /// # Errors
     /// Names it.
     pub fn none_of(&self, input: &str, ids: &[&str]) -> Result<()> {
-        match self.typed.iter().find(|(id, _)| ids.contains(&id.as_str())) {
-            Some((_, shown)) => bail!("{shown} does not go with {input}: it would change nothing there"),
+        match self.first(ids) {
+            Some(shown) => bail!("{shown} does not go with {input}: it would change nothing there"),
             None => Ok(()),
         }
     }

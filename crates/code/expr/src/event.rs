@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Scopes at static tracepoints: the fields of the record, the tracepoint's arguments, or the variables of the calling
-//! function that saved registers still give.
+//! The two scopes at a static tracepoint. [`EventScope`] names what the tracepoint passes on: the fields of its record, or
+//! its arguments. [`CallerScope`] names the variables of the function that contains it, as far as saved registers give them.
 //!
 //! Each is a [`Scope`] around another one, which supplies types and globals.
 
@@ -103,7 +103,7 @@ fn typed(types: &dyn Types, field: &Field) -> (Ty, Dynamic) {
 
 /// The context that a tracepoint passes to a program.
 #[derive(Debug, Clone, Copy)]
-pub enum Given<'s> {
+pub enum Context<'s> {
     /// The record, with these fields.
     Record(&'s [Field]),
     /// The array of the tracepoint's arguments.
@@ -111,26 +111,26 @@ pub enum Given<'s> {
 }
 
 /// Scope of a program attached to a tracepoint.
-pub struct Called<'s> {
-    /// Supplies types and globals. For [`Given::Arguments`], the entry of `__traceiter_NAME`: its parameters after the
+pub struct EventScope<'s> {
+    /// Supplies types and globals. For [`Context::Arguments`], the entry of `__traceiter_NAME`: its parameters after the
     /// first are the tracepoint's arguments.
     pub inner: &'s dyn Scope,
     /// `SYSTEM:NAME`.
     pub event: &'s str,
     /// Contents of the program's context.
-    pub given: Given<'s>,
+    pub context: Context<'s>,
 }
 
 /// Scope of the function that contains a tracepoint, as far as saved registers give its variables. The program's
 /// context is the array of the tracepoint's arguments.
-pub struct Around<'s> {
+pub struct CallerScope<'s> {
     /// Scope at the tracepoint's call.
     pub inner: &'s dyn Scope,
     /// Expressions for the registers' values there.
     pub registers: &'s BTreeMap<Reg, Rc<Sym>>,
 }
 
-impl Called<'_> {
+impl EventScope<'_> {
     fn field(&self, field: &Field) -> Variable {
         let (ty, dynamic) = typed(self.inner, field);
         let own = Rc::new(Sym::Context).plus(u64::from(field.offset));
@@ -168,11 +168,11 @@ impl Called<'_> {
     }
 }
 
-impl Scope for Called<'_> {
+impl Scope for EventScope<'_> {
     fn variable(&self, name: &str) -> Result<Option<Variable>, String> {
-        let own = match self.given {
-            Given::Record(fields) => fields.iter().find(|f| f.name == name).map(|f| self.field(f)),
-            Given::Arguments => self.argument(name),
+        let own = match self.context {
+            Context::Record(fields) => fields.iter().find(|f| f.name == name).map(|f| self.field(f)),
+            Context::Arguments => self.argument(name),
         };
         let outside = |v: &Variable| matches!(v.role, Role::Global | Role::Function);
         match own {
@@ -182,9 +182,9 @@ impl Scope for Called<'_> {
     }
 
     fn names(&self) -> Vec<String> {
-        match self.given {
-            Given::Record(fields) => fields.iter().map(|f| f.name.clone()).collect(),
-            Given::Arguments => self.parameters().into_iter().skip(1).map(|v| v.name).collect(),
+        match self.context {
+            Context::Record(fields) => fields.iter().map(|f| f.name.clone()).collect(),
+            Context::Arguments => self.parameters().into_iter().skip(1).map(|v| v.name).collect(),
         }
     }
 
@@ -209,15 +209,15 @@ impl Scope for Called<'_> {
     }
 
     fn describe(&self) -> String {
-        let what = match self.given {
-            Given::Record(_) => "record",
-            Given::Arguments => "arguments",
+        let what = match self.context {
+            Context::Record(_) => "record",
+            Context::Arguments => "arguments",
         };
         format!("{}, its {what}", self.event)
     }
 }
 
-impl Around<'_> {
+impl CallerScope<'_> {
     fn moved(&self, sym: &Sym) -> Result<Rc<Sym>, String> {
         Ok(match sym {
             Sym::Reg(reg) => {
@@ -243,7 +243,7 @@ impl Around<'_> {
     }
 }
 
-impl Scope for Around<'_> {
+impl Scope for CallerScope<'_> {
     fn variable(&self, name: &str) -> Result<Option<Variable>, String> {
         let Some(mut variable) = self.inner.variable(name)? else { return Ok(None) };
         match &mut variable.location {
@@ -300,4 +300,4 @@ macro_rules! types_of_inner {
         }
     )*};
 }
-types_of_inner!(Called, Around);
+types_of_inner!(EventScope, CallerScope);

@@ -8,13 +8,12 @@
 
 use std::io::{self, PipeWriter, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
 use crate::error::{Error, Result};
+use crate::path::{self, NotFound};
 use crate::signals::Bell;
 
 /// A forked child that waits to execute the command's program.
@@ -32,21 +31,13 @@ pub struct Running {
 
 /// Fails if the program does not exist or is not executable. Called before anything is set up for it.
 pub fn find(program: &str) -> Result<()> {
-    let fail = |kind: io::ErrorKind| {
-        Err(Error::Command { program: program.to_owned(), source: io::Error::from(kind) })
-    };
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let places: Vec<PathBuf> = match program.contains('/') {
-        true => vec![PathBuf::from(program)],
-        false => std::env::split_paths(&path).map(|folder| folder.join(program)).collect(),
-    };
-    let file = |path: &&PathBuf| path.is_file();
-    let may_run = |path: &Path| path.metadata().is_ok_and(|file| file.permissions().mode() & 0o111 != 0);
-    match places.iter().find(file) {
-        None => fail(io::ErrorKind::NotFound),
-        Some(_) if places.iter().filter(file).any(|path| may_run(path)) => Ok(()),
-        Some(_) => fail(io::ErrorKind::PermissionDenied),
-    }
+    path::find_here(program).map(drop).map_err(|why| {
+        let kind = match why {
+            NotFound::Missing => io::ErrorKind::NotFound,
+            NotFound::NotExecutable(_) => io::ErrorKind::PermissionDenied,
+        };
+        Error::Command { program: program.to_owned(), source: io::Error::from(kind) }
+    })
 }
 
 /// Starts the command up to the point before its program is executed. `bell` rings when the command has ended.

@@ -34,6 +34,7 @@ pub mod calibrate;
 pub mod error;
 pub mod guard;
 pub mod journal;
+pub mod path;
 pub mod record;
 pub mod settings;
 pub mod signals;

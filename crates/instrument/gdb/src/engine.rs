@@ -17,7 +17,7 @@ use kprism_rsp::buffer::{Buffer, Frame};
 use kprism_rsp::define::{Definitions, Key, Kind, MOST_POINTS, Tracepoint};
 
 use crate::Error;
-use crate::program::{self, Given, Made, Setting, TIMESTAMP, var_at};
+use crate::program::{self, Compiled, Context, Setting, TIMESTAMP, var_at};
 use crate::registers::{self, Registers};
 use crate::target::{Target, markers};
 
@@ -109,10 +109,10 @@ impl Engine {
         let installed = match point.kind {
             Kind::Static => installed_static(point, place as u32, &setting, &maps, target)?,
             _ => {
-                let made = program::make(point, place as u32, Given::Registers, &setting)?;
-                let program = Program::load("kg_trace", ProgKind::Kprobe, &made.code, &maps)?;
+                let compiled = program::compile(point, place as u32, Context::Registers, &setting)?;
+                let program = Program::load("kg_trace", ProgKind::Kprobe, &compiled.code, &maps)?;
                 let link = target.attach(&program, point.key.address)?;
-                Installed::new(point.key, made, program, vec![link])
+                Installed::new(point.key, compiled, program, vec![link])
             }
         };
         self.write(place, program::ENABLED, u64::from(point.enabled));
@@ -271,8 +271,8 @@ impl Engine {
 }
 
 impl Installed {
-    fn new(key: Key, made: Made, program: Program, links: Vec<Link>) -> Self {
-        let Made { registers, known, slots, .. } = made;
+    fn new(key: Key, compiled: Compiled, program: Program, links: Vec<Link>) -> Self {
+        let Compiled { registers, known, slots, .. } = compiled;
         Self { key, registers, known, slots, program, links, statics: None }
     }
 }
@@ -290,17 +290,17 @@ fn installed_static(
     let marker = target.as_kernel().ok_or_else(missing)?.marker_at(point.key.address)?;
     // Only the kernel knows the number of arguments: it refuses programs that read more.
     let mut most = program::arguments_wanted(point);
-    let (made, program, link) = loop {
-        let made = program::make(point, place, Given::Arguments(most), setting)?;
-        let program = Program::load("kg_static", ProgKind::RawTracepoint, &made.code, maps)?;
+    let (compiled, program, link) = loop {
+        let compiled = program::compile(point, place, Context::Arguments(most), setting)?;
+        let program = Program::load("kg_static", ProgKind::RawTracepoint, &compiled.code, maps)?;
         match Link::raw_tracepoint(&program, &marker.name) {
-            Ok(link) => break (made, program, link),
+            Ok(link) => break (compiled, program, link),
             Err(_) if most > 0 => most -= 1,
             Err(why) => return Err(why.into()),
         }
     };
-    let wanted = made.statics;
-    let mut installed = Installed::new(point.key, made, program, vec![link]);
+    let wanted = compiled.statics;
+    let mut installed = Installed::new(point.key, compiled, program, vec![link]);
     if wanted {
         let format = marker.format()?;
         let code = program::own_record(place, markers::record_bytes(&format))?;

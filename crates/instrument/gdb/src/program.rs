@@ -9,11 +9,12 @@ use std::collections::BTreeMap;
 
 use kprism_ebpf::asm::{Asm, Code, Label};
 use kprism_ebpf::insn::{self, Alu, Cond, Helper, Reg, Width};
+use kprism_ebpf::opcode::EXIT;
 use kprism_expr::emit::{self, Cpu, Frame, Program, Reloc, Slot};
 use kprism_expr::ir::{BinOp, Builder, Func, Input, Op, Record, Space, Term, Val, Width as Bits};
 use kprism_expr::regs::Reg as Reg64;
 use kprism_expr::{agent, opt, regs};
-use kprism_probe::splice::{self, CONTEXT, To};
+use kprism_probe::program::segment::{self, CONTEXT, Operand};
 use kprism_rsp::define::{Action, MOST_POINTS, Tracepoint};
 
 use crate::{Error, registers};
@@ -60,8 +61,6 @@ const COUNT: i16 = -496;
 const KEY: i16 = -488;
 /// GDB's number of `rip`.
 const RIP: u32 = 16;
-/// Opcode of the instruction that ends a program.
-const EXIT: u8 = 0x95;
 
 /// Offset of a tracepoint's part in the state.
 pub fn point_at(place: u32) -> u32 {
@@ -84,7 +83,7 @@ pub enum Whose {
 
 /// The input of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Given {
+pub enum Context {
     /// `struct pt_regs`.
     Registers,
     /// This many arguments of a static tracepoint. GDB names them by the registers that hold them in the function that
@@ -110,7 +109,7 @@ pub struct Setting<'a> {
 
 /// A compiled program.
 #[derive(Debug)]
-pub struct Made {
+pub struct Compiled {
     /// The program's instructions.
     pub code: Code,
     /// Offset of the registers in the record, in the order of `struct pt_regs`.
@@ -124,8 +123,13 @@ pub struct Made {
 }
 
 /// Compiles the program of a tracepoint.
-pub fn make(point: &Tracepoint, place: u32, given: Given, setting: &Setting<'_>) -> Result<Made, Error> {
-    let prepared = |func| prepared(func, given, point.key.address, setting);
+pub fn compile(
+    point: &Tracepoint,
+    place: u32,
+    context: Context,
+    setting: &Setting<'_>,
+) -> Result<Compiled, Error> {
+    let prepared = |func| prepared(func, context, point.key.address, setting);
     let mut frame = Frame { pointer: RECORD, ..Frame::default() };
     frame.take(u64::from(HEADER))?;
     let condition = match &point.condition {
@@ -141,9 +145,11 @@ pub fn make(point: &Tracepoint, place: u32, given: Given, setting: &Setting<'_>)
     let mask =
         point.actions.iter().filter_map(|a| if let Action::Registers(m) = a { Some(mask(m)) } else { None });
     let mask = mask.reduce(|a, b| a | b);
-    let copied: Vec<(usize, i16)> = match given {
-        Given::Registers => regs::ALL.iter().enumerate().map(|(n, reg)| (n, reg.pt_regs_offset())).collect(),
-        Given::Arguments(most) => {
+    let copied: Vec<(usize, i16)> = match context {
+        Context::Registers => {
+            regs::ALL.iter().enumerate().map(|(n, reg)| (n, reg.pt_regs_offset())).collect()
+        }
+        Context::Arguments(most) => {
             let all = ARGUMENTS.iter().take(most).enumerate();
             all.map(|(n, reg)| (*reg as usize, 8 * n as i16)).collect()
         }
@@ -156,7 +162,7 @@ pub fn make(point: &Tracepoint, place: u32, given: Given, setting: &Setting<'_>)
     for action in &point.actions {
         let func = match action {
             Action::Registers(_) => continue,
-            Action::Static if given == Given::Registers => {
+            Action::Static if context == Context::Registers => {
                 let what = "$_sdata: only a static tracepoint (strace) has it";
                 return Err(Error::Cannot(what.into()));
             }
@@ -180,11 +186,11 @@ pub fn make(point: &Tracepoint, place: u32, given: Given, setting: &Setting<'_>)
     };
     if let Some(condition) = &condition {
         asm.note("condition");
-        let value = splice(&mut asm, condition, own + CONDITION_FAULTS, out)?;
+        let value = insert(&mut asm, condition, own + CONDITION_FAULTS, out)?;
         if !has_value(condition) {
             // A segment that always fails (1/0): the verifier refuses code after it.
             asm.bind(value).bind(out).end();
-            return Ok(Made {
+            return Ok(Compiled {
                 code: asm.finish().map_err(kprism_bpf::Error::from)?,
                 registers: None,
                 known: 0,
@@ -214,9 +220,9 @@ pub fn make(point: &Tracepoint, place: u32, given: Given, setting: &Setting<'_>)
     }
     for segment in &segments {
         asm.note("action");
-        let (done, fault) = (asm.label(), asm.label());
-        let value = splice(&mut asm, segment, own + ACTION_FAULTS, fault)?;
-        asm.bind(value).bind(fault).bind(done);
+        let fault = asm.label();
+        let value = insert(&mut asm, segment, own + ACTION_FAULTS, fault)?;
+        asm.bind(value).bind(fault);
     }
     const NO_WAKEUP: i32 = 1;
     asm.note("submit").load(B8, R1, R10, RECORD).mov_imm(R2, NO_WAKEUP).call(Helper::RingbufSubmit);
@@ -233,7 +239,7 @@ pub fn make(point: &Tracepoint, place: u32, given: Given, setting: &Setting<'_>)
         asm.store_imm(B8, R1, 0, 0).store_imm(B8, R1, ENDED_BY as i16, place.cast_signed() + 1);
     }
     asm.bind(out).end();
-    Ok(Made {
+    Ok(Compiled {
         code: asm.finish().map_err(kprism_bpf::Error::from)?,
         registers,
         known,
@@ -242,7 +248,7 @@ pub fn make(point: &Tracepoint, place: u32, given: Given, setting: &Setting<'_>)
     })
 }
 
-/// Compiles the program that takes `bytes` bytes of a static tracepoint's own record, if the program of [`make`] has
+/// Compiles the program that takes `bytes` bytes of a static tracepoint's own record, if the program of [`compile`] has
 /// just let the hit pass. Both run in one call of the tracepoint, this one second.
 pub fn own_record(place: u32, bytes: u32) -> Result<Code, Error> {
     let mut asm = Asm::new();
@@ -307,7 +313,7 @@ fn memory(base: Option<u16>, offset: u64, length: u64, space: Space) -> Result<F
 }
 
 /// Resolves trace state variables, replaces `$trace_timestamp` by its value, and optimises.
-fn prepared(mut func: Func, given: Given, address: u64, setting: &Setting<'_>) -> Result<Func, Error> {
+fn prepared(mut func: Func, context: Context, address: u64, setting: &Setting<'_>) -> Result<Func, Error> {
     let index = |n: u16| {
         let unknown = || Error::Cannot(format!("trace state variable {n} was not defined"));
         setting.vars.get(&n).copied().ok_or_else(unknown)
@@ -320,7 +326,7 @@ fn prepared(mut func: Func, given: Given, address: u64, setting: &Setting<'_>) -
                 *n = index(*n)?
             }
             Op::Input(Input::Reg(Reg64::Rip)) => value.op = Op::Const(address),
-            Op::Input(Input::Reg(reg)) if given != Given::Registers => {
+            Op::Input(Input::Reg(reg)) if context != Context::Registers => {
                 let missing = || {
                     let what = "is no argument of the static tracepoint";
                     Error::Cannot(format!(
@@ -372,13 +378,13 @@ fn has_value(segment: &Program) -> bool {
 }
 
 /// Inserts a segment, with a tracepoint's state.
-fn splice(asm: &mut Asm, segment: &Program, faults: u32, fault: Label) -> Result<Label, Error> {
+fn insert(asm: &mut Asm, segment: &Program, faults: u32, fault: Label) -> Result<Label, Error> {
     let find = |reloc| match reloc {
         Reloc::MapValue(_, offset) => Some(match offset.checked_sub(emit::VARS) {
-            Some(var @ 0..) => To::Memory(STATE, VARS + var.cast_unsigned()),
-            _ => To::Memory(STATE, faults + offset.cast_unsigned()),
+            Some(var @ 0..) => Operand::Memory(STATE, VARS + var.cast_unsigned()),
+            _ => Operand::Memory(STATE, faults + offset.cast_unsigned()),
         }),
         _ => None,
     };
-    splice::splice(asm, segment, &find, fault, false).map_err(Error::Cannot)
+    segment::insert(asm, segment, &find, fault, false).map_err(Error::Cannot)
 }

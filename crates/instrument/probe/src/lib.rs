@@ -7,54 +7,34 @@
 //! Later, and on any machine, the values in those records.
 //!
 //! ```text
-//! spec ─ plan ── kprism-expr ──┐                   ring                    hits.bin ─┐
-//!                              ├─ program ─ session ─── records ── stream ─┤         ├─ stream ─ shape ─ text, JSON
-//! target (file, kernel's BTF) ─┘                                           probes.json
+//! text ───────┐                                            ring
+//! file, BTF ─ place ─ plan ─ program ─ attach ── records ── stream ── view: words, CTF
+//!                  (kprism-expr)                         hits.bin, probes.json
 //! ```
+//!
+//! The folders stand in the order of the data:
 //!
 //! | module | job |
 //! |---|---|
-//! | [`events`] | static tracepoints of the kernel: record, arguments, locals around them |
-//! | [`listed`] | a static tracepoint as it is listed |
-//! | [`locate`] | finds a place by its text: program, kernel, BTF |
-//! | [`plan`] | a probe's text and the names in scope → segments of eBPF, and the layout of a record |
-//! | [`compiled`] | plans in a file, for a machine without debug information; takes any bytes |
-//! | [`program`] | segments → one program: filter by process, condition, record; nothing is formatted |
-//! | [`gdb`] | the part of a record for GDB: registers, and the memory that the expressions read |
-//! | [`ctf`] | records → a CTF trace |
-//! | [`session`] | creates maps, loads, attaches and reads; file descriptors own all of it |
-//! | [`splice`] | inserts a segment into a program and resolves its maps |
-//! | [`shape`] | the type of a record's bytes; shown as text or JSON |
-//! | [`actions`] | further effects of a hit: variables, counts, histograms; hits that are skipped |
-//! | [`tally`] | counts by keys and histograms: their definition and their values |
-//! | [`summary`] | counts of hits, records and losses in words |
-//! | [`stream`] | `streams/probe/`: records and their description, written and read; takes any bytes |
+//! | [`place`] | a place's text and debug information → code addresses, with the names in scope, and a plan for each |
+//! | [`plan`] | a request and the names in scope → segments of eBPF, and the layout of a record; plans in a file |
+//! | [`program`] | a plan → one program: filter by process, condition, record; nothing is formatted |
+//! | [`attach`] | plans → maps, loaded and attached programs; file descriptors own all of it; rings → records |
+//! | [`stream`] | `streams/probe/`: records, the types of their bytes, counts; written and read; takes any bytes |
+//! | [`view`] | counts in words; records as a CTF trace |
+//! | [`separate`] | finds debug information in a separate file |
 //!
 //! A record is made in one piece: reserved in the ring, filled by the segments, submitted. If a segment fails (a bad
 //! read, a division by zero), only its own value is missing, and the record marks it. A front end for another language
 //! than C (GDB's) compiles its bytecode to the same segments.
 
-pub mod actions;
-pub mod compiled;
-mod count;
-pub mod ctf;
-pub mod events;
-pub mod gdb;
-mod item;
-mod layout;
-pub mod listed;
-pub mod locate;
-pub mod machine;
-mod merge;
+pub mod attach;
+pub mod place;
 pub mod plan;
 pub mod program;
 pub mod separate;
-pub mod session;
-pub mod shape;
-pub mod splice;
 pub mod stream;
-pub mod summary;
-pub mod tally;
+pub mod view;
 
 impl From<kprism_btf::Error> for Error {
     fn from(error: kprism_btf::Error) -> Self {

@@ -2,7 +2,7 @@
 //! Files of compiled probes, unchanged and with one byte changed: they give an error, or programs that can be
 //! assembled.
 
-use kprism_probe::compiled::Compiled;
+use kprism_probe::plan::file::Compiled;
 use kprism_probe::program::{self, Layout};
 
 fn tried(bytes: &[u8]) -> bool {

@@ -5,9 +5,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use kprism_probe::locate::{Target, plans};
+use kprism_probe::attach::{Config, HitScope, Session};
+use kprism_probe::place::{Target, plans};
 use kprism_probe::plan::{Plan, Request};
-use kprism_probe::session::{Config, HitScope, Session};
 use kprism_probe::stream::hits;
 use kprism_test::{BPF, SDT, UPROBES, needs, test};
 use serde_json::{Value, json};

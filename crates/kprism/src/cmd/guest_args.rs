@@ -5,8 +5,41 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use kprism_lab::{Job, Options, Pace, Share};
+use kprism_profile::parse;
 use kprism_record::guest::{Guest, Packets};
 use kprism_record::here::OWN_STDIN;
+
+use crate::given::Given;
+
+/// Ids of the options of [`GuestArgs`].
+pub const GUEST: [&str; 11] = [
+    "kernel",
+    "initrd",
+    "module",
+    "with_module",
+    "package",
+    "smp",
+    "mem",
+    "append",
+    "fast",
+    "refresh",
+    "boot_timeout",
+];
+/// Ids of the options of [`PlaceArgs`] that only a guest has.
+pub const GUEST_PLACE: [&str; 3] = ["share", "before", "gdb"];
+/// Ids of the options of [`PlaceArgs`] that a command on this machine has too.
+pub const PLACE: [&str; 4] = ["env", "cwd", "stdin", "timeout"];
+
+/// Refuses the options of a guest where there is none.
+///
+/// # Errors
+/// Names the first that was typed.
+pub fn no_guest(given: &Given) -> anyhow::Result<()> {
+    match given.first(&[&GUEST_PLACE[..], &PLACE, &GUEST].concat()) {
+        Some(option) => anyhow::bail!("{option} is about a guest: add --guest, or leave it out"),
+        None => Ok(()),
+    }
+}
 
 /// Which guest.
 #[derive(Debug, Clone, clap::Args)]
@@ -30,7 +63,7 @@ pub struct GuestArgs {
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Guest")]
     smp: u32,
     /// Memory, with suffix M or G (M if none)
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = mebibytes, help_heading = "Guest")]
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse::mebibytes, help_heading = "Guest")]
     pub mem: u64,
     /// Add to the kernel's command line (can be repeated)
     #[arg(long, value_name = "WORDS", help_heading = "Guest")]
@@ -90,42 +123,6 @@ impl PlaceArgs {
             ..Job::new(command.iter().cloned())
         }
     }
-
-    /// An option that is given, if one is.
-    pub fn given(&self) -> Option<&'static str> {
-        [
-            (!self.share.is_empty(), "--share"),
-            (!self.before.is_empty(), "--before"),
-            (!self.env.is_empty(), "--env"),
-            (self.cwd.is_some(), "--cwd"),
-            (self.timeout.is_some(), "--timeout"),
-            (self.gdb.is_some(), "--gdb"),
-            (self.stdin.is_some(), "--stdin"),
-        ]
-        .into_iter()
-        .find_map(|(given, name)| given.then_some(name))
-    }
-}
-
-impl GuestArgs {
-    /// An option that is given, if one is.
-    pub fn given(&self) -> Option<&'static str> {
-        [
-            (self.kernel.is_some(), "--kernel"),
-            (self.initrd.is_some(), "--initrd"),
-            (!self.module.is_empty(), "--module"),
-            (!self.with_module.is_empty(), "--with-module"),
-            (!self.package.is_empty(), "--package"),
-            (self.smp != 1, "--smp"),
-            (self.mem != 1024, "--mem"),
-            (!self.append.is_empty(), "--append"),
-            (self.fast, "--fast"),
-            (self.refresh, "--refresh"),
-            (self.boot_timeout != 300, "--boot-timeout"),
-        ]
-        .into_iter()
-        .find_map(|(given, name)| given.then_some(name))
-    }
 }
 
 /// Form of Intel PT's packets.
@@ -154,15 +151,6 @@ pub enum Switch {
     Off,
 }
 
-fn mebibytes(text: &str) -> Result<u64, String> {
-    let (digits, unit) = match text.strip_suffix(['G', 'g']) {
-        Some(digits) => (digits, 1024),
-        None => (text.strip_suffix(['M', 'm']).unwrap_or(text), 1),
-    };
-    let number: u64 = digits.parse().map_err(|_| "expected a number with suffix M or G".to_owned())?;
-    number.checked_mul(unit).ok_or_else(|| "too large".to_owned())
-}
-
 /// Distances of PSB packets in bytes that the recorder takes; processors take powers of two from 2 KiB to 64 MiB (SDM,
 /// IA32_RTIT_CTL.PSBFreq).
 pub fn psb() -> clap::builder::RangedU64ValueParser {
@@ -185,20 +173,6 @@ pub fn cyc(text: &str) -> Result<String, String> {
         _ if text == "on" || text == "off" => Ok(text.to_owned()),
         _ => Err("expected 0 or a power of two up to 16384, on, or off".to_owned()),
     }
-}
-
-/// A number of bytes with suffix K, M or G.
-pub fn bytes(text: &str) -> Result<u64, String> {
-    let (digits, unit) = match text.char_indices().last() {
-        Some((at, 'K' | 'k')) => (&text[..at], 1 << 10),
-        Some((at, 'M' | 'm')) => (&text[..at], 1 << 20),
-        Some((at, 'G' | 'g')) => (&text[..at], 1 << 30),
-        _ => (text, 1),
-    };
-    let number = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
-    number
-        .filter(|n| (4096..=1 << 34).contains(n))
-        .ok_or_else(|| "expected 4K to 16G, as a number with suffix K, M or G".to_owned())
 }
 
 pub fn assignment(text: &str) -> Result<(String, String), String> {

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use kprism_lab::{Ended, Outcome as Ran, Span};
+use kprism_profile::parse;
 use kprism_record::guest::{self, Observe, Settings, is_interrupt};
 use kprism_session::{Progress, flow};
 use kprism_signals::Second;
 
-use super::guest_args::{GuestArgs, PacketArgs, PlaceArgs, bytes};
+use super::guest_args::{GuestArgs, PacketArgs, PlaceArgs};
 use crate::exit::{self, Outcome};
 
 /// What to do with the lab.
@@ -62,7 +63,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "CONDITION", conflicts_with_all = ["boot", "unobserved"], help_heading = "Snapshots")]
     snapshot_when: Option<String>,
     /// How much of each CPU's stream a snapshot holds
-    #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = bytes, requires = "snapshot_when", help_heading = "Snapshots")]
+    #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = |text: &str| parse::bytes_within(text, 4 << 10, 16 << 30), requires = "snapshot_when", help_heading = "Snapshots")]
     snapshot_size: u64,
     /// Keep what runs from here on, each time: `FUNC` or `FUNC%return`, maybe with `if EXPR` (see docs/snapshots.md)
     #[arg(long, value_name = "CONDITION", conflicts_with_all = ["boot", "unobserved", "snapshot_when"], help_heading = "Windows")]

@@ -37,11 +37,11 @@ pub struct Args {
 
 /// Prints them.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome> {
-    let wanted = |name: &str| args.pattern.as_ref().is_none_or(|p| tracepoints::matches(p, name));
+    let pattern = args.pattern.as_deref();
     let events = match (&args.exec, &args.vmlinux) {
-        (Some(file), _) => tracepoints::of_program(file, &wanted)?,
-        (_, Some(file)) => tracepoints::of_kernel(file, &wanted, args.pattern.is_some())?,
-        _ => tracepoints::running(&wanted)?,
+        (Some(file), _) => tracepoints::of_program(file, pattern)?,
+        (_, Some(file)) => tracepoints::of_kernel(file, pattern)?,
+        _ => tracepoints::running(pattern)?,
     };
     match args.json {
         true => print_json(&view::to_json(&events), out)?,

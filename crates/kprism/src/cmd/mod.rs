@@ -14,7 +14,7 @@ mod flow_cost;
 mod gcov_kernel;
 mod gdbserver;
 mod generate;
-mod guest_args;
+pub mod guest_args;
 mod impact;
 mod import;
 mod info;

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use kprism_profile::units;
+use kprism_profile::parse;
 use kprism_script::flow::Options;
 use kprism_script::list::{self, Source};
 use kprism_script::select::Ring;
@@ -38,10 +38,10 @@ pub struct Args {
     #[arg(long = "self", requires = "funcs")]
     pub own: bool,
     /// From this time on: seconds, or a number with ns, us, ms, s
-    #[arg(long, value_name = "TIME", value_parser = units::time_ns)]
+    #[arg(long, value_name = "TIME", value_parser = parse::time_ns)]
     pub from: Option<u64>,
     /// Up to this time
-    #[arg(long, value_name = "TIME", value_parser = units::time_ns)]
+    #[arg(long, value_name = "TIME", value_parser = parse::time_ns)]
     pub to: Option<u64>,
     /// Only kernel code
     #[arg(long, conflicts_with = "user")]

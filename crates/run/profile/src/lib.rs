@@ -3,8 +3,8 @@
 //!
 //! There is no input; analyses fill these types. The output is functions, tasks, calling contexts, system calls and
 //! intervals ([`model`]), histograms ([`histogram`]), and the data that only measured durations have ([`times`]). The
-//! store writes them as tables, and views read them. Beside them stand a choice of tasks ([`filter`]), and numbers and
-//! names as text ([`units`]).
+//! store writes them as tables, and views read them. Beside them stand a choice of tasks ([`filter`]), numbers and
+//! names as text ([`units`]), and times and sizes from text ([`parse`]).
 //!
 //! This crate does not depend on the store or any instrument, so that a stored run can be loaded and shown without
 //! decoding it.
@@ -14,6 +14,7 @@
 pub mod filter;
 pub mod histogram;
 pub mod model;
+pub mod parse;
 pub mod times;
 pub mod units;
 

@@ -120,26 +120,6 @@ pub fn syscall_name(symbol: &str) -> String {
     symbol.to_string()
 }
 
-/// A time in ns, from seconds or with a unit; without floating point, so that every digit counts.
-///
-/// # Errors
-/// It is none; the text says what was expected.
-pub fn time_ns(text: &str) -> Result<u64, String> {
-    let units = [("ns", 0), ("us", 3), ("µs", 3), ("ms", 6), ("s", 9), ("", 9)];
-    let (number, digits) = units
-        .iter()
-        .find_map(|(unit, digits)| Some((text.strip_suffix(unit)?, *digits)))
-        .unwrap_or((text, 9));
-    let expected = || "expected seconds (1.25) or a number with ns, us, ms or s".to_owned();
-    let (whole, part) = number.trim().split_once('.').unwrap_or((number.trim(), ""));
-    let none = whole.is_empty() && part.is_empty();
-    if none || part.len() > digits || !whole.chars().chain(part.chars()).all(|c| c.is_ascii_digit()) {
-        return Err(expected());
-    }
-    let zeros = "0".repeat(digits - part.len());
-    format!("{whole}{part}{zeros}").parse().map_err(|_| expected())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,17 +162,5 @@ mod tests {
         assert_eq!(syscall_name("__ia32_compat_sys_open"), "open (ia32)");
         assert_eq!((syscall_name("SyS_read"), syscall_name("sys_read")), ("read".into(), "read".into()));
         assert_eq!(syscall_name("entry"), "entry");
-    }
-
-    #[test]
-    fn times() {
-        assert_eq!(time_ns("1.25"), Ok(1_250_000_000));
-        assert_eq!(time_ns("17ns"), Ok(17));
-        assert_eq!(time_ns("1.5us"), Ok(1_500));
-        assert_eq!(time_ns("2 ms"), Ok(2_000_000));
-        assert_eq!(time_ns("0.000000001s"), Ok(1));
-        for bad in ["", "x", "1.2.3", "1.5ns", "-1", "99999999999999999999"] {
-            assert!(time_ns(bad).is_err(), "{bad}");
-        }
     }
 }

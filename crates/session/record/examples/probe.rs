@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reads of a command that returned something, as root: `cargo run -p kprism-record --example probe -- ls -l`.
 
-use kprism_record::probe::{Settings, record};
-use kprism_record::probes::Probes;
+use kprism_record::probe::{Probes, Settings, record};
 use kprism_session::probe::Loaded;
 use kprism_session::{Progress, Result};
 

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use kprism_profile::units::bytes;
+use kprism_tracefs::path;
 use serde::Serialize;
 
 use crate::check_plugins;
@@ -213,9 +214,8 @@ fn bpf() -> Item {
 }
 
 fn browser() -> Item {
-    let path = std::env::var_os("PATH").unwrap_or_default();
     let names = ["chromium", "chromium-browser", "google-chrome"];
-    let there = std::env::split_paths(&path).flat_map(|d| names.map(|n| d.join(n))).find(|p| p.exists());
+    let there = names.iter().find_map(|name| path::find_here(name).ok());
     let found = there.as_ref().map_or_else(|| "none".to_owned(), |p| p.display().to_string());
     let remedy = "only the tests of the HTML report need it: scripts/setup.sh test installs it";
     Item::new("Chromium", there.is_some(), State::Optional, found, remedy)

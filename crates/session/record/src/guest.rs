@@ -264,11 +264,11 @@ pub fn record(
     manifest.environment = settings.environment(prepared, observer.as_ref())?;
     run.write_manifest(&manifest)?;
     let mut ran = kprism_lab::run(prepared, job, run.dir(), observer.as_ref(), report)?;
+    manifest.exit_code = ran.exit_code.map(i32::from);
+    manifest.stopped = reason(&ran.ended);
     if job.collect.is_some() {
         adopt(&mut manifest, run.manifest()?);
     }
-    manifest.exit_code = ran.exit_code.map(i32::from);
-    manifest.stopped = reason(&ran.ended);
     if let Some(observer) = observer {
         manifest.instruments.push(Instrument::Flow);
         if observer.arguments.iter().any(|(name, _)| name == "tlb") {
@@ -284,8 +284,16 @@ pub fn record(
     Ok((run, ran))
 }
 
-/// A recorder in the guest leaves a manifest of its own in what was collected: its counts and accounts are the run's.
+/// Adds what a recorder in the guest says of its recording in a manifest of its own, which was collected: its clock, its
+/// counts and accounts, and how the user's command ended; how the recorder ended is known from outside. A recorder that
+/// writes no manifest leaves the lab's as it was.
 fn adopt(manifest: &mut Manifest, collected: Manifest) {
+    if collected.kind != RunKind::Host {
+        return;
+    }
+    manifest.clock = collected.clock;
+    manifest.exit_code = collected.exit_code;
+    manifest.stopped = manifest.stopped.take().or(collected.stopped);
     manifest.durations = collected.durations;
     manifest.probe = collected.probe;
     manifest.accounts.extend(collected.accounts);
@@ -338,4 +346,32 @@ pub fn complain(ran: &Outcome, progress: &Progress) {
 /// True if the error is that an end was asked for ([`kprism_signals`]).
 pub fn is_interrupt(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref::<kprism_lab::Error>(), Some(kprism_lab::Error::Interrupted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recorder_in_the_guest_knows_its_clock_and_the_command() {
+        let mut collected = crate::begun_by_bpf(&["false".into()], vec![("record", "probe".into())]);
+        collected.exit_code = Some(1);
+        collected.stopped = None;
+        collected.probe.records = Some(3);
+        // The recorder itself ended with 0.
+        let mut manifest = Manifest { exit_code: Some(0), ..Manifest::new(RunKind::Lab, 1) };
+        adopt(&mut manifest, collected.clone());
+        assert_eq!((manifest.clock.name.as_str(), manifest.exit_code), ("monotonic", Some(1)));
+        assert_eq!((manifest.probe.records, manifest.stopped.as_deref()), (Some(3), None));
+        assert_eq!(manifest.options["record"], "probe");
+
+        let mut stopped = Manifest { stopped: Some("time-out".into()), ..Manifest::new(RunKind::Lab, 1) };
+        adopt(&mut stopped, Manifest { stopped: Some(NOT_ENDED.into()), ..collected });
+        assert_eq!(stopped.stopped.as_deref(), Some("time-out"));
+
+        let own = Manifest { exit_code: Some(2), ..Manifest::new(RunKind::Lab, 1) };
+        let mut manifest = own.clone();
+        adopt(&mut manifest, Manifest { stopped: Some(NOT_ENDED.into()), ..own.clone() });
+        assert_eq!(manifest, own, "nothing was collected but the lab's own manifest");
+    }
 }

@@ -2,7 +2,6 @@
 //! A command of this machine, in the surroundings that a [`Job`] gives it: environment, folder, standard input.
 
 use std::fs::File;
-use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -10,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use kprism_lab::Job;
+use kprism_tracefs::path::{self, NotFound};
 
 const TICK: Duration = Duration::from_millis(5);
 /// Time from Ctrl-C to SIGTERM, and from SIGTERM to SIGKILL. A terminal sends Ctrl-C to the command too.
@@ -43,18 +43,14 @@ pub fn find(name: &str, job: &Job) -> Result<PathBuf> {
     let from = job.cwd.as_ref().map(PathBuf::from).unwrap_or_default();
     let path = job.env.iter().rev().find(|(name, _)| name == "PATH").map(|(_, path)| path.into());
     let path = path.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
-    let places: Vec<PathBuf> = match name.contains('/') {
-        true => vec![from.join(name)],
-        false => std::env::split_paths(&path).map(|folder| from.join(folder).join(name)).collect(),
-    };
-    let may_run = |path: &Path| path.metadata().is_ok_and(|file| file.permissions().mode() & 0o111 != 0);
-    let files: Vec<PathBuf> = places.into_iter().filter(|path| path.is_file()).collect();
-    match (files.iter().find(|path| may_run(path)), files.first(), &job.cwd) {
-        (Some(program), _, _) => Ok(program.clone()),
-        (None, Some(file), _) => bail!("{}: is not executable", file.display()),
-        (None, None, Some(folder)) if name.contains('/') => bail!("{name}: no such program in {folder}"),
-        (None, None, _) if name.contains('/') => bail!("{name}: no such program"),
-        (None, None, _) => bail!("{name}: no such program in PATH"),
+    match (path::find(name, &from, &path), &job.cwd) {
+        (Ok(program), _) => Ok(program),
+        (Err(NotFound::NotExecutable(file)), _) => bail!("{}: is not executable", file.display()),
+        (Err(NotFound::Missing), Some(folder)) if name.contains('/') => {
+            bail!("{name}: no such program in {folder}")
+        }
+        (Err(NotFound::Missing), _) if name.contains('/') => bail!("{name}: no such program"),
+        (Err(NotFound::Missing), _) => bail!("{name}: no such program in PATH"),
     }
 }
 

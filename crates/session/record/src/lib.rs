@@ -12,13 +12,13 @@
 //! | durations of functions: by ftrace or BPF, here or in the guest | [`durations`] |
 //! | a boot | [`boot`] |
 //! | TLB misses: by models, off the bus, by this processor | [`tlb`] |
-//! | probes | [`probes`] compiles, [`probe`] attaches and records, [`probe_guest`] in the guest |
+//! | probes: compiled, attached and recorded, here or in the guest | [`probe`] |
 //! | gcov's counters: of this kernel, of one built for it in the guest | [`cover`], [`gcov_kernel`] |
 //! | one command again and again: with tracers, with other packets | [`impact`], [`flow_cost`] |
 //! | recordings of other tools | [`import`] |
 //! | nothing: which of these work on this machine | [`check`] |
 //!
-//! [`here`] starts a command on this machine, [`watch`] waits for its end.
+//! [`here`] starts a command on this machine, [`wait`] waits for the end of a recording by BPF.
 //!
 //! A recording ends when [`kprism_signals::end_requested`]. A program that wants Ctrl-C to request it calls
 //! [`kprism_signals::catch`].
@@ -46,15 +46,13 @@ pub mod guest;
 pub mod here;
 pub mod impact;
 pub mod import;
-mod kept;
 pub mod probe;
-pub mod probe_guest;
-pub mod probes;
 pub mod tlb;
-pub mod watch;
+pub mod wait;
 
 pub use kprism_session::{Progress, Result};
 use kprism_store::{Kernel, Manifest, RunKind};
+use serde_json::Value;
 
 /// The running kernel.
 pub fn this_kernel() -> Kernel {
@@ -70,6 +68,16 @@ fn begun_here(command: &[String]) -> Manifest {
     manifest.command = command.to_vec();
     manifest.kernel = Some(this_kernel());
     manifest.stopped = Some(NOT_ENDED.into());
+    manifest
+}
+
+/// The same by BPF, whose times are those of the monotonic clock. `options` are kept in the manifest.
+fn begun_by_bpf(command: &[String], options: Vec<(&str, Value)>) -> Manifest {
+    let mut manifest = begun_here(command);
+    manifest.vcpus = kprism_bpf::host::possible_cpus() as u32;
+    manifest.clock.name = "monotonic".into();
+    manifest.clock.tsc_hz = 1_000_000_000;
+    manifest.options.extend(options.into_iter().map(|(name, value)| (name.to_owned(), value)));
     manifest
 }
 

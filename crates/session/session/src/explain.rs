@@ -18,8 +18,8 @@ use kprism_expr::explained::Explained;
 use kprism_expr::ir::{Op, Space};
 use kprism_expr::lower::{self, Env, Lowered};
 use kprism_expr::scope::{Bare, ProbePoint, Scope};
-use kprism_probe::events::{self, Name};
-use kprism_probe::{locate, separate};
+use kprism_probe::place::tracepoint::{self, Name};
+use kprism_probe::{place, separate};
 
 use crate::progress::Progress;
 
@@ -79,7 +79,7 @@ pub fn explain(request: &Request, progress: &Progress) -> Result<Explained> {
                 path.exists(),
                 "{KERNEL_BTF}: there is none; name the kernel's debug information with -k, or its BTF with --btf"
             );
-            let (btf, module) = locate::btf_of(&path, place)?;
+            let (btf, module) = place::btf_of(&path, place)?;
             if let Some(module) = module {
                 progress.note(&format!("a function of the module {module}"));
             }
@@ -104,7 +104,7 @@ pub fn explain(request: &Request, progress: &Progress) -> Result<Explained> {
             Ok(lowered) => Ok((scope.describe(), lowered, pc)),
             Err(error) => Err(kprism_probe::Error::Expression(error.to_string())),
         };
-        let (place, lowered, pc) = events::scoped(&image, &debug, name, take)?;
+        let (place, lowered, pc) = tracepoint::scoped(&image, &debug, name, take)?;
         progress.detail(&format!("debug information read in {:.0?}", started.elapsed()));
         return explained(request, place, lowered, pc);
     }

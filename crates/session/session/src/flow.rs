@@ -217,7 +217,7 @@ impl Loaded {
 pub fn load(run: &Run, progress: &Progress) -> Result<Loaded> {
     let mut manifest = run.manifest()?;
     if run.holds(Instrument::Durations) || !run.holds(Instrument::Flow) {
-        return Err(held::lacks(run, Instrument::Flow));
+        return Err(held::missing(run, Instrument::Flow));
     }
     progress.step("reading the streams");
     let mut notes = Vec::new();

@@ -15,8 +15,8 @@ fn words(instrument: Instrument) -> (&'static str, &'static str, &'static str) {
     }
 }
 
-/// Why a view has nothing to show: what the run holds instead.
-pub fn lacks(run: &Run, wanted: Instrument) -> anyhow::Error {
+/// The error of a view whose instrument the run does not hold: names those that it holds.
+pub fn missing(run: &Run, wanted: Instrument) -> anyhow::Error {
     let dir = run.dir().display();
     let place = crate::input_option(run);
     let shown = |instrument| {
@@ -40,7 +40,7 @@ mod tests {
     fn a_run_is_told_by_its_streams() {
         let folder = tempfile::tempdir().unwrap();
         let run = Run::create(&folder.path().join("run")).unwrap();
-        let text = |wanted| lacks(&run, wanted).to_string();
+        let text = |wanted| missing(&run, wanted).to_string();
         assert!(text(Instrument::Flow).contains("nothing recorded"), "{}", text(Instrument::Flow));
         std::fs::create_dir(run.probe()).unwrap();
         std::fs::write(run.probes(), "{}").unwrap();

@@ -25,8 +25,8 @@
 //! | gcov's counters in a kernel's memory | [`core_memory`] |
 //! | the size and resolution of a trace | [`cost`] |
 //! | TLB misses, their objects, the effect of larger pages | [`tlb`] |
-//! | accounts of recordings of a flow, TLB misses, probes | [`flow_account`], [`tlb_account`], [`probe_account`] |
-//! | records of probes | [`probe`] |
+//! | accounts of recordings of a flow, TLB misses | [`flow_account`], [`tlb_account`] |
+//! | records of probes, their account | [`probe`] |
 //! | a condition compiled, to be shown; static tracepoints | [`explain`], [`tracepoints`] |
 //! | what a run holds | [`held`] |
 //! | a run as perf.data | [`perfdata`] |
@@ -48,7 +48,6 @@ pub mod held;
 pub mod open;
 pub mod perfdata;
 pub mod probe;
-pub mod probe_account;
 pub mod progress;
 pub mod tlb;
 pub mod tlb_account;

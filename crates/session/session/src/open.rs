@@ -103,7 +103,7 @@ impl Session {
     fn need(&self, instrument: Instrument) -> Result<()> {
         match self.run.holds(instrument) {
             true => Ok(()),
-            false => Err(held::lacks(&self.run, instrument)),
+            false => Err(held::missing(&self.run, instrument)),
         }
     }
 }

@@ -8,33 +8,31 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use kprism_expr::dwarf::{Debug, Image};
 use kprism_expr::usdt;
-use kprism_probe::events::described;
-use kprism_probe::listed::{Event, Field};
+use kprism_image::glob::glob;
+use kprism_probe::place::listed::{Event, Field};
+use kprism_probe::place::tracepoint::described;
 
-/// Returns true if a pattern, in which `*` is any text, matches a name.
-pub fn matches(pattern: &str, name: &str) -> bool {
-    match pattern.split_once('*') {
-        None => pattern == name,
-        Some((before, rest)) => name.strip_prefix(before).is_some_and(|name| {
-            rest.is_empty() || name.char_indices().map(|(at, _)| at).any(|at| matches(rest, &name[at..]))
-        }),
-    }
+/// Returns true if `pattern`, in which `*` is any text, matches an event's name; every name without one.
+fn is_wanted(pattern: Option<&str>, name: &str) -> bool {
+    pattern.is_none_or(|pattern| glob(pattern, name))
 }
 
-/// Static tracepoints of a kernel, by its debug information. `places`: look for the code around each of them, too.
+/// Static tracepoints of a kernel, by its debug information. With a pattern, the code around each of them is looked
+/// for, too.
 ///
 /// # Errors
 /// The file cannot be read, or holds no debug information.
-pub fn of_kernel(file: &Path, wanted: &dyn Fn(&str) -> bool, places: bool) -> Result<Vec<Event>> {
+pub fn of_kernel(file: &Path, pattern: Option<&str>) -> Result<Vec<Event>> {
     let image = Image::open(file)?;
     let debug = Debug::new(&image)?;
     let mut rows = Vec::new();
     for event in debug.events()? {
         let name = format!("{}:{}", event.system, event.name);
-        if !wanted(&name) {
+        if !is_wanted(pattern, &name) {
             continue;
         }
-        let sites = if places && event.tracepoint { debug.sites(&event.name)? } else { Vec::new() };
+        let sites =
+            if pattern.is_some() && event.tracepoint { debug.sites(&event.name)? } else { Vec::new() };
         let place = |site: &kprism_expr::dwarf::Site| {
             let how = match debug.kprobe_refusal(site.next) {
                 None => "kprobe".to_owned(),
@@ -60,12 +58,12 @@ pub fn of_kernel(file: &Path, wanted: &dyn Fn(&str) -> bool, places: bool) -> Re
 ///
 /// # Errors
 /// The file cannot be read.
-pub fn of_program(file: &Path, wanted: &dyn Fn(&str) -> bool) -> Result<Vec<Event>> {
+pub fn of_program(file: &Path, pattern: Option<&str>) -> Result<Vec<Event>> {
     let image = Image::map(file)?;
     let mut rows: Vec<Event> = Vec::new();
     for probe in usdt::probes(&image) {
         let name = format!("{}:{}", probe.provider, probe.name);
-        if !wanted(&name) {
+        if !is_wanted(pattern, &name) {
             continue;
         }
         let place = format!("{:#x}", probe.pc);
@@ -89,7 +87,7 @@ pub fn of_program(file: &Path, wanted: &dyn Fn(&str) -> bool) -> Result<Vec<Even
 ///
 /// # Errors
 /// tracefs is not mounted, or cannot be read.
-pub fn running(wanted: &dyn Fn(&str) -> bool) -> Result<Vec<Event>> {
+pub fn running(pattern: Option<&str>) -> Result<Vec<Event>> {
     let Some(tracefs) = kprism_bpf::host::tracefs() else {
         bail!(
             "tracefs is not mounted: mount -t tracefs tracefs /sys/kernel/tracing (as root); or name a vmlinux with -k"
@@ -109,7 +107,7 @@ pub fn running(wanted: &dyn Fn(&str) -> bool) -> Result<Vec<Event>> {
         for event in folders(&folder)? {
             let name = format!("{system}:{}", last(&event));
             let path = event.join("format");
-            if !wanted(&name) || !path.is_file() {
+            if !is_wanted(pattern, &name) || !path.is_file() {
                 continue;
             }
             let text = std::fs::read(&path).with_context(|| path.display().to_string())?;
@@ -129,17 +127,4 @@ pub fn running(wanted: &dyn Fn(&str) -> bool) -> Result<Vec<Event>> {
         }
     }
     Ok(rows)
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn stars_are_any_text() {
-        use super::matches;
-        assert!(matches("sched:*", "sched:sched_switch"));
-        assert!(matches("*switch", "sched:sched_switch"));
-        assert!(matches("s*:*_s*h", "sched:sched_switch"));
-        assert!(!matches("sched", "sched:sched_switch"));
-        assert!(!matches("*x", "sched:sched_switch"));
-    }
 }

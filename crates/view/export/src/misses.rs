@@ -37,7 +37,7 @@ pub fn show(
 ) -> Result<bool> {
     let run = Run::open(input)?;
     if !run.holds(Instrument::Tlb) {
-        return Err(held::lacks(&run, Instrument::Tlb));
+        return Err(held::missing(&run, Instrument::Tlb));
     }
     progress.step("reading the misses");
     let mut loaded = Loaded::open(&run)?;

@@ -60,7 +60,7 @@ fn of_profile(
     }
     let has_it_too = matches!(request.subject, Subject::Functions | Subject::Durations | Subject::Tree);
     if of_durations && is_table && !has_it_too {
-        return Err(held::lacks(&run, Instrument::Flow));
+        return Err(held::missing(&run, Instrument::Flow));
     }
     let profile = request.call.narrow(&run, profile, &request.filter, progress)?;
     progress.clear();

@@ -5,7 +5,7 @@
 //! formatted one by one, because there may be more of them than memory holds.
 
 use kprism_probe::stream::{Description, Hit, Part, Probe};
-use kprism_probe::summary;
+use kprism_probe::view::summary;
 use kprism_store::Account;
 use serde_json::{Map, Value, json};
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A list of static tracepoints, as text and JSON.
 
-use kprism_probe::listed::{Event, Field};
+use kprism_probe::place::listed::{Event, Field};
 use serde_json::{Value, json};
 
 /// The events by name; with `details`, their fields and places too.

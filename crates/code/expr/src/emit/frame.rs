@@ -7,10 +7,9 @@ use kprism_ebpf::opcode;
 
 use crate::ir::{Fault, Record, Space, Val};
 
-use super::code::{A, B, Emitter, Error, FP, Label};
-
+use super::emitter::{A, B, Emitter, FP, Label};
 use super::memory::reader;
-use super::{HEADER, MAX_RECORD, Map, Reloc, VARS};
+use super::{Error, HEADER, MAX_RECORD, Map, Reloc, VARS};
 
 /// Limit of a frame in bytes. Every offset in it fits the instruction's offset field.
 pub const LONGEST: u32 = 32 << 10;

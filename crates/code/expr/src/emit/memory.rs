@@ -6,7 +6,7 @@ use kprism_ebpf::opcode::{self, size_bits};
 
 use crate::ir::{Fault, Kept, Record, Space, Text, Val, Width};
 
-use super::code::{A, B, Emitter, FP, Label};
+use super::emitter::{A, B, Emitter, FP, Label};
 use super::{Cpu, HEADER, LOST, MAX_RECORD, Map, Reloc, VARS};
 
 /// Kinds of records, in their first word.
@@ -56,7 +56,7 @@ impl Emitter<'_> {
                 self.push(class | opcode::ARSH, d, 0, 0, shift);
             }
         }
-        self.made(v, d);
+        self.place_result(v, d);
     }
 
     pub(super) fn text_eq(&mut self, v: Val, text: Text, wanted: &[u8]) {
@@ -128,7 +128,7 @@ impl Emitter<'_> {
         self.here(no);
         self.mov_imm(d, 0);
         self.here(end);
-        self.made(v, d);
+        self.place_result(v, d);
     }
 
     pub(super) fn kept(&mut self, v: Val, what: Kept, frame: Val) {
@@ -143,7 +143,7 @@ impl Emitter<'_> {
         let word = self.out.kept.iter().position(|k| *k == what).unwrap_or(0) as i16;
         let d = self.dst(v);
         self.push(opcode::LDX | 0x18, d, 0, 8 * word, 0);
-        self.made(v, d);
+        self.place_result(v, d);
     }
 
     /// Builds a record in the scratch memory and sends it. The stack holds the record's address at -16 and the length

@@ -4,6 +4,14 @@
 //! A program's context is `struct pt_regs` if it reads registers, an array of 64-bit values if it reads arguments. The
 //! program returns 0 if the condition is false or an operation failed, else 1 (or the value: see [`Output`]).
 //!
+//! | module | step |
+//! |---|---|
+//! | `program` | the entry points: a program, a part of one, the program at a function's entry |
+//! | `legal` | operations that the instruction set does not have → others |
+//! | `alloc` | values → registers and stack slots |
+//! | `ops`, `memory`, `jumps` | operations, calls of helpers, ends of blocks → instructions, through the `emitter` |
+//! | `frame` | records with fixed places |
+//!
 //! Maps that a program may reference, all created by its loader:
 //! * [`Map::State`]: an array with one element of [`state_size`] bytes. It holds a counter for each
 //!   [`Fault`](crate::ir::Fault) at 0, the value at [`RESULT`], the number of lost records at [`LOST`], and the trace
@@ -15,14 +23,17 @@
 //!   from [`entry`] fills it.
 
 mod alloc;
-mod code;
+mod emitter;
 mod frame;
+mod jumps;
 mod legal;
 mod memory;
+mod ops;
+mod program;
 
-pub use code::{Error, entry, framed, program, segment};
 pub use frame::{Frame, Slot, What};
 pub use kprism_ebpf::insn::Insn;
+pub use program::{entry, framed, program, segment};
 
 use kprism_ebpf::disasm::line;
 use kprism_ebpf::opcode;
@@ -42,6 +53,28 @@ pub const MAX_RECORD: i32 = 4096;
 pub const HEADER: i32 = 16;
 /// Size of the scratch memory in bytes.
 pub const SCRATCH: i32 = HEADER + MAX_RECORD;
+
+/// Reason why no program can be generated.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Error {
+    /// The stack of a BPF program has 512 bytes.
+    #[error(
+        "the expression needs {0} bytes of stack, a BPF program has 512; split it into several conditions"
+    )]
+    Stack(u32),
+    /// A jump offset has 16 bits.
+    #[error("the expression becomes {0} instructions, more than a jump can span; split it")]
+    TooLong(usize),
+    /// The context holds either registers or arguments, not both.
+    #[error("registers and arguments cannot both be read by one program: its context has only one of them")]
+    Mixed,
+    /// The frame would exceed its limit.
+    #[error("{0} bytes would be collected at each hit, a frame holds {LONGEST}", LONGEST = frame::LONGEST)]
+    Frame(u64),
+    /// A frame has no room for printf output.
+    #[error("printf has no place in a trace frame; collect the values")]
+    Printf,
+}
 
 /// Version of the BPF instruction set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

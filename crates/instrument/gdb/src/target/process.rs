@@ -266,7 +266,7 @@ impl Process {
         let named = PathBuf::from(mapping.file);
         let file = if named.is_file() { named } else { by_map };
         let offset = address - mapping.from + mapping.offset;
-        if let Some(begins) = kprism_probe::machine::around_offset(&file, offset) {
+        if let Some(begins) = kprism_probe::place::machine::around_offset(&file, offset) {
             let what =
                 format!("{address:#x} is in the middle of an instruction, which begins at {begins:#x} of");
             let why = "a breakpoint would make another of it";

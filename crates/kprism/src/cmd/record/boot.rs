@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
+use kprism_profile::parse;
 use kprism_record::boot::{self as recorder, Plan, Recorded, collect, was_traced};
 use kprism_report::header::account_text;
 use kprism_report::{Style, boot as view};
@@ -14,7 +15,6 @@ use kprism_session::Progress;
 use kprism_signals::Second;
 use kprism_store::Instrument;
 
-use super::durations_args::time;
 use crate::cmd::guest_args::{GuestArgs, PlaceArgs};
 use crate::cmd::lab;
 use crate::cmd::output::wants_color;
@@ -55,7 +55,7 @@ pub struct Args {
 #[derive(Debug, clap::Args)]
 struct PlanArgs {
     /// Every call of at least this long too, such as 1ms, from core_initcall on
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     longer_than: Option<Duration>,
     /// Ring buffer of each CPU, MiB
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=4096))]

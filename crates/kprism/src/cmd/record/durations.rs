@@ -3,14 +3,16 @@
 
 use std::io::Write;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use kprism_record::durations::record;
 use kprism_session::Progress;
 use kprism_signals::Second;
 
 use super::durations_args::Args;
+use crate::cmd::guest_args::no_guest;
 use crate::cmd::lab::{self, Output};
 use crate::exit::{self, Outcome};
+use crate::given::Given;
 
 pub const HELP: &str = "\
 Examples (as root, or with --guest on any machine):
@@ -31,11 +33,9 @@ Exit codes: 0 done, 2 error, 130 CMD was interrupted. CMD's own code is in the
 run: kprism info.";
 
 /// Records.
-pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
-    if !args.guest
-        && let Some(option) = args.place.given().or(args.guest_args.given())
-    {
-        bail!("{option} is about a guest: add --guest, or leave it out");
+pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    if !args.guest {
+        no_guest(given)?;
     }
     match args.guest {
         true => kprism_signals::catch(Second::EndsProcess)?,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
+use kprism_profile::parse;
 use kprism_record::durations::{self as recorder, Scope, Settings};
 
 use crate::cmd::guest_args::{GuestArgs, PlaceArgs};
@@ -20,7 +21,7 @@ pub struct Args {
     #[arg(short, long, value_name = "RUN", default_value = kprism_session::DEFAULT_RUN)]
     pub output: PathBuf,
     /// Leave calls out that take less than this, such as 1ms or 100us: in the kernel, at no cost in buffer
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     pub longer_than: Option<Duration>,
     /// What measures: the kernel's tracer, or BPF at each function named with -T
     #[arg(long, value_name = "BACKEND", default_value = "auto")]
@@ -82,7 +83,7 @@ pub struct Args {
     #[arg(short = 'C', long, value_name = "CPUS", help_heading = "Whose calls")]
     pub cpu: Option<String>,
     /// Stop after this time
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     pub duration: Option<Duration>,
     /// Record this event too, SYSTEM:NAME with globs (can be repeated)
     #[arg(short = 'e', long = "event", value_name = "EVENT", help_heading = "Trace")]
@@ -176,54 +177,7 @@ impl Args {
     }
 }
 
-/// `1ms`, `100us`, `2.5s`: with a unit, or seconds.
-pub fn time(text: &str) -> Result<Duration, String> {
-    let wrong = || "expected a time such as 100us, 1ms or 2s".to_owned();
-    let unit_at = text.find(|c: char| c.is_alphabetic() || c == 'µ').unwrap_or(text.len());
-    let (number, unit) = text.split_at(unit_at);
-    let ns = match unit {
-        "ns" => 1e0,
-        "us" | "µs" => 1e3,
-        "ms" => 1e6,
-        "" | "s" => 1e9,
-        _ => return Err(wrong()),
-    };
-    let number: f64 = number.trim().parse().map_err(|_| wrong())?;
-    let ns = (number * ns).round();
-    // Up to a month; NaN is not within either.
-    if (1.0..3e15).contains(&ns) { Ok(Duration::from_nanos(ns as u64)) } else { Err(wrong()) }
-}
-
-/// A size in KiB, of 64 KiB to 64 GiB.
+/// The size of a ring buffer in KiB, of 64 KiB to 64 GiB.
 pub fn kib(text: &str) -> Result<u64, String> {
-    let (digits, shift) = match text.as_bytes().last() {
-        Some(b'K' | b'k') => (&text[..text.len() - 1], 0),
-        Some(b'M' | b'm') => (&text[..text.len() - 1], 10),
-        Some(b'G' | b'g') => (&text[..text.len() - 1], 20),
-        _ => ("", 0),
-    };
-    let kib = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift));
-    kib.filter(|kib| (64..=1 << 26).contains(kib))
-        .ok_or_else(|| "expected 64K to 64G, as a number with suffix K, M or G".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_and_sizes() {
-        let ns = |text| time(text).map(|time| time.as_nanos());
-        assert_eq!(ns("1ms"), Ok(1_000_000));
-        assert_eq!(ns("100us"), Ok(100_000));
-        assert_eq!(ns("2.5s"), Ok(2_500_000_000));
-        assert_eq!(ns("3"), Ok(3_000_000_000));
-        for text in ["", "ms", "-1ms", "1h", "nan", "inf", "0", "1e300s", "1 m s"] {
-            assert!(time(text).is_err(), "{text:?}");
-        }
-        assert_eq!(kib("4M"), Ok(4096));
-        for text in ["", "4", "4T", "1K", "M", "99999999999999999999G"] {
-            assert!(kib(text).is_err(), "{text:?}");
-        }
-    }
+    parse::bytes_within(text, 64 << 10, 64 << 30).map(|bytes| bytes >> 10)
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
+use kprism_profile::parse;
 use kprism_record::flow::line::Filter;
 use kprism_record::flow::{Rings, Settings, record};
 use kprism_session::Progress;
@@ -40,7 +41,7 @@ pub struct Args {
     #[arg(short, long, value_name = "RUN", default_value = kprism_session::DEFAULT_RUN)]
     output: PathBuf,
     /// Stop after this time
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     duration: Option<Duration>,
     /// Keep what perf wrote, as RUN.perf.data
     #[arg(long)]
@@ -55,7 +56,7 @@ pub struct Args {
     #[arg(long, value_name = "FUNC[@FILE]", value_parser = Filter::parse)]
     filter: Vec<Filter>,
     /// Keep only the last SIZE bytes of each CPU: saved at the end, and at SIGUSR2
-    #[arg(long, value_name = "SIZE", num_args = 0..=1, require_equals = true, value_parser = size)]
+    #[arg(long, value_name = "SIZE", num_args = 0..=1, require_equals = true, value_parser = parse::bytes)]
     snapshot: Option<Option<u64>>,
     /// Cycle counts between packets, for fine times; with N at most each 2^(N-1) cycles
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true,
@@ -68,7 +69,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=15), help_heading = "Packets")]
     psb_period: Option<u8>,
     /// perf's buffer for packets, for each CPU; larger ones lose less
-    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Packets")]
+    #[arg(long, value_name = "SIZE", value_parser = parse::bytes, help_heading = "Packets")]
     buffer: Option<u64>,
 }
 
@@ -97,24 +98,6 @@ impl Args {
     }
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "expected seconds, such as 10 or 0.5".to_owned())?;
-    let duration = Duration::try_from_secs_f64(seconds).ok().filter(|d| !d.is_zero());
-    duration.ok_or_else(|| "expected more than no time".to_owned())
-}
-
-/// A number of bytes, with suffix K, M or G.
-fn size(text: &str) -> Result<u64, String> {
-    let (digits, shift) = match text.as_bytes().last() {
-        Some(b'K' | b'k') => (&text[..text.len() - 1], 10),
-        Some(b'M' | b'm') => (&text[..text.len() - 1], 20),
-        Some(b'G' | b'g') => (&text[..text.len() - 1], 30),
-        _ => (text, 0),
-    };
-    let number = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift)).filter(|&n| n > 0);
-    number.ok_or_else(|| "expected bytes, such as 65536, 512K or 4M".to_owned())
-}
-
 /// Records and imports.
 pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
     kprism_signals::catch(Second::EndsProcess)?;
@@ -123,24 +106,4 @@ pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
     }
     let imported = record(&args.settings(), progress)?;
     Ok(if imported.empty { Outcome::NothingMatched } else { Outcome::Done })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_and_times() {
-        assert_eq!(size("65536"), Ok(65536));
-        assert_eq!(size("512K"), Ok(512 << 10));
-        assert_eq!(size("4M"), Ok(4 << 20));
-        assert_eq!(size("1g"), Ok(1 << 30));
-        for wrong in ["", "M", "0", "-1", "1.5M", "17179869184G", "é"] {
-            assert!(size(wrong).is_err(), "{wrong}");
-        }
-        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
-        for wrong in ["", "x", "0", "-1", "inf", "nan", "1e300"] {
-            assert!(seconds(wrong).is_err(), "{wrong}");
-        }
-    }
 }

@@ -57,9 +57,9 @@ pub fn run(
 ) -> Result<Outcome> {
     match command {
         Command::Flow(args) => flow::run(args, progress),
-        Command::Durations(args) => durations::run(args, progress, out),
+        Command::Durations(args) => durations::run(args, given, progress, out),
         Command::Cover(args) => cover::run(args, progress, out),
-        Command::Probe(args) => probe::run(args, progress, out),
+        Command::Probe(args) => probe::run(args, given, progress, out),
         Command::Boot(args) => boot::run(args, color, progress, out),
         Command::Tlb(args) => tlb::run(args, given, progress, out),
     }

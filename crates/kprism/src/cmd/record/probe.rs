@@ -4,25 +4,24 @@
 //! [`kprism_record::probe`] records; here are the options, and what is printed.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use kprism_probe::compiled::Compiled;
-use kprism_probe::plan::Site;
+use kprism_probe::plan::file::Compiled;
 use kprism_probe::stream::Description;
-use kprism_record::probe::{KEYS, Recorded, Settings, record};
-use kprism_record::probe_guest;
-use kprism_record::probes::tell;
+use kprism_profile::parse;
+use kprism_record::probe::{self as recorder, KEYS, Recorded, Settings, load, record};
+use kprism_session::Progress;
 use kprism_session::probe::Loaded;
-use kprism_session::{Progress, flow};
 use kprism_signals::Second;
 
-use super::durations_args::{kib, time};
+use super::durations_args::kib;
 use super::probe_args::ProbeArgs;
-use crate::cmd::guest_args::{GuestArgs, PlaceArgs};
+use crate::cmd::guest_args::{GuestArgs, PlaceArgs, no_guest};
 use crate::cmd::lab::{self, Output};
 use crate::exit::{self, Outcome};
+use crate::given::Given;
 
 pub const HELP: &str = "\
 Places: FUNC (its entry), FUNC%return, FUNC+OFFSET, FILE:LINE, 0xADDRESS.
@@ -81,7 +80,7 @@ pub struct Args {
     #[arg(long, value_name = "N", help_heading = "Counts", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub keys: Option<u32>,
     /// Stop after this time
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     pub duration: Option<Duration>,
     /// Ring buffer for each CPU, such as 512K or 16M
     #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = kib)]
@@ -105,16 +104,17 @@ pub struct Args {
 }
 
 /// Records.
-pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     if args.command.is_empty() && args.pid.is_empty() && !args.all {
         bail!("whose hits? name a command (-- CMD), a process (-p PID), or everybody (-a)");
     }
-    if !args.guest
-        && let Some(option) = args.place.given().or(args.guest_args.given())
-    {
-        bail!("{option} is about a guest: add --guest, or leave it out");
+    if !args.guest {
+        no_guest(given)?;
     }
-    let program = compiled(args, progress)?;
+    let program = match &args.program {
+        Some(path) => load(path, args.what.exec.as_deref(), progress)?,
+        None => args.what.probes().compile(&args.command, &args.pid, progress)?,
+    };
     let has_keys =
         program.plans.iter().any(|plan| plan.probe.tally.as_ref().is_some_and(|t| !t.keys.is_empty()));
     if args.keys.is_some() && !has_keys {
@@ -158,36 +158,6 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
 /// Some probes could not be attached, or not all records could be written.
 const NOT_ALL: u8 = 2;
 
-/// The probes of a file, or of the command line.
-fn compiled(args: &Args, progress: &Progress) -> Result<Compiled> {
-    let Some(path) = &args.program else {
-        return args.what.probes().compile(&args.command, &args.pid, progress);
-    };
-    let mut program = Compiled::parse(&flow::read(path)?, &path.display().to_string())?;
-    if let Some(file) = &args.what.exec {
-        elsewhere(&mut program, file)?;
-    }
-    program.plans.iter().for_each(|plan| tell(plan, progress));
-    Ok(program)
-}
-
-/// The program that the probes are for lies at another place here.
-fn elsewhere(program: &mut Compiled, file: &Path) -> Result<()> {
-    let mut named = None;
-    for plan in &mut program.plans {
-        let Site::User { file: own, .. } = &mut plan.site else { continue };
-        if named.get_or_insert_with(|| own.clone()) != own {
-            bail!("--exec: the probes are for several programs ({}, {})", own.display(), file.display());
-        }
-        *own = file.to_owned();
-        plan.probe.file = Some(file.display().to_string());
-    }
-    if named.is_none() {
-        bail!("--exec: the probes are for the kernel, not for a program");
-    }
-    Ok(())
-}
-
 /// Records in a guest, and says what was recorded.
 fn in_guest(
     args: &Args,
@@ -198,7 +168,7 @@ fn in_guest(
 ) -> Result<Outcome> {
     let guest = args.guest_args.guest(args.place.job(&args.command))?;
     let mut output = Output::new(out, progress);
-    let (run, ran) = probe_guest::record(program, settings, &guest, progress, &mut |p| output.pass(p))?;
+    let (run, ran) = recorder::guest::record(program, settings, &guest, progress, &mut |p| output.pass(p))?;
     if let Ok(loaded) = Loaded::open(&run) {
         told(&loaded.description, args.last).iter().for_each(|line| progress.say(line));
         progress.say(&format!("recorded in {}; see: kprism report probe", run.dir().display()));
@@ -210,11 +180,11 @@ fn in_guest(
 fn told(description: &Description, last: Option<u32>) -> Vec<String> {
     let mut lines = Vec::new();
     for (probe, counts) in description.probes.iter().zip(&description.counts) {
-        let mut said = kprism_probe::summary::counted(probe, counts).into_iter();
+        let mut said = kprism_probe::view::summary::counted(probe, counts).into_iter();
         lines.extend(said.next().map(|first| format!("{}: {first}", probe.place)));
         lines.extend(said);
     }
-    lines.extend(kprism_probe::summary::sums(&description.probes, &description.counts));
+    lines.extend(kprism_probe::view::summary::sums(&description.probes, &description.counts));
     lines.extend(last.map(|last| format!("of all records the last {last} are kept")));
     let variables = description.variables.iter().map(|(name, value)| format!("${name} = {value}"));
     lines.extend(variables);

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use kprism_record::probes::Probes;
+use kprism_record::probe::Probes;
 
 /// Probes on a command line.
 #[derive(Debug, clap::Args)]

@@ -11,7 +11,7 @@ use kprism_session::Progress;
 use kprism_signals::Second;
 use kprism_tlb::presets;
 
-use crate::cmd::guest_args::{GuestArgs, PlaceArgs};
+use crate::cmd::guest_args::{GUEST, GUEST_PLACE, GuestArgs, PLACE, PlaceArgs};
 use crate::cmd::lab::{self, Output};
 use crate::exit::{self, Outcome};
 use crate::given::Given;
@@ -70,35 +70,18 @@ enum Method {
     Ptat,
 }
 
-/// Options of every method.
-const ANY: [&str; 7] = ["command", "output", "method", "env", "cwd", "stdin", "timeout"];
-/// Options of a guest.
-const GUEST: [&str; 14] = [
-    "share",
-    "before",
-    "gdb",
-    "kernel",
-    "initrd",
-    "module",
-    "with_module",
-    "package",
-    "smp",
-    "mem",
-    "append",
-    "fast",
-    "refresh",
-    "boot_timeout",
-];
+/// Options of every method, beside those of the command's place on this machine.
+const ANY: [&str; 3] = ["command", "output", "method"];
 
 /// Refuses options that the method would ignore.
 fn honoured(method: Method, given: &Given) -> Result<()> {
     let (view, more): (&str, &[&[&str]]) = match method {
-        Method::Model => ("--method model", &[&GUEST, &["geometry"]]),
+        Method::Model => ("--method model", &[&GUEST, &GUEST_PLACE, &["geometry"]]),
         Method::User => ("--method user, which runs the command on this machine", &[&["geometry"]]),
         Method::Perf => ("--method perf, which runs the command on this machine", &[&["event", "period"]]),
-        Method::Ptat => ("--method ptat", &[&GUEST, &["ptat", "pmd", "room"]]),
+        Method::Ptat => ("--method ptat", &[&GUEST, &GUEST_PLACE, &["ptat", "pmd", "room"]]),
     };
-    given.only(view, &[ANY.as_slice(), &more.concat()].concat())
+    given.only(view, &[&ANY[..], &PLACE, &more.concat()].concat())
 }
 
 /// Records.

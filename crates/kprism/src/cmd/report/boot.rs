@@ -37,7 +37,7 @@ pub fn run(args: &Args, io: &mut Io<'_>) -> Result<Outcome> {
     }
     let run = Run::open(io.input)?;
     if !kprism_session::boot::is_boot(io.input) {
-        return Err(held::lacks(&run, Instrument::Boot));
+        return Err(held::missing(&run, Instrument::Boot));
     }
     let boot = kprism_session::boot::load(io.input)?;
     let account = kprism_session::boot::account(&boot, &Collected::load(io.input)?);

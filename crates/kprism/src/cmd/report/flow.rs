@@ -183,7 +183,7 @@ pub fn open(filter: &Filter, one: &CallArgs, io: &mut Io<'_>) -> Result<Option<(
 pub fn needs_a_flow(io: &Io<'_>) -> Result<()> {
     let run = Run::open(io.input)?;
     if run.holds(Instrument::Durations) {
-        return Err(held::lacks(&run, Instrument::Flow));
+        return Err(held::missing(&run, Instrument::Flow));
     }
     Ok(())
 }

@@ -24,7 +24,7 @@ use kprism_tracefs as tracefs;
 use serde_json::{Value, json};
 
 use super::{Backend, Recorded, Settings, bpf_guest, ns};
-use crate::watch::{self, Watch};
+use crate::wait::Wait;
 
 /// Whether BPF records, and why it and not ftrace.
 pub(super) fn chosen(settings: &Settings) -> Option<&'static str> {
@@ -249,7 +249,7 @@ fn begun(settings: &Settings, hook: Hook, functions: usize) -> Manifest {
         ("record_bytes", SIZE.into()),
         ("longer_than_ns", settings.trace.longer_than.map(ns).into()),
     ];
-    watch::begun(&settings.command, options)
+    crate::begun_by_bpf(&settings.command, options)
 }
 
 struct Watched {
@@ -280,23 +280,23 @@ fn watch(
         true => None,
         false => Some(BufWriter::new(File::create(&path).with_context(|| path.display().to_string())?)),
     };
-    let mut watch = Watch::begin(&settings.command, watched, settings.trace.duration, progress)?;
+    let mut wait = Wait::begin(&settings.command, watched, settings.trace.duration, progress)?;
     let mut calls = 0;
     loop {
         calls += drain(session, functions, file.as_mut())?;
-        if watch.ended()? || watch.is_over() {
+        if wait.ended()? || wait.is_over() {
             break;
         }
         session.calls()?.wait(TICK);
     }
     // Unhooking takes the kernel long: a wait for all CPUs for each trampoline.
-    let ns = watch.ns();
+    let ns = wait.ns();
     session.stop();
     calls += drain(session, functions, file.as_mut())?;
     if let Some(mut file) = file {
         file.flush().with_context(|| path.display().to_string())?;
     }
-    Ok((Watched { exit_code: watch.exit_code, ns, interrupted: kprism_signals::end_requested() }, calls))
+    Ok((Watched { exit_code: wait.exit_code, ns, interrupted: kprism_signals::end_requested() }, calls))
 }
 
 fn drain(session: &Session, functions: &[Function], file: Option<&mut BufWriter<File>>) -> Result<u64> {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! By BPF in a guest: the program `kprism` is given to the guest and records there; its run is brought back.
 
-use anyhow::{Context, Result};
+use anyhow::{Result, bail};
 use kprism_lab::{Ended, Report, Share};
 use kprism_session::{Progress, durations};
-use kprism_store::Manifest;
 use kprism_tracefs::Scope;
 
 use super::{Backend, GUEST_RUN, Recorded, Settings, bpf};
@@ -24,25 +23,17 @@ pub(super) fn record(
     job.shares.push(Share { host: guest.program.clone(), guest: GUEST_KPRISM.into() });
     job.argv = argv(settings);
     job.collect = Some(GUEST_RUN.into());
-    // The run's own manifest is the lab's: what the guest's says is added to it.
-    job.after = vec![format!("cat {GUEST_RUN}/manifest.json")];
     let (run, ran) = guest::record(&guest.settings(settings.output.clone()), &job, &prepared, report)?;
     progress.clear();
     guest::complain(&ran, progress);
     if ran.ended == Ended::Interrupted {
         return Ok(Recorded { run, measured: None, interrupted: true });
     }
-    let said = ran.after.first().and_then(|text| serde_json::from_str::<Manifest>(text).ok());
-    let said = said.with_context(|| {
-        format!("nothing was recorded in the guest; see above, and {}", run.stderr().display())
-    })?;
-    let mut manifest = run.manifest()?;
-    manifest.clock = said.clock;
-    manifest.exit_code = said.exit_code;
-    manifest.stopped = manifest.stopped.or(said.stopped);
-    manifest.options.extend(said.options);
-    manifest.durations = said.durations;
-    run.write_manifest(&manifest)?;
+    let manifest = run.manifest()?;
+    // The recorder in the guest says first of all what it records.
+    if !manifest.options.contains_key("record") {
+        bail!("nothing was recorded in the guest; see above, and {}", run.stderr().display());
+    }
     let measured = durations::measure(&run, progress)?;
     progress.clear();
     progress.say(&durations::calls(&measured));

@@ -2,8 +2,9 @@
 //! perf's command line (perf-intel-pt(1)). Plain data in and out; only [`find_perf`] looks at the machine.
 
 use std::ffi::OsString;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+
+use kprism_tracefs::path;
 
 use super::{Rings, Settings};
 
@@ -100,9 +101,7 @@ pub fn perf(settings: &Settings, kcore: bool, data: &Path) -> Vec<OsString> {
 
 /// perf as the shell would find it.
 pub fn find_perf() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let runs = |p: &PathBuf| p.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
-    std::env::split_paths(&path).map(|folder| folder.join("perf")).find(runs)
+    path::find_here("perf").ok()
 }
 
 #[cfg(test)]

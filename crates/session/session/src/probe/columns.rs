@@ -2,7 +2,7 @@
 //! Records of probes as columns, for a table that other tools read.
 
 use anyhow::Result;
-use kprism_probe::shape::Shape;
+use kprism_probe::stream::shape::Shape;
 use kprism_store::Values;
 use serde_json::Value;
 

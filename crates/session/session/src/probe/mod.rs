@@ -4,17 +4,18 @@
 //! Input: `streams/probe/` of a run. Output: [`Loaded`], which gives each record with its values, the counts, the account;
 //! the records as columns of numbers and text ([`columns`]), as a folder of CTF ([`ctf`]), as a trace file of GDB ([`gdb`]).
 
+mod account;
 mod columns;
 mod traces;
 
 use anyhow::{Context, Result, bail};
 use kprism_image::symbols::Symbols;
-use kprism_probe::shape::Shape;
+use kprism_probe::stream::shape::Shape;
 use kprism_probe::stream::{Description, Hit, Item, VERSION, hits};
 use kprism_store::{Account, Instrument, Manifest, Run};
 use serde_json::Value;
 
-use crate::{flow, held, probe_account};
+use crate::{flow, held};
 
 pub use columns::{columns, names};
 pub use traces::{ctf, gdb};
@@ -38,7 +39,7 @@ impl Loaded {
     /// The run holds no records of probes, they are of another version, or a file cannot be read.
     pub fn open(run: &Run) -> Result<Self> {
         if !run.holds(Instrument::Probe) {
-            return Err(held::lacks(run, Instrument::Probe));
+            return Err(held::missing(run, Instrument::Probe));
         }
         let folder = run.probe();
         let path = folder.join("probes.json");
@@ -61,7 +62,7 @@ impl Loaded {
     pub fn account(&self, manifest: &Manifest) -> Account {
         let failed = manifest.probe.not_attached.clone();
         let last = manifest.options.get("last").and_then(Value::as_u64);
-        probe_account::account(&self.description, &self.bytes, failed, last)
+        account::account(&self.description, &self.bytes, failed, last)
     }
 
     /// Calls `take` with each record and its values, until it returns false. Ends at the first bytes that are no record, as

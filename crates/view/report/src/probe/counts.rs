@@ -2,7 +2,7 @@
 //! Counts that probes made in the kernel: by keys, in histograms. Output: text, JSON, CSV.
 
 use kprism_probe::stream::Item;
-use kprism_probe::tally::{Filled, Histogram, Row, Tally, Totals};
+use kprism_probe::stream::tally::{Filled, Histogram, Row, Tally, Totals};
 use kprism_profile::units::grouped;
 use serde_json::{Map, Value, json};
 

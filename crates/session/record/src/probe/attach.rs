@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Attaches compiled probes on this machine, and records.
+//!
+//! Input: compiled probes and [`Settings`]. Output: a run with `streams/probe/` ([`kprism_probe::stream`]), whose manifest has
+//! the counts and the account. Nothing stays attached when [`record`] returns, or the process ends.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use kprism_bpf::host;
+use kprism_lab::Job;
+use kprism_probe::attach::{Config, HitScope, Session};
+use kprism_probe::plan::file::Compiled;
+use kprism_probe::stream::{Counts, Description, VERSION};
+use kprism_store::{Instrument, Manifest, Run};
+use serde_json::Value;
+
+use kprism_session::probe::Loaded;
+use kprism_session::{Progress, flow};
+
+use super::kept::Kept;
+use crate::here;
+use crate::wait::Wait;
+
+/// Settings of a recording.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The run folder to write.
+    pub output: PathBuf,
+    /// The command to run; empty for none.
+    pub command: Vec<String>,
+    /// Processes whose hits count, with those that they start. Empty: the command's.
+    pub processes: Vec<u32>,
+    /// Everybody's hits count.
+    pub everybody: bool,
+    /// Stop after so many records.
+    pub stop_after: Option<u32>,
+    /// Keep so many of the last records only.
+    pub last: Option<u32>,
+    /// Combinations of keys that each probe counts at most.
+    pub keys: u32,
+    /// Stop after this time.
+    pub duration: Option<Duration>,
+    /// Ring buffer of each CPU, KiB.
+    pub buffer_kib: u64,
+    /// The probes as the user wrote them, for the manifest.
+    pub probes: Vec<String>,
+    /// The values as the user wrote them, for the manifest.
+    pub collect: Vec<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            output: kprism_session::DEFAULT_RUN.into(),
+            command: Vec::new(),
+            processes: Vec::new(),
+            everybody: false,
+            stop_after: None,
+            last: None,
+            keys: KEYS,
+            duration: None,
+            buffer_kib: 8 << 10,
+            probes: Vec::new(),
+            collect: Vec::new(),
+        }
+    }
+}
+
+/// A recording that has ended.
+#[derive(Debug)]
+pub struct Recorded {
+    /// The run.
+    pub run: Run,
+    /// The probes, and what they counted.
+    pub description: Description,
+    /// Ctrl-C or a signal ended it.
+    pub interrupted: bool,
+    /// The reason why not all records are in the file.
+    pub full: Option<String>,
+    /// Probes that could not be attached.
+    pub not_attached: usize,
+    /// Remarks on the result: records that found no room, a command that did not end with 0.
+    pub remarks: Vec<String>,
+}
+
+impl Recorded {
+    /// Hits of all probes.
+    pub fn hits(&self) -> u64 {
+        self.description.counts.iter().map(|counts| counts.hits).sum()
+    }
+}
+
+/// Combinations of keys that a probe counts, unless others are asked for.
+pub const KEYS: u32 = 4096;
+
+/// Attaches the probes, runs the command or waits, and writes the run. Steps and notes go to `progress`.
+///
+/// # Errors
+/// No probe can be attached, the command is not there, or the run folder cannot be written. A disk that gets full on the
+/// way is no error: see [`Recorded::full`].
+pub fn record(program: Compiled, settings: &Settings, progress: &Progress) -> Result<Recorded> {
+    if let Some(name) = settings.command.first() {
+        // Before anything is attached, and an earlier run is rotated away.
+        here::find(name, &Job::new([name.clone()]))?;
+    }
+    if let (false, Some(pid)) = (settings.command.is_empty(), settings.processes.first()) {
+        progress.say(&format!(
+            "note: hits of process {pid} count, not those of the command, which is run meanwhile"
+        ));
+    }
+    let config = config(&program, settings);
+    let session = Session::start(program.plans, &config)?;
+    session.said().iter().for_each(|note| progress.say(&format!("note: {note}")));
+    session.failed().iter().for_each(|why| progress.say(&format!("not attached: {why}")));
+    let (asked, given) = (config.ring_bytes, session.ring_bytes());
+    if given < asked || settings.buffer_kib.saturating_mul(1024) > most_bytes() {
+        let given = kprism_profile::units::grouped(u64::from(given) / 1024);
+        progress.say(&format!("note: each CPU's ring has {given} KiB: all together have 512 MiB at most"));
+    }
+    if session.numbers_differ() {
+        progress.say(
+            "note: in a PID namespace: numbers of processes in records and conditions are the machine's, not this \
+             namespace's",
+        );
+    }
+    let probes = session.plans().iter().map(|plan| plan.probe.clone()).collect();
+    let mut description = Description { version: VERSION, probes, ..Description::default() };
+
+    let run = Run::create(&settings.output)?;
+    let mut manifest = begun(settings);
+    run.write_manifest(&manifest)?;
+    let folder = run.probe();
+    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    write_description(&run, &description)?;
+    let keys = description.probes.iter().filter_map(|p| p.tally.as_ref()).flat_map(|tally| &tally.keys);
+    let mut items = description.probes.iter().flat_map(|p| &p.items).chain(keys);
+    if items.any(|item| item.name == "$stack") {
+        let symbols = run.symbols();
+        fs::create_dir_all(&symbols).with_context(|| symbols.display().to_string())?;
+        // Not fs::copy: files of /proc have no length.
+        fs::write(run.kallsyms(), flow::read(Path::new("/proc/kallsyms"))?).context("symbols/kallsyms")?;
+    }
+    let taken = take(settings, &session, &folder.join("hits.bin"), progress)?;
+    description.counts = session.counts();
+    description.totals = match description.probes.iter().any(|probe| probe.tally.is_some()) {
+        true => session.totals()?,
+        false => Vec::new(),
+    };
+    let names = program.vars.into_iter().map(|(name, _)| name);
+    description.variables = names.zip(session.variables()).collect();
+    write_description(&run, &description)?;
+    manifest.exit_code = taken.exit_code;
+    manifest.stopped = match &taken.full {
+        Some(why) => Some(format!("records could not be written: {why}")),
+        None => taken.interrupted.then(|| "interrupted".to_owned()),
+    };
+    let sum = |f: fn(&Counts) -> u64| description.counts.iter().map(f).sum::<u64>();
+    manifest.instruments = vec![Instrument::Probe];
+    manifest.probe.records = Some(taken.records);
+    manifest.probe.lost_records = Some(sum(|c| c.lost));
+    let not_last = settings.last.is_some().then(|| sum(|c| c.lost)).filter(|lost| *lost > 0);
+    let not_last = not_last.map(|lost| {
+        format!(
+            "note: {lost} records found no room, so those kept need not be the last: a larger --buffer-size, or fewer hits"
+        )
+    });
+    manifest.probe.notes = session.said().iter().chain(&not_last).cloned().collect();
+    manifest.probe.not_attached = session.failed().to_vec();
+    let account = Loaded::open(&run)?.account(&manifest);
+    manifest.accounts.insert(Instrument::Probe, account);
+    run.write_manifest(&manifest)?;
+    Ok(Recorded {
+        description,
+        interrupted: taken.interrupted,
+        full: taken.full,
+        not_attached: session.failed().len(),
+        remarks: not_last.into_iter().chain(taken.command_end).collect(),
+        run,
+    })
+}
+
+/// Bytes to ask for one CPU's ring at most: a gigabyte for all of them. The recorder then halves rings until they fit its own
+/// limit, half of that.
+fn most_bytes() -> u64 {
+    (1_u64 << 30) / (host::possible_cpus() as u64).next_power_of_two()
+}
+
+fn config(program: &Compiled, settings: &Settings) -> Config {
+    let bytes = settings.buffer_kib.saturating_mul(1024).min(most_bytes()).max(1 << 16);
+    let who = match (settings.everybody, settings.processes.is_empty()) {
+        (true, _) => HitScope::All,
+        (_, false) => HitScope::Processes(settings.processes.clone()),
+        _ => HitScope::Children,
+    };
+    Config {
+        who,
+        ring_bytes: bytes.next_power_of_two() as u32,
+        stop_after: settings.stop_after,
+        vars: program.vars.iter().map(|(_, value)| *value).collect(),
+        keys: settings.keys,
+    }
+}
+
+fn begun(settings: &Settings) -> Manifest {
+    let options: Vec<(&str, Value)> = vec![
+        ("record", "probe".into()),
+        ("probes", settings.probes.clone().into()),
+        ("collect", settings.collect.clone().into()),
+        ("stop_after", settings.stop_after.into()),
+        ("last", settings.last.into()),
+    ];
+    crate::begun_by_bpf(&settings.command, options)
+}
+
+fn write_description(run: &Run, description: &Description) -> Result<()> {
+    let path = run.probes();
+    let mut text = serde_json::to_string_pretty(description).context("probes.json")?;
+    text.push('\n');
+    fs::write(&path, text).with_context(|| path.display().to_string())
+}
+
+struct Taken {
+    exit_code: Option<i32>,
+    interrupted: bool,
+    records: u64,
+    full: Option<String>,
+    /// The end of the command, if that should be said.
+    command_end: Option<String>,
+}
+
+/// Runs the command, or waits for as long as was asked, and takes records out as they come.
+fn take(settings: &Settings, session: &Session, path: &Path, progress: &Progress) -> Result<Taken> {
+    const TICK: Duration = Duration::from_millis(5);
+    let mut file = Kept::create(path, settings.last)?;
+    let mut reader = session.reader();
+    let mut wait = Wait::begin(&settings.command, settings.processes.clone(), settings.duration, progress)?;
+    raise_priority();
+    loop {
+        file.take(|take| reader.drain(take));
+        if wait.ended()? {
+            break;
+        }
+        let enough = session.is_over() || file.is_full();
+        if enough {
+            // A command that has given enough goes on without probes.
+            session.stop();
+        }
+        // Its time may be over all the same, or an interrupt may ask for its end.
+        if wait.is_over() || (enough && !wait.has_command()) {
+            break;
+        }
+        std::thread::sleep(TICK);
+    }
+    session.stop();
+    file.take(|take| reader.finish(take));
+    let (records, full) = file.end();
+    let command_end = wait.told();
+    Ok(Taken {
+        exit_code: wait.exit_code,
+        interrupted: kprism_signals::end_requested(),
+        records,
+        full,
+        command_end,
+    })
+}
+
+/// Lets this thread run before those that fill the rings. It takes little of a CPU, and records for which it comes too late
+/// are lost. The command has been started already and keeps its priority. Without the right to, nothing changes.
+fn raise_priority() {
+    // SAFETY: setpriority touches no memory; 0 is this thread.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
+}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From the probes that a user writes to programs: places are looked up, conditions and values compiled.
+//!
+//! Input: [`Probes`] and the command or process they are for, or a file with programs. Output: [`Compiled`], which
+//! [`super::record`] attaches here, or a file takes to another machine.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use kprism_probe::place::{Target, kernel_plans, plans};
+use kprism_probe::plan::Actions;
+use kprism_probe::plan::file::{Compiled, VERSION};
+use kprism_probe::plan::{Plan, Request, Site, expressions, split};
+use kprism_probe::stream::Part;
+
+use kprism_session::{Progress, flow};
+use kprism_tracefs::path::{self, NotFound};
+
+/// Probes, and what each of their hits does. The fields are the options of `kprism record probe`.
+#[derive(Debug, Clone)]
+pub struct Probes {
+    /// Where, and when it counts: `LOCATION if EXPR`.
+    pub probes: Vec<String>,
+    /// What each hit keeps: expressions, $args, $locals, $regs, $sdata (a tracepoint's record), $stack, $ustack.
+    pub collect: Vec<String>,
+    /// The program or library of the places; with --program, where it lies here.
+    pub exec: Option<PathBuf>,
+    /// The file that has the program's debug information, if it is not found by itself (GDB's places, debuginfod).
+    pub debug_file: Option<PathBuf>,
+    /// The kernel's debug information; without it, the running kernel's BTF: entry and return.
+    pub vmlinux: Option<PathBuf>,
+    /// A trace state variable, 0 at first if nothing is said (can be repeated).
+    pub vars: Vec<(String, i64)>,
+    /// Set a trace state variable at each hit whose condition holds: `$n += 1` (can be repeated).
+    pub set: Vec<String>,
+    /// Count hits by values, in the kernel; no records without --collect.
+    pub by: Vec<String>,
+    /// Histogram of a value by powers of two, in the kernel; with --by for each.
+    pub hist: Vec<String>,
+    /// Histogram of a value in steps: EXPR,MIN,MAX,STEP.
+    pub linear: Vec<String>,
+    /// Leave out each probe's first hits whose condition holds.
+    pub skip: u64,
+    /// After so many hits whose condition holds a probe is taken out; when all are, recording ends.
+    pub pass: Option<u64>,
+    /// Record nothing before a hit of this probe.
+    pub start_when: Vec<String>,
+    /// Record nothing from a hit of this probe on, until --start-when.
+    pub pause_when: Vec<String>,
+    /// End recording at a hit of this probe.
+    pub stop_when: Vec<String>,
+    /// Keep what GDB needs to show each hit: registers, memory that was read; `kprism export -o FILE.tf`.
+    pub for_gdb: bool,
+    /// Keep so many bytes of a string.
+    pub strings: u32,
+}
+
+impl Default for Probes {
+    fn default() -> Self {
+        Probes {
+            probes: Vec::new(),
+            collect: Vec::new(),
+            exec: None,
+            debug_file: None,
+            vmlinux: None,
+            vars: Vec::new(),
+            set: Vec::new(),
+            by: Vec::new(),
+            hist: Vec::new(),
+            linear: Vec::new(),
+            skip: 0,
+            pass: None,
+            start_when: Vec::new(),
+            pause_when: Vec::new(),
+            stop_when: Vec::new(),
+            for_gdb: false,
+            strings: 128,
+        }
+    }
+}
+
+impl Probes {
+    /// Compiles them. Without a file, places are looked up in the program of `command`, the process of `pids`, or the
+    /// running kernel. What was chosen, and what could not be had, goes to `progress`.
+    ///
+    /// # Errors
+    /// A place does not exist, or an expression has no meaning there.
+    pub fn compile(&self, command: &[String], pids: &[u32], progress: &Progress) -> Result<Compiled> {
+        let lists = |all: &[String]| all.iter().flat_map(|list| expressions(list)).collect::<Vec<_>>();
+        let (collect, by) = (lists(&self.collect), lists(&self.by));
+        if self.probes.is_empty() {
+            bail!("which probes? write `FUNC if EXPR`, FILE:LINE or another place");
+        }
+        for (number, (name, _)) in self.vars.iter().enumerate() {
+            if kprism_expr::lower::is_built_in(name) {
+                bail!("--var {name}: `${name}` has a meaning already; choose another name");
+            }
+            if self.vars[..number].iter().any(|(other, _)| other == name) {
+                bail!("--var {name}: it is there twice");
+            }
+        }
+        let vars: Vec<String> = self.vars.iter().map(|(name, _)| name.clone()).collect();
+        let Self { set, hist, linear, skip, pass, .. } = self;
+        let (skip, pass) = (*skip, *pass);
+        let own = Actions { set, by: &by, hist, linear, skip, pass, part: Part::Record };
+        let request = |spec, collect, actions| {
+            let (place, condition) = split(spec);
+            Request {
+                place,
+                condition,
+                collect,
+                vars: &vars,
+                text: self.strings,
+                actions,
+                several: false,
+                gdb: self.for_gdb && actions.part.is_record(),
+            }
+        };
+        let mut requests: Vec<_> = self.probes.iter().map(|spec| request(spec, &collect[..], own)).collect();
+        let switches =
+            [(Part::Start, &self.start_when), (Part::Pause, &self.pause_when), (Part::Stop, &self.stop_when)];
+        for (part, specs) in switches {
+            let actions = Actions { part, ..Actions::default() };
+            requests.extend(specs.iter().map(|spec| request(spec, &[], actions)));
+        }
+        let planned = match &self.vmlinux {
+            Some(path) => kernel_plans(path, &requests)?.into_iter().map(|p| p.map_err(Into::into)).collect(),
+            None => requests.iter().map(|request| self.planned(request, command, pids)).collect::<Vec<_>>(),
+        };
+        let mut all = Vec::new();
+        for (request, planned) in requests.iter().zip(planned) {
+            let planned = match requests.len() {
+                1 => planned,
+                _ => planned.with_context(|| format!("`{}`", request.place)),
+            }?;
+            planned.iter().for_each(|plan| tell(plan, progress));
+            all.extend(planned);
+        }
+        Ok(Compiled { version: VERSION, vars: self.vars.clone(), plans: all })
+    }
+
+    /// In the file that was named, or the program that is run, or the running kernel.
+    fn planned(&self, request: &Request<'_>, command: &[String], pids: &[u32]) -> Result<Vec<Plan>> {
+        let debug = self.debug_file.as_deref();
+        if let Some(file) = &self.exec {
+            return Ok(plans(Target::Program(file, debug), request)?);
+        }
+        let in_kernel = || match debug {
+            Some(path) => {
+                bail!(
+                    "--debug-file {}: `{}` is looked up in the kernel, whose debug information is -k",
+                    path.display(),
+                    request.place
+                )
+            }
+            None => Ok(Target::Btf(Path::new("/sys/kernel/btf/vmlinux"))),
+        };
+        let program = match (command.first(), pids) {
+            (Some(name), _) => match path::find_here(name) {
+                Ok(file) | Err(NotFound::NotExecutable(file)) => Some(file),
+                // Its own error is to name it, beside that of the kernel.
+                Err(NotFound::Missing) => name.contains('/').then(|| PathBuf::from(name)),
+            },
+            (None, [pid]) => Some(PathBuf::from(format!("/proc/{pid}/exe"))),
+            _ => None,
+        };
+        let Some(program) = program else { return Ok(plans(in_kernel()?, request)?) };
+        match plans(Target::Program(&program, debug), request) {
+            Ok(planned) => Ok(planned),
+            // The place is there, what is asked of it is not.
+            Err(error @ (kprism_probe::Error::Expression(_) | kprism_probe::Error::Cannot(_))) => {
+                Err(error.into())
+            }
+            // It is the program's own debug information that was named.
+            Err(there) if debug.is_some() => Err(there.into()),
+            Err(there) => plans(in_kernel()?, request).map_err(|error| match error {
+                kprism_probe::Error::Btf(_) => anyhow!("{there}\nand in the kernel: {error}"),
+                error => error.into(),
+            }),
+        }
+    }
+}
+
+/// Reads compiled probes from a file. If their program lies elsewhere here, that is `exec`. Notes go to `progress`.
+///
+/// # Errors
+/// The file cannot be read, or was not written by [`Compiled::bytes`]; `exec` is given, and the probes are not for one
+/// program.
+pub fn load(path: &Path, exec: Option<&Path>, progress: &Progress) -> Result<Compiled> {
+    let mut program = Compiled::parse(&flow::read(path)?, &path.display().to_string())?;
+    if let Some(file) = exec {
+        elsewhere(&mut program, file)?;
+    }
+    program.plans.iter().for_each(|plan| tell(plan, progress));
+    Ok(program)
+}
+
+/// The program that the probes are for lies at another place here.
+fn elsewhere(program: &mut Compiled, file: &Path) -> Result<()> {
+    let mut named = None;
+    for plan in &mut program.plans {
+        let Site::User { file: own, .. } = &mut plan.site else { continue };
+        if named.get_or_insert_with(|| own.clone()) != own {
+            bail!("--exec: the probes are for several programs ({}, {})", own.display(), file.display());
+        }
+        *own = file.to_owned();
+        plan.probe.file = Some(file.display().to_string());
+    }
+    if named.is_none() {
+        bail!("--exec: the probes are for the kernel, not for a program");
+    }
+    Ok(())
+}
+
+/// Tells the place that was chosen, and the values that cannot be had there.
+fn tell(plan: &Plan, progress: &Progress) {
+    let whose = plan.probe.file.as_deref().unwrap_or("the kernel");
+    let part = match plan.probe.part {
+        Part::Record => "",
+        Part::Start => "start at ",
+        Part::Pause => "pause at ",
+        Part::Stop => "stop at ",
+    };
+    progress.say(&format!("{part}{} in {whose}, by {}", plan.probe.found, plan.probe.hook));
+    for note in &plan.notes {
+        progress.say(&format!("note: {note}"));
+    }
+    for item in &plan.probe.items {
+        if let Some(why) = &item.missing {
+            progress.say(&format!("note: {} is left out: {why}", item.name));
+        }
+    }
+}

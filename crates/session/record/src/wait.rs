@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Waits for the end of a recording by BPF: its command or processes exit, its time is over, or Ctrl-C.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use kprism_session::Progress;
+
+/// A recording's end: of a command, of processes, of a time.
+pub struct Wait {
+    command: Option<Child>,
+    /// Processes or threads, if no command is.
+    numbers: Vec<u32>,
+    limit: Option<Duration>,
+    started: Instant,
+    asked_to_end: bool,
+    /// The command's, once it has ended; of one that a signal ended 128 and its number.
+    pub exit_code: Option<i32>,
+    /// The signal that ended the command, if one did.
+    pub signal: Option<i32>,
+}
+
+impl Wait {
+    /// Starts the command, if there is one.
+    pub fn begin(
+        command: &[String],
+        numbers: Vec<u32>,
+        limit: Option<Duration>,
+        progress: &Progress,
+    ) -> Result<Self> {
+        if let Some(gone) = numbers.iter().find(|pid| !alive(**pid)) {
+            bail!("process {gone}: there is none, or no more");
+        }
+        let command = match command.split_first() {
+            Some((program, arguments)) => {
+                Some(Command::new(program).args(arguments).spawn().with_context(|| program.clone())?)
+            }
+            None => None,
+        };
+        if command.is_none() && limit.is_none() {
+            progress.say("recording; Ctrl-C ends it");
+        }
+        Ok(Wait {
+            command,
+            numbers,
+            limit,
+            started: Instant::now(),
+            asked_to_end: false,
+            exit_code: None,
+            signal: None,
+        })
+    }
+
+    /// Whether a command is waited for.
+    pub fn has_command(&self) -> bool {
+        self.command.is_some()
+    }
+
+    /// Whether the command has ended.
+    pub fn ended(&mut self) -> Result<bool> {
+        let Some(running) = &mut self.command else { return Ok(false) };
+        let status = running.try_wait().context("waiting for the command")?;
+        self.signal = status.and_then(|status| status.signal());
+        self.exit_code =
+            status.and_then(|status| status.code().or_else(|| Some(128 + status.signal().unwrap_or(0))));
+        Ok(status.is_some())
+    }
+
+    /// How the command ended, if that was not with 0.
+    pub fn told(&self) -> Option<String> {
+        match (self.signal, self.exit_code) {
+            (Some(signal), _) if self.asked_to_end && signal == libc::SIGTERM => None,
+            (Some(signal), _) => {
+                Some(format!("note: the command was ended by signal {signal} ({})", signal_name(signal)))
+            }
+            (None, Some(code)) if code != 0 => Some(format!("note: the command ended with {code}")),
+            _ => None,
+        }
+    }
+
+    /// Whether there is nothing more to wait for. A command is asked to end when its time is over, and waited for.
+    pub fn is_over(&mut self) -> bool {
+        let gone =
+            self.command.is_none() && !self.numbers.is_empty() && !self.numbers.iter().copied().any(alive);
+        let over = self.limit.is_some_and(|limit| self.started.elapsed() >= limit);
+        if !(gone || over || kprism_signals::end_requested()) {
+            return false;
+        }
+        // The terminal's Ctrl-C reached the command too.
+        if let Some(running) = self.command.as_ref().filter(|_| !self.asked_to_end) {
+            end(running);
+            self.asked_to_end = true;
+        }
+        self.command.is_none()
+    }
+
+    /// Nanoseconds since the beginning.
+    pub fn ns(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+fn alive(pid: u32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
+}
+
+fn signal_name(signal: i32) -> &'static str {
+    match signal {
+        libc::SIGHUP => "SIGHUP",
+        libc::SIGINT => "SIGINT",
+        libc::SIGQUIT => "SIGQUIT",
+        libc::SIGILL => "SIGILL",
+        libc::SIGTRAP => "SIGTRAP",
+        libc::SIGABRT => "SIGABRT",
+        libc::SIGBUS => "SIGBUS",
+        libc::SIGFPE => "SIGFPE",
+        libc::SIGKILL => "SIGKILL",
+        libc::SIGSEGV => "SIGSEGV",
+        libc::SIGPIPE => "SIGPIPE",
+        libc::SIGALRM => "SIGALRM",
+        libc::SIGTERM => "SIGTERM",
+        libc::SIGSYS => "SIGSYS",
+        _ => "see `kill -l`",
+    }
+}
+
+/// Asks a process that has not been waited for to end.
+fn end(child: &Child) {
+    let Ok(pid) = libc::pid_t::try_from(child.id()) else { return };
+    // SAFETY: kill touches no memory; the number is still the child's own.
+    unsafe { libc::kill(pid, libc::SIGTERM) };
+}
