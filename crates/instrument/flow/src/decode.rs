@@ -341,7 +341,32 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
                 self.in_block = false;
                 self.tip(payload);
             }
-            _ => return self.rare(packet),
+            Packet::Psb
+            | Packet::PsbEnd
+            | Packet::TipPge(_)
+            | Packet::TipPgd(_)
+            | Packet::Fup(_)
+            | Packet::ModeExec { .. }
+            | Packet::ModeTsx { .. }
+            | Packet::Pip { .. }
+            | Packet::Vmcs { .. }
+            | Packet::Cbr { .. }
+            | Packet::Tsc { .. }
+            | Packet::Tma { .. }
+            | Packet::Ovf
+            | Packet::TraceStop
+            | Packet::Mnt { .. }
+            | Packet::Ptw { .. }
+            | Packet::Exstop { .. }
+            | Packet::Mwait { .. }
+            | Packet::Pwre { .. }
+            | Packet::Pwrx { .. }
+            | Packet::Bbp { .. }
+            | Packet::Bip { .. }
+            | Packet::Bep { .. }
+            | Packet::Cfe { .. }
+            | Packet::Evd { .. }
+            | Packet::Trig { .. } => return self.rare(packet),
         }
         if self.due {
             self.tick();
@@ -367,10 +392,12 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
                     self.hot = false;
                 }
             }
-            Packet::ModeTsx { abort, .. } if self.psb.is_none() => {
-                // Erratum SKD010: its FUP may be the first one after an overflow.
-                (self.abort, self.bound) = (abort, !abort && !self.overflow);
-                self.hot = false;
+            Packet::ModeTsx { abort, .. } => {
+                if self.psb.is_none() {
+                    // Erratum SKD010: its FUP may be the first one after an overflow.
+                    (self.abort, self.bound) = (abort, !abort && !self.overflow);
+                    self.hot = false;
+                }
             }
             Packet::Pip { cr3, .. } => self.pip(cr3),
             Packet::Tsc { tsc } => {
@@ -397,7 +424,16 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
             // The FUP of these packets names the instruction that caused it (IRET, RSM, SIPI, VM entry, UIRET). It is
             // not the source of an event (SDM, "Control Flow Event (CFE) Packet").
             Packet::Cfe { typ, ip, .. } => self.bound |= ip && matches!(typ, 2 | 4 | 5 | 7 | 0xd),
-            _ => {}
+            // They say nothing about the flow.
+            Packet::Vmcs { .. }
+            | Packet::Mnt { .. }
+            | Packet::Mwait { .. }
+            | Packet::Pwre { .. }
+            | Packet::Pwrx { .. }
+            | Packet::Bip { .. }
+            | Packet::Evd { .. } => {}
+            // `packet` handles these.
+            Packet::Pad | Packet::Tnt { .. } | Packet::Tip(_) | Packet::Mtc { .. } | Packet::Cyc { .. } => {}
         }
         if self.due && self.psb.is_none() {
             self.tick();
@@ -556,7 +592,25 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
                     Packet::Tma { .. } | Packet::Cbr { .. } | Packet::Psb | Packet::Pad => {}
                     Packet::Cyc { .. } | Packet::Mtc { .. } | Packet::ModeExec { .. } => {}
                     Packet::ModeTsx { .. } | Packet::Pip { .. } | Packet::Vmcs { .. } => {}
-                    _ => break,
+                    // A PSB+ holds none of these (SDM, "PSB"): it ended early.
+                    Packet::Tnt { .. }
+                    | Packet::Tip(_)
+                    | Packet::TipPge(_)
+                    | Packet::TipPgd(_)
+                    | Packet::Ovf
+                    | Packet::TraceStop
+                    | Packet::Mnt { .. }
+                    | Packet::Ptw { .. }
+                    | Packet::Exstop { .. }
+                    | Packet::Mwait { .. }
+                    | Packet::Pwre { .. }
+                    | Packet::Pwrx { .. }
+                    | Packet::Bbp { .. }
+                    | Packet::Bip { .. }
+                    | Packet::Bep { .. }
+                    | Packet::Cfe { .. }
+                    | Packet::Evd { .. }
+                    | Packet::Trig { .. } => break,
                 }
             }
         }

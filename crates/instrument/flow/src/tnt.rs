@@ -274,7 +274,33 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
                     self.branch_to(ip);
                     return true;
                 }
-                _ => break,
+                // Where a TIP is due, any of these shows that code and packets disagree.
+                Packet::Psb
+                | Packet::PsbEnd
+                | Packet::Tnt { .. }
+                | Packet::TipPge(_)
+                | Packet::TipPgd(_)
+                | Packet::Fup(_)
+                | Packet::ModeExec { .. }
+                | Packet::ModeTsx { .. }
+                | Packet::Pip { .. }
+                | Packet::Vmcs { .. }
+                | Packet::Tsc { .. }
+                | Packet::Tma { .. }
+                | Packet::Ovf
+                | Packet::TraceStop
+                | Packet::Mnt { .. }
+                | Packet::Ptw { .. }
+                | Packet::Exstop { .. }
+                | Packet::Mwait { .. }
+                | Packet::Pwre { .. }
+                | Packet::Pwrx { .. }
+                | Packet::Bbp { .. }
+                | Packet::Bip { .. }
+                | Packet::Bep { .. }
+                | Packet::Cfe { .. }
+                | Packet::Evd { .. }
+                | Packet::Trig { .. } => break,
             }
         }
         self.fault(FaultKind::Mismatch("branch outcomes where an address is due"));
