@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Applies the start of a span to the stack of its task. This is the part of call-stack keeping that needs the whole
-//! stack; [`crate::stack`] does the rest.
+//! stack; [`crate::stack::chunk`] does the rest.
 
 use kprism_image::resolve::Resolve;
 
-use crate::event::flag;
-use crate::frames::{Found, Frame, NO_FUNC, NO_RETURN, is_kernel, search};
-use crate::stack::{Cause, SPACE, Span, Tracing, resumes};
-use crate::stitch::{Forked, Gap, MAX_FORKS, Stitcher};
+use crate::decode::event::{NO_FUNC, flag};
+use crate::stack::chunk::{Cause, SPACE, Span, Tracing, resumes};
+use crate::stack::frames::{Found, Frame, NO_RETURN, is_kernel, search};
+use crate::stack::stitch::{Forked, Gap, MAX_FORKS, Stitcher};
 use kprism_profile::FrameKind;
 
 impl<R: Resolve> Stitcher<'_, R> {
@@ -40,7 +40,7 @@ impl<R: Resolve> Stitcher<'_, R> {
         }
     }
 
-    /// A jump to the span's function, with the whole stack known. Inside a chunk [`crate::stack`] does this.
+    /// A jump to the span's function, with the whole stack known. Inside a chunk [`crate::stack::chunk`] does this.
     fn jump(&mut self, task: usize, span: &Span, ip: u64, cpu: u16) {
         let now = span.start_ns;
         if span.flags & flag::INNER != 0

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Marks: single instructions whose time the analyses need.
+//! Marked instructions: those whose time the analyses need.
 //!
 //! Input: the instructions of a block while it is built. Output: their marks, which the block keeps among its events.
 //! So code without marks costs nothing extra.
@@ -11,8 +11,6 @@
 use kprism_image::glob::glob;
 use kprism_image::insn::pattern::{Decoded, Pattern, Seen};
 use kprism_image::insn::{Insn, Kind, Mode};
-
-use kprism_profile::FrameKind;
 
 /// Effect of a marked instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +37,7 @@ pub(crate) enum Op {
 const PAYLOAD: u32 = 24;
 
 impl Op {
-    /// Encodes the mark for [`crate::event::Event::func`].
+    /// Encodes the mark for [`crate::decode::event::Event::func`].
     fn pack(self) -> u32 {
         let (kind, payload) = match self {
             Op::Cli => (0, 0),
@@ -67,37 +65,6 @@ impl Op {
             _ => Op::Counted(payload),
         }
     }
-}
-
-/// Kind of a mark.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum What {
-    /// An instruction ran.
-    Insn(Op),
-    /// The CPU enters the kernel at its entry `func`.
-    Enter { kind: FrameKind, func: u32 },
-    /// The CPU leaves a kernel entry, to user code or to the kernel.
-    Leave { user: bool },
-    /// A system call has ended. Its record follows.
-    SyscallDone,
-    /// A requested function, or the body of a system call, begins.
-    Begin { func: u32, body: bool },
-    /// Like [`What::Begin`]; it ends with the frame at the base of the span.
-    Tail { func: u32, body: bool },
-    /// The function ends.
-    End { func: u32 },
-    /// The flow continues at the same place, after tracing was off for a while.
-    Off,
-}
-
-/// A mark in a chunk. Counters are the chunk's, the node is the span's.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Mark {
-    pub what: What,
-    pub node: u32,
-    pub ns: u64,
-    pub insns: u64,
-    pub ip: u64,
 }
 
 /// The instructions and functions to mark.
@@ -158,7 +125,7 @@ impl Markers {
                     || bytes.first() == Some(&0x65) && self.preempt_count.is_some())
     }
 
-    /// Passes every mark at this instruction to `out`, encoded for [`crate::event::Event::func`]. `bytes` is the whole
+    /// Passes every mark at this instruction to `out`, encoded for [`crate::decode::event::Event::func`]. `bytes` is the whole
     /// instruction.
     pub(crate) fn at(
         &self,

@@ -6,13 +6,13 @@ use kprism_image::code::{GRANULE, Granule, TaskSwitch};
 use kprism_image::insn::{Far, Insn, InsnError, Kind, Mode, classify, plain_run};
 use kprism_image::resolve::{FuncRef, Resolve};
 
-use crate::block::{Block, Blocks, Cold, End, Key, NONE, WATCHED, target_bit};
-use crate::entries::role;
-use crate::error::FaultKind;
-use crate::event::{Event, EventKind, flag};
-use crate::marks::{Markers, Progress};
-use crate::memo::Memo;
-use crate::readers::Readers;
+use crate::decode::block::{Block, Blocks, Cold, End, Key, NONE, WATCHED, target_bit};
+use crate::decode::entries::role;
+use crate::decode::error::FaultKind;
+use crate::decode::event::{Event, EventKind, flag};
+use crate::decode::marks::{Markers, Progress};
+use crate::decode::memo::Memo;
+use crate::decode::readers::Readers;
 
 /// A block is cut after this many instructions, jumps or events, so that an endless loop cannot make it endless.
 const MAX_INSNS: u32 = 512;

@@ -11,10 +11,10 @@ use kprism_image::Image;
 use kprism_image::insn::{Kind, Mode, classify};
 use kprism_image::resolve::{FuncRef, Resolve};
 
-use crate::event::{Event, EventKind, flag};
-use crate::frames::is_kernel;
+use crate::decode::event::{Event, EventKind, flag};
+use crate::measure::window::Window;
 use crate::replay::{Code, Listener, Task, TracePosition};
-use crate::window::Window;
+use crate::stack::frames::is_kernel;
 
 /// One instruction, with its counts.
 #[derive(Debug, Clone, PartialEq, Eq)]

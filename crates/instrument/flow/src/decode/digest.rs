@@ -4,8 +4,8 @@
 use kprism_image::resolve::Resolve;
 use kprism_pt::find_psb;
 
-use crate::decode::{Decoder, Setup};
-use crate::event::{Event, Sink};
+use crate::decode::decoder::{Decoder, Setup};
+use crate::decode::event::{Event, Sink};
 
 /// Digest of one segment, from a PSB to the next, decoded on its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

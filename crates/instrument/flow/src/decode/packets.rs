@@ -5,14 +5,14 @@ use kprism_image::insn::Far;
 use kprism_image::resolve::Resolve;
 use kprism_pt::IpPayload;
 
-use crate::block::{Block, End, Key, NONE, WATCHED, target_bit};
-use crate::build::is_inner_call;
-use crate::decode::{Flow, Phase, PsbPlus};
-use crate::error::FaultKind;
-use crate::event::{Event, EventKind, Sink, Walked, flag};
-use crate::retstack::Return;
-use crate::tnt::Idle;
-use crate::walk::{Until, walk};
+use crate::decode::block::{Block, End, Key, NONE, WATCHED, target_bit};
+use crate::decode::build::is_inner_call;
+use crate::decode::error::FaultKind;
+use crate::decode::event::{Event, EventKind, Sink, Walked, flag};
+use crate::decode::flow::{Flow, Phase, PsbPlus};
+use crate::decode::retstack::Return;
+use crate::decode::tnt::Idle;
+use crate::decode::walk::{Until, walk};
 
 impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
     /// TIP: the target of an indirect branch, or the handler of an asynchronous event.

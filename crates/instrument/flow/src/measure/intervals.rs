@@ -6,7 +6,7 @@ use std::hash::BuildHasherDefault;
 
 use kprism_image::code::KeyHasher;
 
-use crate::delta::Spec;
+use crate::measure::delta::Spec;
 use kprism_profile::histogram::Counter;
 use kprism_profile::{Delta, Interval, Site};
 

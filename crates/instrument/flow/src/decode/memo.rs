@@ -5,7 +5,7 @@
 //! supplies. Most code calls or returns every few branches, where following the block's own links is as fast. So this
 //! cache is used in long loops only: there one lookup replaces eight links.
 
-use crate::block::{Blocks, NONE};
+use crate::decode::block::{Blocks, NONE};
 
 /// Outcomes per lookup.
 pub(crate) const OUTCOMES: u32 = 8;

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use kprism_image::insn::{Far, Mode};
 
-use crate::event::Event;
+use crate::decode::event::Event;
 
 /// No block.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -69,7 +69,7 @@ pub(crate) struct Block {
     /// Number of events.
     pub nops: u16,
     pub end: End,
-    /// [`crate::event::flag`] bits of the first instruction as a target, and [`WATCHED`].
+    /// [`crate::decode::event::flag`] bits of the first instruction as a target, and [`WATCHED`].
     pub flags: u8,
 }
 

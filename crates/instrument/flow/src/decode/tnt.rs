@@ -4,13 +4,13 @@
 use kprism_image::resolve::Resolve;
 use kprism_pt::Packet;
 
-use crate::block::{Block, End, Key, NONE};
-use crate::build::Cache;
-use crate::decode::Flow;
-use crate::error::FaultKind;
-use crate::event::{Event, EventKind, Sink, Walked};
-use crate::memo::OUTCOMES;
-use crate::retstack::Return;
+use crate::decode::block::{Block, End, Key, NONE};
+use crate::decode::build::Cache;
+use crate::decode::error::FaultKind;
+use crate::decode::event::{Event, EventKind, Sink, Walked};
+use crate::decode::flow::Flow;
+use crate::decode::memo::OUTCOMES;
+use crate::decode::retstack::Return;
 
 /// Blocks that may be walked for one packet without consuming any of it.
 const MAX_IDLE: u32 = 1 << 12;

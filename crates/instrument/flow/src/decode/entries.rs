@@ -7,7 +7,7 @@
 //! Since 4.17 a system call's body is `__x64_sys_*` (arch/x86/include/asm/syscall_wrapper.h); before, `sys_*`, which
 //! the defining macros made an alias of `SyS_*`.
 
-use crate::event::flag;
+use crate::decode::event::flag;
 
 /// Entries of exceptions before 5.8: the union of those of 4.9 to 5.7.
 const EXCEPTIONS: [&str; 26] = [

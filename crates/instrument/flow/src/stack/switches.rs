@@ -1,7 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Matches the flow's entries into `__switch_to` to the task switches of the sideband.
+//! Task switches of the sideband: the task before the first one, and which records an entry into `__switch_to` in the flow
+//! consumes.
 
-use kprism_image::sideband::Switch;
+use kprism_image::sideband::{Record, Switch};
+
+/// The task that runs on a CPU before its first switch.
+pub(crate) fn first_task(cpu: u16, switches: &[&Switch], sideband: &[Record]) -> Option<(u32, u32, String)> {
+    if let Some(first) = switches.first() {
+        return Some((first.prev_pid, first.prev_tgid, first.prev_comm.clone()));
+    }
+    sideband.iter().find_map(|record| match record {
+        Record::Mark(mark) if mark.cpu == u32::from(cpu) => Some((mark.pid, mark.pid, String::new())),
+        _ => None,
+    })
+}
 
 /// Returns how many records, from `next` on, an entry at `ns` consumes.
 ///

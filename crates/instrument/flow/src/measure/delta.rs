@@ -20,7 +20,7 @@
 
 use kprism_image::insn::pattern::{Pattern, PatternError};
 
-use crate::marks::Markers;
+use crate::decode::marks::Markers;
 use kprism_profile::Scope;
 
 /// Maximum of intervals measured at once.

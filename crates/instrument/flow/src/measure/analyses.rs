@@ -6,11 +6,12 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::delta::{Occasion, Plan, Triggers};
-use crate::entries::is_nmi;
-use crate::intervals::{Intervals, Point};
-use crate::irqs::{Cpu, Saved};
-use crate::marks::{Op, What};
+use crate::decode::entries::is_nmi;
+use crate::decode::marks::Op;
+use crate::measure::delta::{Occasion, Plan, Triggers};
+use crate::measure::intervals::{Intervals, Point};
+use crate::measure::irqs::{Cpu, Saved};
+use crate::measure::mark::What;
 use kprism_profile::{Delta, FrameKind, Part, Parts, Scope};
 
 /// Position of a mark: CPU, task, time and counters.

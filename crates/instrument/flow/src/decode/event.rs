@@ -7,6 +7,9 @@
 
 use kprism_image::insn::Mode;
 
+/// In place of a function's id: no function is known.
+pub(crate) const NO_FUNC: u32 = u32::MAX;
+
 /// Kind of an event. It determines the meaning of [`Event::ip`] and [`Event::func`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]

@@ -6,7 +6,7 @@ use std::hash::BuildHasherDefault;
 
 use kprism_image::code::{GRANULE, KeyHasher};
 
-use crate::block::NONE;
+use crate::decode::block::NONE;
 
 /// An index from granules to blocks: chains in one flat list.
 #[derive(Debug, Default)]

@@ -6,10 +6,8 @@ use std::hash::BuildHasherDefault;
 
 use kprism_image::code::KeyHasher;
 
+use crate::decode::event::NO_FUNC;
 use kprism_profile::{FrameKind, NO_PARENT, Node};
-
-/// No function seen yet.
-pub(crate) const NO_FUNC: u32 = u32::MAX;
 
 /// Return address of a frame that has none of its own: resumed code, or a jump out of a kernel entry.
 pub(crate) const NO_RETURN: u64 = 0;

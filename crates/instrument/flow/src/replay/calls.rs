@@ -7,11 +7,11 @@
 
 use std::collections::VecDeque;
 
-use crate::event::{Event, EventKind, flag};
-use crate::frames::{Found, Frame, NO_FUNC, NO_RETURN, is_kernel, search};
+use crate::decode::event::{Event, EventKind, NO_FUNC, flag};
 use crate::replay::TracePosition;
-use crate::stack::{SPACE, resumes};
-use crate::stitch::MAX_FORKS;
+use crate::stack::chunk::{SPACE, resumes};
+use crate::stack::frames::{Found, Frame, NO_RETURN, is_kernel, search};
+use crate::stack::stitch::MAX_FORKS;
 use kprism_profile::FrameKind;
 
 /// A call that begins.

@@ -8,16 +8,16 @@
 use std::collections::{HashMap, VecDeque};
 
 use kprism_image::resolve::Resolve;
-use kprism_image::sideband::Switch;
 
-use crate::analyses::{Analyses, At, NodeCounts};
-use crate::event::flag;
-use crate::frames::{Frame, NO_FUNC, NO_RETURN, Tree};
-use crate::marks::What;
-use crate::parallel::Options;
-use crate::stack::{Cause, Chunk, Done, Span, Tracing};
-use crate::switches::used;
-use crate::window::Window;
+use crate::decode::event::{NO_FUNC, flag};
+use crate::measure::analyses::{Analyses, At, NodeCounts};
+use crate::measure::delta::Plan;
+use crate::measure::mark::What;
+use crate::measure::window::Window;
+use crate::stack::chunk::{Cause, Chunk, Done, Span, Tracing};
+use crate::stack::frames::{Frame, NO_RETURN, Tree};
+use crate::stack::lane::Lane;
+use crate::stack::switches::used;
 use kprism_profile::{Count, Delta, FrameKind, Func, Slice, Syscall, Task};
 
 /// Limit on the number of distinct functions.
@@ -49,72 +49,12 @@ pub(crate) struct Forked {
     pub stack: Vec<Frame>,
 }
 
-/// One CPU's chunks that are not stitched yet, and the sideband of that CPU.
-pub(crate) struct Lane<'a> {
-    pub cpu: u16,
-    pub switches: Vec<&'a Switch>,
-    /// The task that runs before the first switch, if known: (pid, tgid, comm).
-    pub first: Option<(u32, u32, String)>,
-    /// The current chunk; `None` while the next one is decoded.
-    chunk: Option<Chunk>,
-    /// No more chunks will come.
-    over: bool,
-    /// Next span of the chunk.
-    span: usize,
-    task: usize,
-    next_switch: usize,
-    /// Instructions before the current chunk.
-    insns: u64,
-    /// State of tracing at the end of the last chunk.
-    tracing: Tracing,
-    /// Time at which the flow last stopped before the current chunk, ns.
-    off_ns: u64,
-}
-
 /// The gap before a span that begins with the flow known again.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Gap {
     pub tracing: Tracing,
     /// Time until which the flow was known, ns.
     pub since: u64,
-}
-
-impl<'a> Lane<'a> {
-    pub fn new(cpu: u16, switches: Vec<&'a Switch>, first: Option<(u32, u32, String)>) -> Self {
-        Self {
-            cpu,
-            switches,
-            first,
-            chunk: None,
-            over: false,
-            span: 0,
-            task: 0,
-            next_switch: 0,
-            insns: 0,
-            tracing: Tracing::Off,
-            off_ns: 0,
-        }
-    }
-
-    /// The next span of the current chunk.
-    fn next(&self) -> Option<&Span> {
-        self.chunk.as_ref()?.spans.get(self.span)
-    }
-
-    /// Time of the next event of this lane, as far as known; ns.
-    fn due(&self) -> Option<u64> {
-        let span = self.next()?;
-        Some(self.unseen(span).map_or(span.start_ns, |switch| switch.t))
-    }
-
-    /// Returns the next switch if it happened before `span` while the flow was unknown. Switches that the image places
-    /// in the stream do not depend on the flow.
-    fn unseen(&self, span: &Span) -> Option<&'a Switch> {
-        let Cause::Resume { .. } = span.cause else { return None };
-        let on = span.tracing.after(self.tracing) == Tracing::On;
-        let next = self.switches.get(self.next_switch).filter(|_| !on)?;
-        (next.t < span.start_ns && next.offset.is_none()).then_some(next)
-    }
 }
 
 /// Result of stitching. The rest of the profile is counted elsewhere.
@@ -165,7 +105,13 @@ pub(crate) struct Stitcher<'a, R> {
 }
 
 impl<'a, R: Resolve> Stitcher<'a, R> {
-    pub fn new(lanes: Vec<Lane<'a>>, resolver: &'a R, options: &'a Options) -> Self {
+    pub fn new(
+        lanes: Vec<Lane<'a>>,
+        resolver: &'a R,
+        plan: &'a Plan,
+        slice_ns: u64,
+        window: Option<Window>,
+    ) -> Self {
         let mut st = Self {
             resolver,
             lanes: Vec::new(),
@@ -178,9 +124,9 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             tree: Tree::default(),
             syscalls: Vec::new(),
             slices: Vec::new(),
-            slice_ns: options.slice_ns,
-            window: options.window,
-            analyses: Analyses::new(&options.plan, lanes.len()),
+            slice_ns,
+            window,
+            analyses: Analyses::new(plan, lanes.len()),
             here: At::default(),
             forks: VecDeque::new(),
             map: Vec::new(),

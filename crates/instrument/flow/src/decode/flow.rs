@@ -1,52 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The decoder: reads packets, follows the code between them, and reports events.
+//! The state of one decode, and its loop over packets: reads packets, follows the code between them, and reports events.
 //!
 //! The decoder is lazy: it walks code only when a packet says where the walk leads. So code is always read as of the
 //! packet that decides the walk. A PSB resets the decoder's state, so the stretch from one PSB to the next can be
 //! decoded alone. When the decoder loses the flow, it resumes at the next packet with a full address.
 
-use kprism_image::Image;
+use std::ops::Range;
+
 use kprism_image::insn::Mode;
 use kprism_image::resolve::Resolve;
-use kprism_pt::{IpPayload, LastIp, Packet, PacketReader, find_psb};
+use kprism_pt::{IpPayload, LastIp, Packet, PacketReader};
 
-use crate::block::NONE;
-use crate::build::{Cache, Position};
-use crate::clock::{Clock, ClockConfig};
-use crate::error::{Fault, FaultKind};
-use crate::event::{Event, EventKind, Sink};
-use crate::frames::NO_FUNC;
-use crate::marks::Markers;
-use crate::retstack::RetStack;
-use crate::walk::Steps;
-
-static NO_MARKERS: Markers = Markers::NONE;
-
-/// Faults stored with their position. Further ones are only counted.
-const MAX_FAULTS: usize = 4096;
-
-/// The longest payload of a packet, in bytes.
-const PAYLOAD: usize = 8;
-
-/// The inputs of a decode besides the packets.
-pub struct Setup<'a, R> {
-    /// Code that this CPU ran.
-    pub image: &'a Image,
-    /// Function symbols.
-    pub resolver: &'a R,
-    /// Clock parameters of the recording.
-    pub clock: ClockConfig,
-    /// Address whose entry is reported as [`EventKind::Switch`]: the kernel's `__switch_to`.
-    pub watch: Option<u64>,
-}
-
-impl<R> Clone for Setup<'_, R> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<R> Copy for Setup<'_, R> {}
+use crate::decode::block::NONE;
+use crate::decode::build::{Cache, Position};
+use crate::decode::clock::{Clock, ClockConfig};
+use crate::decode::error::{Fault, FaultKind};
+use crate::decode::event::{Event, EventKind, NO_FUNC, Sink};
+use crate::decode::retstack::RetStack;
+use crate::decode::walk::Steps;
 
 /// Counters over a decoded range.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -69,6 +40,9 @@ pub struct Stats {
     pub faults: Vec<Fault>,
 }
 
+/// Faults stored with their position. Further ones are only counted.
+const MAX_FAULTS: usize = 4096;
+
 /// State of the decoder: whether the current address is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -87,84 +61,6 @@ pub(crate) struct PsbPlus {
     pub offset: u64,
     /// Current address, if tracing is on.
     pub ip: Option<u64>,
-}
-
-/// Decodes ranges of one CPU's stream, in increasing order. Keeps its blocks between ranges.
-pub struct Decoder<'a, R> {
-    pub(crate) cache: Cache<'a, R>,
-    bytes: &'a [u8],
-    clock: ClockConfig,
-}
-
-impl<'a, R: Resolve> Decoder<'a, R> {
-    /// Creates a decoder of the stream `bytes`. `keep_ips` must be true if the sink wants the address of every
-    /// instruction.
-    pub fn new(bytes: &'a [u8], setup: Setup<'a, R>, keep_ips: bool) -> Self {
-        Self::marking(bytes, setup, keep_ips, &NO_MARKERS)
-    }
-
-    /// Like [`Decoder::new`], and reports the given marks too.
-    pub fn marking(bytes: &'a [u8], setup: Setup<'a, R>, keep_ips: bool, markers: &'a Markers) -> Self {
-        let cache = Cache::new(setup.image, setup.resolver, setup.watch, keep_ips, markers);
-        Self { cache, bytes, clock: setup.clock }
-    }
-
-    /// Decodes from `from`, a PSB or the stream's start, up to `to`, the offset of another PSB or the
-    /// stream's length.
-    ///
-    /// At `to` the code is followed up to the address that the PSB there states. So adjacent ranges neither miss an
-    /// instruction nor count one twice.
-    pub fn run<S: Sink>(&mut self, from: usize, to: usize, sink: &mut S) -> Stats {
-        debug_assert!(self.cache.keep_ips() || !(S::IPS || S::BLOCKS));
-        let to = to.min(self.bytes.len());
-        // A stream may begin in the middle of a packet or of a PSB period. Bytes before the first PSB cannot be
-        // decoded.
-        let begin = if from == 0 { find_psb(self.bytes, 0).unwrap_or(0).min(to) } else { from };
-        // A ring buffer that was not filled begins with the zeros of a new buffer. They read as PADs, and nothing is
-        // lost. A few zeros may also be the end of a packet.
-        let zeros = self.bytes[from..begin].iter().take_while(|&&byte| byte == 0).count();
-        let padding = if zeros > PAYLOAD { zeros } else { 0 };
-        let skipped = (begin - from - padding) as u64;
-        let from = begin;
-        let at_psb = find_psb(&self.bytes[..to.min(from + 16)], from) == Some(from);
-        let mut flow = Flow {
-            cache: &mut self.cache,
-            sink,
-            bytes: self.bytes,
-            end: to,
-            reader: PacketReader::at(self.bytes, from),
-            cur: NONE,
-            phase: if at_psb { Phase::Off } else { Phase::Lost(from as u64) },
-            hot: false,
-            due: false,
-            in_block: false,
-            acc: 0,
-            pos: from as u64,
-            conflict_at: 0,
-            turn: 0,
-            change_at: 0,
-            ret: RetStack::new(),
-            clock: Clock::new(self.clock),
-            ns: 0,
-            mode: Mode::Bits64,
-            cr3: 0,
-            last_ip: LastIp(0),
-            pending: None,
-            abort: false,
-            bound: false,
-            overflow: false,
-            psb: None,
-            fresh: false,
-            stats: Stats { lost_bytes: skipped, ..Stats::default() },
-            steps: Steps::default(),
-        };
-        flow.begin_turns();
-        flow.conflict_at = flow.stop_at();
-        flow.change_at = flow.cache.change_at();
-        flow.run(to);
-        flow.finish(to);
-        flow.stats
-    }
 }
 
 /// State of one decode.
@@ -215,8 +111,55 @@ pub(crate) struct Flow<'f, 'a, R, S> {
     pub steps: Steps,
 }
 
-impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
-    fn run(&mut self, to: usize) {
+impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
+    /// The state at the start of `range`, which is known to begin at a PSB if `phase` is [`Phase::Off`].
+    pub fn new(
+        cache: &'f mut Cache<'a, R>,
+        sink: &'f mut S,
+        bytes: &'a [u8],
+        range: Range<usize>,
+        phase: Phase,
+        clock: ClockConfig,
+    ) -> Self {
+        let mut flow = Self {
+            cache,
+            sink,
+            bytes,
+            end: range.end,
+            reader: PacketReader::at(bytes, range.start),
+            cur: NONE,
+            phase,
+            hot: false,
+            due: false,
+            in_block: false,
+            acc: 0,
+            pos: range.start as u64,
+            conflict_at: 0,
+            turn: 0,
+            change_at: 0,
+            ret: RetStack::new(),
+            clock: Clock::new(clock),
+            ns: 0,
+            mode: Mode::Bits64,
+            cr3: 0,
+            last_ip: LastIp(0),
+            pending: None,
+            abort: false,
+            bound: false,
+            overflow: false,
+            psb: None,
+            fresh: false,
+            stats: Stats::default(),
+            steps: Steps::default(),
+        };
+        flow.begin_turns();
+        flow.conflict_at = flow.stop_at();
+        flow.change_at = flow.cache.change_at();
+        flow
+    }
+
+    /// Applies all packets before `to`.
+    pub fn run(&mut self, to: usize) {
         while self.reader.offset() < to {
             if !self.in_block {
                 self.run_frequent(to);
@@ -575,7 +518,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
     }
 
     /// Ends the range: follows the code up to the address that the next PSB states.
-    fn finish(&mut self, to: usize) {
+    pub fn finish(&mut self, to: usize) {
         // Up to there the code is the one before that PSB.
         self.pos = (to as u64).saturating_sub(1);
         let mut end = None;

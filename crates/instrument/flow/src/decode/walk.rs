@@ -4,10 +4,10 @@
 use kprism_image::insn::{Kind, Mode, classify, plain_run};
 use kprism_image::resolve::{FuncRef, Resolve};
 
-use crate::block::Key;
-use crate::build::{Cache, NoCode, Position, advance};
-use crate::error::FaultKind;
-use crate::event::{Event, EventKind, flag};
+use crate::decode::block::Key;
+use crate::decode::build::{Cache, NoCode, Position, advance};
+use crate::decode::error::FaultKind;
+use crate::decode::event::{Event, EventKind, flag};
 
 /// Maximum of instructions walked for one packet. It is far longer than any straight run of real code, and bounds the
 /// time that a few bytes can cost.

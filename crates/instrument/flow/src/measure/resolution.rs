@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 
 use kprism_image::resolve::Resolve;
 
+use crate::decode::event::{Event, Sink};
 use crate::decode::{Decoder, Setup, Stats};
-use crate::event::{Event, Sink};
 
 /// Values below this are counted in an array.
 const SMALL: usize = 1 << 12;
@@ -136,7 +136,7 @@ pub fn factors(products: &[Option<f64>]) -> Vec<Option<f64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::EventKind;
+    use crate::decode::event::EventKind;
 
     fn tally(values: &[u64]) -> Tally {
         let mut tally = Tally::default();

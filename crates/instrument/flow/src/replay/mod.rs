@@ -5,7 +5,11 @@
 //! its own thread and sends batches of records, at most a few ahead of the listener, which is called on the caller's
 //! thread. Each lane (a CPU's stream) is followed while it is the earliest, so the calls are in order of time to the
 //! instruction. At equal times the lower lane comes first.
+//!
+//! [`calls`] keeps the call stacks of a replay, [`annotate`] counts each instruction of chosen functions.
 
+pub mod annotate;
+pub mod calls;
 mod cursor;
 mod lane;
 
@@ -16,10 +20,10 @@ use kprism_image::insn::Mode;
 use kprism_image::resolve::Resolve;
 use kprism_image::sideband::Record as Sideband;
 
-use crate::clock::ClockConfig;
+use crate::decode::clock::ClockConfig;
+use crate::decode::event::Event;
 use crate::decode::{Setup, Stats};
-use crate::event::Event;
-use crate::parallel::Stream;
+use crate::stream::Stream;
 
 use cursor::Cursor;
 use lane::Lane;
@@ -78,7 +82,7 @@ pub struct TracePosition<'m> {
     /// Time of the last report, and instructions since; see [`TracePosition::after`].
     base: u64,
     ran: u32,
-    pace: crate::pace::Pace,
+    pace: crate::stack::pace::Pace,
 }
 
 impl TracePosition<'_> {

@@ -3,7 +3,7 @@
 //!
 //! A chunk starts without knowledge of what came before, so its stack has an unknown base. An event that reaches below
 //! the base (a return without its call, a task switch, a signal) ends the current [`Span`] and begins a new one. Later
-//! [`crate::stitch`] applies the spans in order to the complete stacks of the tasks. Everything inside a span is
+//! [`crate::stack::stitch`] applies the spans in order to the complete stacks of the tasks. Everything inside a span is
 //! resolved here, in parallel with other chunks.
 //!
 //! Times: the decoder reports the time packet by packet, and several branches may lie between two reports. Events
@@ -17,11 +17,12 @@ use std::hash::BuildHasherDefault;
 
 use kprism_image::code::KeyHasher;
 
-use crate::event::{Event, EventKind, Sink, flag};
-use crate::frames::{Found, Frame, NO_FUNC, NO_RETURN, Tree, is_kernel, search};
-use crate::marks::{Mark, Op, What};
-use crate::pace::Pace;
-use crate::window::Window;
+use crate::decode::event::{Event, EventKind, NO_FUNC, Sink, flag};
+use crate::decode::marks::Op;
+use crate::measure::mark::{Mark, What};
+use crate::measure::window::Window;
+use crate::stack::frames::{Found, Frame, NO_RETURN, Tree, is_kernel, search};
+use crate::stack::pace::Pace;
 use kprism_profile::FrameKind;
 
 /// Mask that keeps the identity of an address space. It drops PCID and flags, and the bit by which page-table isolation
