@@ -21,7 +21,7 @@ use crate::decode::event::{Event, EventKind, NO_FUNC, Sink, flag};
 use crate::decode::marks::Op;
 use crate::measure::mark::{Mark, What};
 use crate::measure::window::Window;
-use crate::stack::frames::{Found, Frame, NO_RETURN, Tree, is_kernel, search};
+use crate::stack::frames::{Found, Frame, NO_RETURN, Tree, is_kernel, jumped_into, left_entry, returned_to};
 use crate::stack::pace::Pace;
 use kprism_profile::FrameKind;
 
@@ -333,6 +333,7 @@ impl Stacks {
             node,
             func,
             home: node,
+            home_func: func,
             body: NO_FUNC,
             kind,
             kernel,
@@ -414,9 +415,7 @@ impl Stacks {
         let Some(entry) = self.stack.iter_mut().rev().find(|f| f.is_entry()) else {
             return self.new_span(Cause::Body, event.func, event.flags, now);
         };
-        if entry.kind == FrameKind::Syscall && entry.body == NO_FUNC {
-            entry.body = event.func;
-        }
+        entry.name_body(event.func);
         if event.flags & flag::FORK != 0 {
             self.new_span(Cause::Fork, event.func, event.flags, now);
         }
@@ -425,7 +424,7 @@ impl Stacks {
     /// A return that does not match the top frame: from several frames at once, below the base, or a jump made with a
     /// return instruction.
     fn unmatched_ret(&mut self, event: &Event, now: u64) {
-        match search(&self.stack, |f| f.ret_ip == event.ip && !f.is_entry()) {
+        match returned_to(&self.stack, event.ip) {
             Found::At(index) => self.truncate(index, now),
             // No call returns to a function's first instruction.
             _ if event.flags & flag::ENTRY != 0 => self.jump(event, now),
@@ -442,7 +441,7 @@ impl Stacks {
         let inner = event.flags & flag::INNER != 0;
         let direct = event.flags & flag::DIRECT != 0;
         if inner && !direct {
-            match search(&self.stack, |f| f.func == event.func && !f.is_entry()) {
+            match jumped_into(&self.stack, event.func) {
                 Found::At(index) => return self.truncate(index + 1, now),
                 Found::BehindEntry => {}
                 Found::Nothing if self.base_func() == event.func => return self.truncate(0, now),
@@ -454,9 +453,9 @@ impl Stacks {
         match self.stack.last().copied() {
             None => self.jump_at_base(event),
             Some(top) if top.func == event.func => {}
-            Some(top) if inner && self.out.tree.nodes[top.home as usize].func == event.func => {
+            Some(top) if inner && top.home_func == event.func => {
                 if let Some(frame) = self.stack.last_mut() {
-                    (frame.func, frame.node) = (event.func, top.home);
+                    frame.go_home();
                 }
                 self.node = top.home;
             }
@@ -474,7 +473,7 @@ impl Stacks {
         if let Some(frame) = self.stack.last_mut()
             && !top.is_entry()
         {
-            frame.ends = [NO_FUNC; 2]; // the new frame has them
+            frame.take_ends(); // the new frame has them
             self.pop(now);
         }
         self.push(event.func, FrameKind::Tail, ret_ip, top.kernel, now);
@@ -484,9 +483,7 @@ impl Stacks {
         if let Some(new) = self.stack.last_mut()
             && !top.is_entry()
         {
-            new.home = top.home;
-            new.aux = top.aux;
-            new.ends = top.ends;
+            new.inherit(&top);
         }
         self.begin(event);
     }
@@ -522,15 +519,12 @@ impl Stacks {
     fn exit(&mut self, event: &Event, now: u64) {
         let user = !is_kernel(event.ip);
         self.mark(What::Leave { user }, event.ip);
-        // The innermost entry. If that one came from the kernel and this return goes to user mode, an entry further
-        // down.
-        let found = self.stack.iter().rposition(|f| f.is_entry() && !(user && is_kernel(f.ret_ip)));
-        let Some(index) = found else {
+        let Some(index) = left_entry(&self.stack, user) else {
             return self.new_span(Cause::Exit { ip: event.ip, entry: None }, event.func, event.flags, now);
         };
         let entry = self.stack[index];
         self.truncate(index, now);
-        if resumes(&entry, event.ip) {
+        if entry.resumes_at(event.ip) {
             return;
         }
         if user {
@@ -575,10 +569,4 @@ impl Stacks {
             marks: self.out.marks.len(),
         });
     }
-}
-
-/// Returns true if `ip` is where the code interrupted by a kernel entry continues. For system calls that includes the
-/// call itself, to be restarted (Linux sets the address back by the two bytes of `syscall` or `int 0x80`).
-pub(crate) fn resumes(entry: &Frame, ip: u64) -> bool {
-    entry.ret_ip == ip || entry.kind == FrameKind::Syscall && entry.ret_ip.wrapping_sub(2) == ip
 }

@@ -26,8 +26,9 @@ pub(crate) struct Frame {
     pub aux: u64,
     pub node: u32,
     pub func: u32,
-    /// The node in which it began, before any jump to another function.
+    /// The node and the function in which it began, before any jump to another function.
     pub home: u32,
+    pub home_func: u32,
     /// System calls: the body's function, once seen.
     pub body: u32,
     pub kind: FrameKind,
@@ -41,6 +42,34 @@ impl Frame {
     /// Returns true for a kernel entry. `iret` or `sysret` leaves it, not a return.
     pub fn is_entry(&self) -> bool {
         matches!(self.kind, FrameKind::Syscall | FrameKind::Interrupt | FrameKind::Exception)
+    }
+
+    /// Gives the system call its name, by the first of its bodies.
+    pub fn name_body(&mut self, func: u32) {
+        if self.kind == FrameKind::Syscall && self.body == NO_FUNC {
+            self.body = func;
+        }
+    }
+
+    /// Returns true if `ip` is where the code interrupted by this kernel entry continues.
+    pub fn resumes_at(&self, ip: u64) -> bool {
+        self.ret_ip == ip || self.kind == FrameKind::Syscall && restarts_at(self.ret_ip, ip)
+    }
+
+    /// The function jumps back to the one in which the frame began.
+    pub fn go_home(&mut self) {
+        (self.func, self.node) = (self.home_func, self.home);
+    }
+
+    /// Takes over what belongs to the frame as a whole from `old`, whose function jumped to this one.
+    pub fn inherit(&mut self, old: &Frame) {
+        (self.home, self.home_func) = (old.home, old.home_func);
+        (self.aux, self.ends) = (old.aux, old.ends);
+    }
+
+    /// Removes the marks that end with this frame, and returns them.
+    pub fn take_ends(&mut self) -> [u32; 2] {
+        std::mem::replace(&mut self.ends, [NO_FUNC; 2])
     }
 
     /// Ends `func`, which begins here, together with this frame. There is room for two: returns the one displaced,
@@ -57,6 +86,12 @@ pub(crate) fn is_kernel(ip: u64) -> bool {
     ip >> 63 == 1
 }
 
+/// Returns true if `ip` is the address to which a system call returns, or that of the call itself, to be restarted (Linux
+/// sets the address back by the two bytes of `syscall` or `int 0x80`).
+pub(crate) fn restarts_at(ret_ip: u64, ip: u64) -> bool {
+    ret_ip == ip || ret_ip.wrapping_sub(2) == ip
+}
+
 /// Result of a search down the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
@@ -68,8 +103,23 @@ pub(crate) enum Found {
     Nothing,
 }
 
-/// Searches from the top for the frame to which a return or jump refers.
-pub(crate) fn search(stack: &[Frame], matches: impl Fn(&Frame) -> bool) -> Found {
+/// Searches from the top for the frame that a return to `ip` ends.
+pub(crate) fn returned_to(stack: &[Frame], ip: u64) -> Found {
+    search(stack, |f| f.ret_ip == ip && !f.is_entry())
+}
+
+/// Searches from the top for the frame of `func`, into whose middle a jump leads (`longjmp`, unwinding).
+pub(crate) fn jumped_into(stack: &[Frame], func: u32) -> Found {
+    search(stack, |f| f.func == func && !f.is_entry())
+}
+
+/// The kernel entry that a return to user code, or to the kernel, leaves: the innermost one. If that one came from the
+/// kernel and the return goes to user code, an entry further down.
+pub(crate) fn left_entry(stack: &[Frame], user: bool) -> Option<usize> {
+    stack.iter().rposition(|f| f.is_entry() && !(user && is_kernel(f.ret_ip)))
+}
+
+fn search(stack: &[Frame], matches: impl Fn(&Frame) -> bool) -> Found {
     for (index, frame) in stack.iter().enumerate().rev() {
         if matches(frame) {
             return Found::At(index);

@@ -5,7 +5,7 @@
 //! The counts of a span's own nodes are added below the node at which the span starts. Frames that the span left open
 //! go onto the task's stack, and the task's next span, on any CPU, continues from there.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
 use kprism_image::resolve::Resolve;
 
@@ -17,14 +17,12 @@ use crate::measure::window::Window;
 use crate::stack::chunk::{Cause, Chunk, Done, Span, Tracing};
 use crate::stack::frames::{Frame, NO_RETURN, Tree};
 use crate::stack::lane::Lane;
+use crate::stack::rules::{Arrival, Forks};
 use crate::stack::switches::used;
 use kprism_profile::{Count, Delta, FrameKind, Func, Slice, Syscall, Task};
 
 /// Limit on the number of distinct functions.
 const MAX_FUNCS: usize = 1 << 26;
-
-/// Stacks kept for children that have not run yet. Beyond this the oldest is dropped.
-pub(crate) const MAX_FORKS: usize = 256;
 
 /// State of one task.
 #[derive(Debug, Default)]
@@ -38,15 +36,6 @@ pub(crate) struct Thread {
     pub cpu: u64,
     /// Time at which it last left a CPU, ns; 0 if it never did.
     pub left_ns: u64,
-}
-
-/// Stack of a task that created another, kept for the child.
-pub(crate) struct Forked {
-    /// Address of the child's first return to user mode.
-    pub ip: u64,
-    pub space: u64,
-    pub tgid: u32,
-    pub stack: Vec<Frame>,
 }
 
 /// The gap before a span that begins with the flow known again.
@@ -97,7 +86,7 @@ pub(crate) struct Stitcher<'a, R> {
     analyses: Analyses<'a>,
     /// Position at which the current span begins.
     here: At,
-    pub(crate) forks: VecDeque<Forked>,
+    pub(crate) forks: Forks,
     /// Scratch: the global node of each local one.
     map: Vec<u32>,
     /// Scratch: true for the local nodes whose global node is new.
@@ -128,7 +117,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             window,
             analyses: Analyses::new(plan, lanes.len()),
             here: At::default(),
-            forks: VecDeque::new(),
+            forks: Forks::default(),
             map: Vec::new(),
             made: Vec::new(),
         };
@@ -378,7 +367,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         if self.threads[task].stack.is_empty() && nodes.iter().any(|n| n.insns > 0 || n.calls > 0) {
             let func = span.func;
             if func != NO_FUNC {
-                self.push(task, func, FrameKind::Resumed, NO_RETURN, span.start_ns);
+                self.push(task, func, FrameKind::Resumed, NO_RETURN, span.start_ns, false);
             }
         }
         let thread = &self.threads[task];
@@ -425,8 +414,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         match self.threads[task].stack.last_mut() {
             Some(top) if !top.is_entry() => (top.node, top.func) = (node, func),
             _ => {
-                self.push(task, func, FrameKind::Tail, NO_RETURN, now);
-                self.uncount(task, now);
+                self.push(task, func, FrameKind::Tail, NO_RETURN, now, false);
                 if let Some(top) = self.threads[task].stack.last_mut() {
                     top.node = node;
                 }
@@ -434,15 +422,24 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         }
     }
 
-    pub(crate) fn push(&mut self, task: usize, func: u32, kind: FrameKind, ret_ip: u64, now: u64) {
+    /// Begins a call, which is counted if `counts`: it was not under way before the trace began, or in the parent of a
+    /// fork.
+    pub(crate) fn push(
+        &mut self,
+        task: usize,
+        func: u32,
+        kind: FrameKind,
+        ret_ip: u64,
+        now: u64,
+        counts: bool,
+    ) {
         let own = self.func(func);
         let kernel = self.funcs[own as usize].kernel;
         let thread = &mut self.threads[task];
         let parent = thread.stack.last().map_or(thread.root, |f| f.node);
         let node = self.tree.child(parent, own, kind);
-        // A resumed function was called before the trace began, or in the parent of a fork.
-        let counts = self.window.is_none_or(|window| window.holds(now));
-        self.tree.nodes[node as usize].calls += u64::from(kind != FrameKind::Resumed && counts);
+        let counts = counts && self.window.is_none_or(|window| window.holds(now));
+        self.tree.nodes[node as usize].calls += u64::from(counts);
         thread.stack.push(Frame {
             ret_ip,
             start_ns: now,
@@ -452,19 +449,12 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             node,
             func,
             home: node,
+            home_func: func,
             body: NO_FUNC,
             kind,
             kernel,
             ends: [NO_FUNC; 2],
         });
-    }
-
-    /// Undoes the count of a call: the top frame's function only continues.
-    pub(crate) fn uncount(&mut self, task: usize, now: u64) {
-        let counts = self.window.is_none_or(|window| window.holds(now));
-        if let Some(top) = self.threads[task].stack.last() {
-            self.tree.nodes[top.node as usize].calls -= u64::from(counts);
-        }
     }
 
     pub(crate) fn pop(&mut self, task: usize, now: u64, cpu: u16) {
@@ -509,17 +499,11 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         self.tell(at, What::Begin { func, body });
     }
 
-    /// Handles the function in which the current span begins, which was just pushed: its beginning may be a mark.
-    pub(crate) fn entered(&mut self, task: usize, span: &Span, ip: u64) {
-        if let (Some(body), Some(top)) = (flag::begins(span.flags), self.threads[task].stack.last()) {
-            let at = At { ip, node: top.node, ..self.here };
-            self.begin(task, &at, span.func, body);
-        }
-    }
-
-    pub(crate) fn truncate(&mut self, task: usize, len: usize, now: u64, cpu: u16) {
-        while self.threads[task].stack.len() > len {
-            self.pop(task, now, cpu);
+    /// Handles the function just pushed: its beginning may be a mark.
+    pub(crate) fn entered(&mut self, task: usize, arrival: &Arrival) {
+        if let (Some(body), Some(top)) = (flag::begins(arrival.flags), self.threads[task].stack.last()) {
+            let at = At { ip: arrival.ip, node: top.node, ..self.here };
+            self.begin(task, &at, arrival.func, body);
         }
     }
 
