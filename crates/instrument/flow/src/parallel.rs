@@ -105,7 +105,7 @@ pub fn profile<R: Resolve>(
     };
     let switching = streams
         .iter()
-        .map(|s| !s.image.turns().is_empty() || switches.iter().any(|w| w.cpu == u32::from(s.cpu)))
+        .map(|s| !s.image.task_switches().is_empty() || switches.iter().any(|w| w.cpu == u32::from(s.cpu)))
         .collect();
     let work = Work {
         streams,

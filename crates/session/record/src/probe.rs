@@ -17,7 +17,7 @@ use kprism_store::{Instrument, Manifest, Run};
 use serde_json::Value;
 
 use kprism_session::probe::Loaded;
-use kprism_session::{Progress, flow};
+use kprism_session::{Progress, files};
 
 use crate::kept::Kept;
 use crate::watch::{self, Watch};
@@ -139,7 +139,7 @@ pub fn record(program: Compiled, settings: &Settings, progress: &Progress) -> Re
         let symbols = run.symbols();
         fs::create_dir_all(&symbols).with_context(|| symbols.display().to_string())?;
         // Not fs::copy: files of /proc have no length.
-        fs::write(run.kallsyms(), flow::read(Path::new("/proc/kallsyms"))?).context("symbols/kallsyms")?;
+        fs::write(run.kallsyms(), files::read(Path::new("/proc/kallsyms"))?).context("symbols/kallsyms")?;
     }
     let watched = watch(settings, &session, &folder.join("hits.bin"), progress)?;
     description.counts = session.counts();

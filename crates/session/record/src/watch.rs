@@ -11,14 +11,14 @@ use kprism_bpf::host;
 use kprism_store::{Manifest, RunKind};
 use serde_json::Value;
 
-use kprism_session::{Progress, flow};
+use kprism_session::{Progress, date};
 
 use crate::this_kernel;
 
 /// The account of a recording of this machine by BPF, as long as it has not ended.
 pub fn begun(command: &[String], options: Vec<(&str, Value)>) -> Manifest {
     let mut manifest = Manifest::new(RunKind::Host, host::possible_cpus() as u32);
-    manifest.created = flow::now();
+    manifest.created = date::now();
     manifest.command = command.to_vec();
     manifest.kernel = Some(this_kernel());
     manifest.clock.name = "monotonic".into();

@@ -36,7 +36,7 @@ use kprism_store::{
 };
 use serde_json::json;
 
-use crate::flow::{read, read_if_there};
+use crate::files::{read, read_if_there};
 use crate::progress::Progress;
 pub use events::{Events, events};
 use facts::Facts;

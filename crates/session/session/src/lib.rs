@@ -25,7 +25,7 @@
 //! | gcov's counters in a kernel's memory; a profile for gcc | [`core_memory`], [`profile_use`] |
 //! | the size and resolution of a trace | [`cost`] |
 //! | TLB misses, their objects, the effect of larger pages | [`tlb`] |
-//! | accounts of recordings of a flow, TLB misses, probes | [`flow_account`], [`tlb_account`], [`probe_account`] |
+//! | accounts of recordings of TLB misses, probes | [`tlb_account`], [`probe_account`] |
 //! | records of probes | [`probe`] |
 //! | a condition compiled, to be shown; static tracepoints | [`explain`], [`tracepoints`] |
 //! | what a run holds | [`held`] |
@@ -40,11 +40,12 @@ pub mod core_memory;
 pub mod cost;
 pub mod cover;
 mod cover_objects;
+pub mod date;
 pub mod deltas;
 pub mod durations;
 pub mod explain;
+pub mod files;
 pub mod flow;
-pub mod flow_account;
 pub mod flow_cover;
 pub mod flow_durations;
 pub mod held;

@@ -130,8 +130,8 @@ impl<'a, R: Resolve> Cache<'a, R> {
     }
 
     /// Task switches that the image places in the stream.
-    pub fn turns(&self) -> &'a [TaskSwitch] {
-        self.image.turns()
+    pub fn task_switches(&self) -> &'a [TaskSwitch] {
+        self.image.task_switches()
     }
 
     /// Time, ns, at which [`Cache::apply_changes`] must be called next.

@@ -87,7 +87,7 @@ pub(crate) struct Flow<'f, 'a, R, S> {
     /// Stream offset of the next code change or task switch.
     pub conflict_at: u64,
     /// Index of the next task switch given by the image.
-    pub turn: usize,
+    pub next_switch: usize,
     pub change_at: u64,
     pub ret: RetStack,
     pub clock: Clock,
@@ -135,7 +135,7 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
             acc: 0,
             pos: range.start as u64,
             conflict_at: 0,
-            turn: 0,
+            next_switch: 0,
             change_at: 0,
             ret: RetStack::new(),
             clock: Clock::new(clock),
@@ -152,7 +152,7 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
             stats: Stats::default(),
             steps: Steps::default(),
         };
-        flow.begin_turns();
+        flow.enter_first_space();
         flow.conflict_at = flow.stop_at();
         flow.change_at = flow.cache.change_at();
         flow
@@ -399,9 +399,11 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
             return;
         }
         self.cache.apply_conflicts(self.pos);
-        while let Some(turn) = self.cache.turns().get(self.turn).filter(|t| t.offset <= self.pos) {
-            self.turn += 1;
-            self.enter_space(turn.asid);
+        while let Some(switch) =
+            self.cache.task_switches().get(self.next_switch).filter(|s| s.offset <= self.pos)
+        {
+            self.next_switch += 1;
+            self.enter_space(switch.asid);
             let insns = self.take_insns();
             self.sink.event(Event { insns, ..Event::new(EventKind::Switch, NO_FUNC, 0) });
         }
@@ -410,15 +412,15 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
 
     /// The first offset at which [`Flow::apply_conflicts`] has something to do.
     fn stop_at(&self) -> u64 {
-        let turn = self.cache.turns().get(self.turn).map_or(u64::MAX, |t| t.offset);
-        self.cache.conflict_at().min(turn)
+        let switch = self.cache.task_switches().get(self.next_switch).map_or(u64::MAX, |s| s.offset);
+        self.cache.conflict_at().min(switch)
     }
 
     /// Enters the address space set by the last task switch before the first packet.
-    fn begin_turns(&mut self) {
-        let turns = self.cache.turns();
-        self.turn = turns.partition_point(|t| t.offset < self.pos);
-        self.enter_space(turns[..self.turn].iter().rev().find_map(|t| t.asid));
+    fn enter_first_space(&mut self) {
+        let switches = self.cache.task_switches();
+        self.next_switch = switches.partition_point(|s| s.offset < self.pos);
+        self.enter_space(switches[..self.next_switch].iter().rev().find_map(|s| s.asid));
     }
 
     fn enter_space(&mut self, asid: Option<u64>) {

@@ -15,7 +15,7 @@ use kprism_record::probe::{KEYS, Recorded, Settings, record};
 use kprism_record::probe_guest;
 use kprism_record::probes::tell;
 use kprism_session::probe::Loaded;
-use kprism_session::{Progress, flow};
+use kprism_session::{Progress, files};
 use kprism_signals::Second;
 
 use super::durations_args::{kib, time};
@@ -163,7 +163,7 @@ fn compiled(args: &Args, progress: &Progress) -> Result<Compiled> {
     let Some(path) = &args.program else {
         return args.what.probes().compile(&args.command, &args.pid, progress);
     };
-    let mut program = Compiled::parse(&flow::read(path)?, &path.display().to_string())?;
+    let mut program = Compiled::parse(&files::read(path)?, &path.display().to_string())?;
     if let Some(file) = &args.what.exec {
         elsewhere(&mut program, file)?;
     }

@@ -1,25 +1,32 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The account of a decoded flow: the recorder's own counts beside the decoder's.
+//! Step 4: the account of a decoded flow: the recorder's own counts beside the decoder's.
 //!
 //! In: what the recorder counted (`streams/counts.json`), what the decoder counted, how long the streams are. Out: an
 //! [`Account`]. A stream that is shorter than its recorder wrote is named here: its packets decode without an error.
 
 use kprism_profile::Profile;
 use kprism_profile::units::printable;
-use kprism_store::{Account, Fate};
+use kprism_store::{Account, Fate, Run};
 
-use crate::flow::Recorded;
+use super::load::Loaded;
+use super::recorded::{Recorded, recorded};
 
 /// Lengths of the streams in bytes, by CPU.
-pub type Lengths = [u64];
+type Lengths = [u64];
+
+/// Option of the manifest that holds what the importer could not use, for the account.
+pub const IMPORT_NOTES: &str = "import_notes";
+
+/// How much of the recording is in `profile`.
+pub(super) fn of(loaded: &Loaded, run: &Run, profile: &Profile) -> Account {
+    let imported = loaded.manifest.options.get(IMPORT_NOTES).and_then(serde_json::Value::as_array);
+    let imported = imported.into_iter().flatten().filter_map(|note| note.as_str().map(str::to_owned));
+    let notes: Vec<String> = imported.chain(loaded.notes.iter().cloned()).collect();
+    account(recorded(run).ok().as_ref(), &loaded.lengths(), profile, &notes)
+}
 
 /// Adds up what is known of a decode. `notes` are faults that the loader found beside the packets.
-pub fn account(
-    recorded: Option<&Recorded>,
-    lengths: &Lengths,
-    profile: &Profile,
-    notes: &[String],
-) -> Account {
+fn account(recorded: Option<&Recorded>, lengths: &Lengths, profile: &Profile, notes: &[String]) -> Account {
     let totals = &profile.totals;
     let decoded = totals.instructions();
     let counted = recorded.and_then(|r| r.instructions);
