@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The running vCPU, where all vCPUs share one thread (deterministic mode with several vCPUs). QEMU 10's callbacks do
-//! not identify it: the index that they pass is a constant of the translation. QEMU's own thread-local `current_cpu`
-//! does; it is exported, though not part of the plugin interface.
+//! The running vCPU, where all vCPUs take turns on one thread (deterministic mode with several vCPUs; "round-robin" in
+//! QEMU). QEMU 10's callbacks do not identify it: the index that they pass is a constant of the translation. QEMU's own
+//! thread-local `current_cpu` does; it is exported, though not part of the plugin interface.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -62,11 +62,11 @@ impl RunningVcpu {
         if cpu == self.last.load(Ordering::Relaxed) {
             return VcpuCheck::Same(self.last_slot.load(Ordering::Relaxed));
         }
-        self.turn(cpu)
+        self.switched(cpu)
     }
 
     #[cold]
-    fn turn(&self, cpu: *mut c_void) -> VcpuCheck {
+    fn switched(&self, cpu: *mut c_void) -> VcpuCheck {
         // SAFETY: looks an index up in QEMU's list of vCPUs; null past its end.
         let is = |slot: &usize| unsafe { (self.get_cpu)(*slot as c_int) } == cpu;
         let slot = (0..MAX_VCPUS).find(is).unwrap_or(0);
