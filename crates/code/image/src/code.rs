@@ -118,7 +118,7 @@ pub struct Image {
     index: HashMap<(u64, u64), u32, BuildHasherDefault<KeyHasher>>,
     granules: Vec<Granule>,
     conflicts: Vec<Conflict>,
-    turns: Vec<TaskSwitch>,
+    task_switches: Vec<TaskSwitch>,
     flat: bool,
 }
 
@@ -236,14 +236,14 @@ impl Image {
 
     /// Sets the positions at which tasks change, for streams that do not tell them because they contain packets of user
     /// code only.
-    pub fn set_turns(&mut self, mut turns: Vec<TaskSwitch>) {
-        turns.sort_by_key(|turn| turn.offset);
-        self.turns = turns;
+    pub fn set_task_switches(&mut self, mut switches: Vec<TaskSwitch>) {
+        switches.sort_by_key(|switch| switch.offset);
+        self.task_switches = switches;
     }
 
     /// Positions at which tasks change, ordered by stream offset.
-    pub fn turns(&self) -> &[TaskSwitch] {
-        &self.turns
+    pub fn task_switches(&self) -> &[TaskSwitch] {
+        &self.task_switches
     }
 
     /// Number of granule versions, of about 300 bytes each.

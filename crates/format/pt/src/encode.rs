@@ -40,7 +40,20 @@ impl Packet {
             }
             Packet::Mtc { ctc } => out.extend_from_slice(&[MTC, ctc]),
             Packet::Cyc { cycles } => cyc(out, cycles),
-            _ => self.encode_rare(out),
+            Packet::Ovf
+            | Packet::TraceStop
+            | Packet::Mnt { .. }
+            | Packet::Ptw { .. }
+            | Packet::Exstop { .. }
+            | Packet::Mwait { .. }
+            | Packet::Pwre { .. }
+            | Packet::Pwrx { .. }
+            | Packet::Bbp { .. }
+            | Packet::Bip { .. }
+            | Packet::Bep { .. }
+            | Packet::Cfe { .. }
+            | Packet::Evd { .. }
+            | Packet::Trig { .. } => self.encode_rare(out),
         }
     }
 
@@ -89,8 +102,24 @@ impl Packet {
                     out.extend_from_slice(&count.to_le_bytes());
                 }
             }
-            // `encode` handles all other packets.
-            _ => {}
+            // `encode` writes these.
+            Packet::Pad
+            | Packet::Psb
+            | Packet::PsbEnd
+            | Packet::Tnt { .. }
+            | Packet::Tip(_)
+            | Packet::TipPge(_)
+            | Packet::TipPgd(_)
+            | Packet::Fup(_)
+            | Packet::ModeExec { .. }
+            | Packet::ModeTsx { .. }
+            | Packet::Pip { .. }
+            | Packet::Vmcs { .. }
+            | Packet::Cbr { .. }
+            | Packet::Tsc { .. }
+            | Packet::Tma { .. }
+            | Packet::Mtc { .. }
+            | Packet::Cyc { .. } => {}
         }
     }
 }

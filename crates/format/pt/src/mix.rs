@@ -90,7 +90,19 @@ impl Kind {
             Packet::Psb | Packet::PsbEnd => Kind::PsbPlus,
             Packet::Pad => Kind::Pad,
             Packet::Ovf => Kind::Ovf,
-            _ => Kind::Other,
+            Packet::TraceStop
+            | Packet::Mnt { .. }
+            | Packet::Ptw { .. }
+            | Packet::Exstop { .. }
+            | Packet::Mwait { .. }
+            | Packet::Pwre { .. }
+            | Packet::Pwrx { .. }
+            | Packet::Bbp { .. }
+            | Packet::Bip { .. }
+            | Packet::Bep { .. }
+            | Packet::Cfe { .. }
+            | Packet::Evd { .. }
+            | Packet::Trig { .. } => Kind::Other,
         }
     }
 }

@@ -98,7 +98,24 @@ impl<'a> PacketReader<'a> {
             | Packet::Pwre { .. }
             | Packet::Pwrx { .. }
             | Packet::Bip { .. } => {}
-            _ => self.block = Block::Closed,
+            Packet::Psb
+            | Packet::PsbEnd
+            | Packet::Tnt { .. }
+            | Packet::Tip(_)
+            | Packet::TipPge(_)
+            | Packet::TipPgd(_)
+            | Packet::ModeExec { .. }
+            | Packet::ModeTsx { .. }
+            | Packet::Pip { .. }
+            | Packet::Vmcs { .. }
+            | Packet::Ovf
+            | Packet::TraceStop
+            | Packet::Ptw { .. }
+            | Packet::Mwait { .. }
+            | Packet::Bep { .. }
+            | Packet::Cfe { .. }
+            | Packet::Evd { .. }
+            | Packet::Trig { .. } => self.block = Block::Closed,
         }
     }
 }

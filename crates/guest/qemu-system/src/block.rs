@@ -59,7 +59,7 @@ pub struct Block {
     pub rep: bool,
     /// The last instruction is `hlt`: guest time may jump before the next block.
     pub hlt: bool,
-    /// True if a cut by a device access just before an inner branch target looks like the branch itself. Then the last
+    /// True if an early end by a device access just before an inner branch target looks like the branch itself. Then the last
     /// instruction reports that it ran.
     pub ambiguous: bool,
     /// Control transfer of the last instruction (targets are for `va`).
@@ -154,7 +154,7 @@ impl Block {
         (flags & HANDLER != 0).then_some(flags as u8)
     }
 
-    /// Returns true if a device access could cut this block exactly where its own branch may lead: the branch goes (or
+    /// Returns true if a device access could end this block early exactly where its own branch may lead: the branch goes (or
     /// may go) to an inner instruction, and the instruction before that touches memory.
     fn may_hide_cut(&self) -> bool {
         let touches = |k: usize| k > 0 && self.touches_memory(k - 1);

@@ -44,11 +44,11 @@ pub struct Counts {
     /// Blocks entered.
     pub blocks: u64,
     /// Blocks that did not run to their end.
-    pub cut: u64,
+    pub partial: u64,
     /// Block starts that none of these cases explains.
     pub unexplained: u64,
     /// Interrupts and exceptions.
-    pub events: u64,
+    pub interrupts: u64,
     /// Largest difference between counted and read guest time, ns (deterministic mode; idle excluded).
     pub drift_ns: u64,
 }
@@ -81,16 +81,16 @@ pub struct Encoder {
     /// Only blocks and their addresses came since `last`.
     plain: bool,
     at: Option<u64>,
-    event: Option<Gate>,
+    gate: Option<Gate>,
     cr3: Option<u64>,
     start: Option<(u64, u64)>,
     time: Option<(u64, bool)>,
-    /// The stream is cut before the next block. True if the piece before is kept.
-    cut: Option<bool>,
-    /// The cuts not taken yet.
-    pub cuts: Vec<Cut>,
-    /// Instructions counted up to the last cut, and the number of those that are kept.
-    cut_at: u64,
+    /// The stream is split before the next block. True if the piece before is kept.
+    split: Option<bool>,
+    /// The splits not taken yet.
+    pub splits: Vec<Split>,
+    /// Instructions counted up to the last split, and the number of those that are kept.
+    split_at: u64,
     kept: u64,
     /// Guest time at the start of the last block, ns.
     ns: u64,
@@ -101,9 +101,9 @@ pub struct Encoder {
     since: (u64, u64),
 }
 
-/// A cut: the end of one piece of the stream and the start of the next.
+/// A split: the end of one piece of the stream and the start of the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cut {
+pub struct Split {
     /// Stream offset.
     pub offset: u64,
     /// True if the piece before it is kept.
@@ -132,13 +132,13 @@ impl Encoder {
             last: None,
             plain: false,
             at: None,
-            event: None,
+            gate: None,
             cr3: None,
             start: None,
             time: None,
-            cut: None,
-            cuts: Vec::new(),
-            cut_at: 0,
+            split: None,
+            splits: Vec::new(),
+            split_at: 0,
             kept: 0,
             ns: 0,
             rate: 1 << 16,
@@ -193,7 +193,7 @@ impl Encoder {
                 }
             }
             Entry::Time { ns, jump } => self.time = Some((ns, jump)),
-            Entry::Event { vector, rip, cs } => self.event = Some(Gate { vector, rip, mode: mode_of(cs) }),
+            Entry::Interrupt { vector, rip, cs } => self.gate = Some(Gate { vector, rip, mode: mode_of(cs) }),
             Entry::Cr3(cr3) => {
                 self.note(Event::Space(cr3));
                 self.cr3 = Some(cr3);
@@ -205,7 +205,7 @@ impl Encoder {
             }
             Entry::Stop { va } => self.stop(va),
             Entry::End => self.finish(),
-            Entry::Cut { keep } => self.cut = Some(keep),
+            Entry::Split { keep } => self.split = Some(keep),
             Entry::Side(side) => self.side(&side),
         }
     }
@@ -221,12 +221,12 @@ impl Encoder {
         if let Some(last) = self.last.take() {
             self.writer.disable(last.va, self.ns);
         }
-        self.cut_behind();
+        self.split_at_end();
     }
 
     /// Number of instructions in the kept pieces. `open` is true if the last piece is kept too.
     pub fn kept(&self, open: bool) -> u64 {
-        self.kept + if open { self.counts.instructions - self.cut_at } else { 0 }
+        self.kept + if open { self.counts.instructions - self.split_at } else { 0 }
     }
 
     /// Drops the encoded data, which cannot be written.
@@ -285,8 +285,8 @@ impl Encoder {
             if let Some(cr3) = cr3 {
                 self.map.set_cr3(cr3);
             }
-            match self.event.take() {
-                Some(gate) => self.event(last, gate, va, block.mode),
+            match self.gate.take() {
+                Some(gate) => self.through_gate(last, gate, va, block.mode),
                 None => self.edge(last, va, block.mode),
             }
             if let Some(cr3) = cr3 {
@@ -308,25 +308,25 @@ impl Encoder {
         if let Some((ns, jump)) = self.time.take() {
             self.set_time(ns, jump);
         }
-        if let Some(keep) = self.cut.take() {
-            let offset = self.writer.cut(va, block.mode, self.ns);
-            self.cut_off(offset, keep);
+        if let Some(keep) = self.split.take() {
+            let offset = self.writer.split(va, block.mode, self.ns);
+            self.add_split(offset, keep);
         }
         self.writer.tick(va, self.ns);
     }
 
-    /// Handles a cut after which no block came.
-    fn cut_behind(&mut self) {
-        if let Some(keep) = self.cut.take() {
-            self.cut_off(self.writer.offset(), keep);
+    /// Handles a split after which no block came.
+    fn split_at_end(&mut self) {
+        if let Some(keep) = self.split.take() {
+            self.add_split(self.writer.offset(), keep);
         }
     }
 
     #[cold]
-    fn cut_off(&mut self, offset: u64, keep: bool) {
+    fn add_split(&mut self, offset: u64, keep: bool) {
         self.kept = self.kept(keep);
-        self.cut_at = self.counts.instructions;
-        self.cuts.push(Cut { offset, keep });
+        self.split_at = self.counts.instructions;
+        self.splits.push(Split { offset, keep });
     }
 
     fn start(&mut self, block: &'static Block, va: u64, id: u32, ns: u64, cr3: u64) {
@@ -334,7 +334,7 @@ impl Encoder {
         self.since = (ns, self.counts.instructions);
         self.cr3 = None;
         // The first block may be an interrupt's, but there is no flow yet that was interrupted.
-        self.event = None;
+        self.gate = None;
         self.time = None;
         self.map.set_cr3(cr3);
         if self.map.check(block, id, va) != News::Known {
@@ -346,15 +346,15 @@ impl Encoder {
 
     fn stop(&mut self, va: u64) {
         if let Some(last) = self.last.take() {
-            match self.event.take() {
-                Some(gate) => self.event(last, gate, va, Mode::Bits64),
+            match self.gate.take() {
+                Some(gate) => self.through_gate(last, gate, va, Mode::Bits64),
                 None => self.edge(last, va, last.block.mode),
             }
             self.writer.disable(va, self.ns);
         }
-        self.cut_behind();
+        self.split_at_end();
         self.at = None;
-        self.event = None;
+        self.gate = None;
         self.cr3 = None;
         self.start = None;
     }
@@ -365,7 +365,7 @@ impl Encoder {
         let block = last.block;
         let delta = last.va.wrapping_sub(block.va);
         let fall = last.fall;
-        // Its own branch may lead where a cut would. Then only its own report shows that it ran.
+        // Its own branch may lead where an early end would. Then only its own report shows that it ran.
         let whole = !block.ambiguous || last.done;
         let inside = || block.index_at(va.wrapping_sub(last.va));
         match block.kind {
@@ -421,8 +421,8 @@ impl Encoder {
 
     /// Resolves the block before, which was left through a gate of the IDT.
     #[cold]
-    fn event(&mut self, last: Last, gate: Gate, va: u64, mode: Mode) {
-        self.counts.events += 1;
+    fn through_gate(&mut self, last: Last, gate: Gate, va: u64, mode: Mode) {
+        self.counts.interrupts += 1;
         let block = last.block;
         if block.kind == Kind::Far(Far::Int) && gate.rip == last.va.wrapping_add(block.size()) {
             self.ran_all(last);
@@ -441,7 +441,7 @@ impl Encoder {
             self.set_time(ns, true);
             self.writer.tick(gate.rip, self.ns);
         }
-        self.writer.event(gate.rip, va, mode, self.ns);
+        self.writer.interrupt(gate.rip, va, mode, self.ns);
     }
 
     #[inline]
@@ -455,7 +455,7 @@ impl Encoder {
     /// Such a round takes time but does not retire yet.
     #[cold]
     fn ran_until(&mut self, last: Last, k: usize, round: bool) {
-        self.counts.cut += 1;
+        self.counts.partial += 1;
         self.count(last, k as u64);
         self.pass(k as u64 + u64::from(round));
     }

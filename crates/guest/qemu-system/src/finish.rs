@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The end of a recording: sends the last chunks, joins the encoders, writes `counts.json`.
+//! The end of a recording: sends the last buffers, joins the encoders, writes `counts.json`.
 
 use std::ffi::c_void;
 use std::fs;
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn on_exit(_: abi::PluginId, _: *mut c_void) {
         if !vcpu.is_null() {
             // SAFETY: from `Box::into_raw` at init; the slot is empty now and `closed` keeps callbacks out.
             let mut vcpu = unsafe { Box::from_raw(vcpu) };
-            vcpu.note_cut(state);
+            vcpu.note_splits(state);
             vcpu.hand_over();
             tlb.extend(vcpu.tlb.as_ref().map(|t| t.account(vcpu.cpu)));
             // Dropping it closes the tape, which ends the encoder.
@@ -75,7 +75,7 @@ fn account(o: &Options, stopped: Option<&str>, done: &[Done], block_bytes: usize
             json!({
                 "cpu": d.cpu, "instructions": d.instructions, "snapshots": d.snapshots,
                 "dropped_records": d.dropped_records, "blocks": d.counts.blocks,
-                "cut_blocks": d.counts.cut, "events": d.counts.events, "unexplained": d.counts.unexplained,
+                "cut_blocks": d.counts.partial, "events": d.counts.interrupts, "unexplained": d.counts.unexplained,
                 "drift_ns": d.counts.drift_ns, "pt_bytes": d.pt_bytes,
             })
         })

@@ -9,10 +9,11 @@
 //! It never changes the guest: it reads registers and memory. In deterministic mode (icount) the guest cannot even
 //! notice that time passes. Memory is bounded by the amount of distinct code.
 //!
-//! Data flow: `state` knows every `block`; `vcpu` writes one word per block to a `tape`; on its own thread the
-//! `encoder` determines which instructions ran, and the `writer` makes packets; `pump` writes files. `hooks` and `side`
-//! are the sideband; `idt` distinguishes interrupts from jumps. On request, `tlb` models TLBs over `ram` and writes
-//! `tlb/cpuN.miss`, and `alloc` adds the programs' allocations. `stops` lets the host read the guest's memory at exact
+//! Data flow, file by file: `translate` (QEMU translated a block, which `state` knows from then on), `callbacks` (it
+//! runs), `vcpu` (writes one word to the `tape`). On a thread of its own `pump` gives the tape to the `encoder`, which
+//! determines the instructions that ran; `writer` makes packets of them, `codemap` notes the code, and `pump` writes both
+//! to files. `hooks` and `side` are the sideband; `idt` distinguishes interrupts from jumps. On request, `tlb` models TLBs
+//! over `ram` and writes `tlb/cpuN.miss`, and `alloc` adds the programs' allocations. `stops` lets the host read the guest's memory at exact
 //! places; it also works alone.
 
 #![allow(missing_docs, reason = "loaded by QEMU, called by nobody else")]
@@ -20,6 +21,7 @@
 mod abi;
 mod alloc;
 mod block;
+mod callbacks;
 mod codemap;
 mod encoder;
 mod finish;
@@ -31,6 +33,7 @@ mod pump;
 mod ram;
 mod records;
 mod ring;
+mod round_robin;
 mod side;
 mod state;
 mod stops;
@@ -39,7 +42,6 @@ mod tape;
 mod tlb;
 mod translate;
 mod trigger;
-mod turns;
 mod vcpu;
 mod vcpus;
 mod writer;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The encoder thread of a vCPU: reads chunks of the tape and writes the stream files. It writes continuously, so a
+//! The encoder thread of a vCPU: reads buffers of the tape and writes the stream files. It writes continuously, so a
 //! killed QEMU leaves usable streams.
 
 use std::fs::File;
@@ -16,7 +16,7 @@ use crate::tape;
 use crate::vcpu::Vcpu;
 
 /// Chunks in flight per vCPU. This bounds memory, and decouples the two threads.
-const CHUNKS: usize = 8;
+const BUFFERS: usize = 8;
 
 struct Files {
     pt: File,
@@ -69,16 +69,16 @@ impl Part {
             map.write_all(MAP_MAGIC)?;
             records = rest;
         }
-        for cut in e.cuts.drain(..) {
-            let to = (cut.offset - begin) as usize;
+        for split in e.splits.drain(..) {
+            let to = (split.offset - begin) as usize;
             self.ring.push(&e.writer.out[done..to], std::mem::take(&mut records), end);
-            if cut.keep {
+            if split.keep {
                 self.ring.snapshot().write(pt, map)?;
             } else {
                 self.ring.clear();
             }
             if self.windows {
-                self.begin(!cut.keep);
+                self.begin(!split.keep);
             } else {
                 self.snapshots += 1;
             }
@@ -134,13 +134,13 @@ impl Files {
 
 /// Starts a vCPU's encoder thread and returns the vCPU's side.
 pub fn start(state: &State, cpu: u32) -> io::Result<(Vcpu, JoinHandle<Done>)> {
-    let (full, chunks) = sync_channel(CHUNKS);
+    let (full, buffers) = sync_channel(BUFFERS);
     let (recycle, empty) = channel();
     let files = Files::create(&state.options, cpu)?;
     let options = state.options.clone();
     let thread = std::thread::Builder::new()
         .name(format!("kprism/{cpu}"))
-        .spawn(move || run(cpu, &options, files, &chunks, &recycle))?;
+        .spawn(move || run(cpu, &options, files, &buffers, &recycle))?;
     let full: SyncSender<Vec<u64>> = full;
     Ok((Vcpu::new(cpu, full, empty, &state.options.tlb), thread))
 }
@@ -149,7 +149,7 @@ fn run(
     cpu: u32,
     options: &Options,
     mut files: Files,
-    chunks: &Receiver<Vec<u64>>,
+    buffers: &Receiver<Vec<u64>>,
     recycle: &Sender<Vec<u64>>,
 ) -> Done {
     block_signals();
@@ -165,9 +165,9 @@ fn run(
             }
         }
     };
-    for words in chunks {
+    for words in buffers {
         tape::read(&words, |entry| encoder.entry(entry));
-        // The vCPU may be gone already, and need no chunk.
+        // The vCPU may be gone already, and need no buffer.
         let _ = recycle.send(words);
         write(&mut encoder, &mut files);
     }
@@ -182,7 +182,7 @@ fn run(
         },
         snapshots: part.filter(|p| !p.windows).map(|p| p.snapshots),
         dropped_records: part.map(|p| p.ring.dropped()),
-        footprint: encoder.map.peak() + CHUNKS * tape::CHUNK * 8 + part.map_or(0, |p| p.ring.footprint()),
+        footprint: encoder.map.peak() + BUFFERS * tape::BUFFER * 8 + part.map_or(0, |p| p.ring.footprint()),
         pt_bytes: encoder.writer.offset(),
         counts: encoder.counts,
     }

@@ -18,10 +18,10 @@ use crate::guest;
 use crate::hooks::Hooks;
 use crate::idt;
 use crate::options::{Keep, Options, Start};
+use crate::round_robin::RunningVcpu;
 use crate::side::Task;
 use crate::sync::lock;
 use crate::trigger::{Effect, Triggers};
-use crate::turns::RunningVcpu;
 
 /// State shared by all callbacks.
 pub static STATE: OnceLock<State> = OnceLock::new();
@@ -35,11 +35,11 @@ pub struct State {
     pub options: Options,
     pub hooks: Hooks,
     /// Set if vCPUs share one thread and take turns.
-    pub turns: Option<RunningVcpu>,
-    /// Conditions that cut the streams.
+    pub round_robin: Option<RunningVcpu>,
+    /// Conditions at which the streams are split.
     pub triggers: Triggers,
-    /// Number of cuts so far.
-    pub cuts: AtomicU64,
+    /// Number of splits so far.
+    pub splits: AtomicU64,
     /// True if tracing is requested.
     pub tracing: AtomicBool,
     /// True once the plugin shuts down: no more tape is written.
@@ -79,9 +79,9 @@ impl State {
         let mut file = BufWriter::new(File::create(&path).map_err(fail)?);
         file.write_all(DICT_MAGIC).map_err(fail)?;
         Ok(State {
-            turns: (options.icount && smp > 1).then(RunningVcpu::new).transpose()?,
+            round_robin: (options.icount && smp > 1).then(RunningVcpu::new).transpose()?,
             triggers: Triggers::new(&options.keep)?,
-            cuts: AtomicU64::new(0),
+            splits: AtomicU64::new(0),
             tracing: AtomicBool::new(options.start == Start::Boot),
             options,
             hooks,
@@ -159,18 +159,18 @@ impl State {
         self.tell();
     }
 
-    /// Cuts the streams. Every vCPU notices at its next block.
-    pub fn cut(&self) {
-        self.cuts.fetch_add(1, Ordering::SeqCst);
+    /// Splits the streams: the piece before is kept or dropped. Every vCPU notices at its next block.
+    pub fn split(&self) {
+        self.splits.fetch_add(1, Ordering::SeqCst);
         self.tell();
     }
 
-    /// Handles a block that [`Triggers::concern`]s, on a vCPU, at `ns`, in `task`: cuts the streams where a condition is met.
+    /// Handles a block that [`Triggers::concern`]s, on a vCPU, at `ns`, in `task`: splits the streams where a condition is met.
     pub fn triggered(&self, cpu: u32, va: u64, ns: u64, task: &Task) {
         for effect in self.triggers.met(cpu, va, ns, task) {
-            let open = self.keeps(self.cuts.load(Ordering::SeqCst));
+            let open = self.keeps(self.splits.load(Ordering::SeqCst));
             if effect == Effect::Snapshot || open == (effect == Effect::Until) {
-                self.cut();
+                self.split();
             }
         }
     }
@@ -180,18 +180,18 @@ impl State {
         QUICK.iter().for_each(|quick| quick.store(false, Ordering::SeqCst));
     }
 
-    /// Returns true if data is kept after this number of cuts. For snapshots always: a later one may contain it.
-    pub fn keeps(&self, cuts: u64) -> bool {
+    /// Returns true if data is kept after this number of splits. For snapshots always: a later one may contain it.
+    pub fn keeps(&self, splits: u64) -> bool {
         match &self.options.keep {
             Keep::All | Keep::Last { .. } => true,
-            Keep::Windows { from, .. } => from.is_none() ^ (cuts % 2 == 1),
+            Keep::Windows { from, .. } => from.is_none() ^ (splits % 2 == 1),
         }
     }
 
     /// Number of windows opened, if windows are kept.
     pub fn windows(&self) -> Option<u64> {
-        let cuts = self.cuts.load(Ordering::SeqCst);
-        matches!(self.options.keep, Keep::Windows { .. }).then(|| (cuts + 1 + u64::from(self.keeps(0))) / 2)
+        let splits = self.splits.load(Ordering::SeqCst);
+        matches!(self.options.keep, Keep::Windows { .. }).then(|| (splits + 1 + u64::from(self.keeps(0))) / 2)
     }
 
     /// Flushes the dictionary. Returns the memory used by its blocks, bytes.

@@ -13,7 +13,7 @@ const AT: u64 = 1;
 const START: u64 = 3;
 const STOP: u64 = 5;
 const TIME: u64 = 7;
-const EVENT: u64 = 9;
+const INTERRUPT: u64 = 9;
 const CR3: u64 = 11;
 const DONE: u64 = 13;
 const SIDE: u64 = 15;
@@ -43,16 +43,16 @@ pub enum Entry {
     /// Tracing ended while another vCPU ran. The last block here may not have ended.
     End,
     /// Guest time at the start of the next block, ns. `jump`: it may have passed without instructions
-    /// (idle, another vCPU's turn).
+    /// (idle, another vCPU ran).
     Time { ns: u64, jump: bool },
     /// The next block was entered through IDT gate `vector`; `rip` and `cs` are what the processor saved.
-    Event { vector: u8, rip: u64, cs: u16 },
+    Interrupt { vector: u8, rip: u64, cs: u16 },
     /// The last block loaded CR3.
     Cr3(u64),
     /// The last block ran to its end (reported only if that is not evident otherwise).
     Done,
-    /// The stream is cut before the next block. The piece since the last cut is kept or dropped.
-    Cut { keep: bool },
+    /// The stream is split before the next block. The piece since the last split is kept or dropped.
+    Split { keep: bool },
     /// Instruction `index` of the last block, or its fetch, missed a TLB at `va`, or had a hit that a replay needs.
     Miss { index: u32, va: u64, access: Access, missed: Missed },
     /// The last block dropped TLB entries: those of a page, or all (`None`).
@@ -73,43 +73,43 @@ pub enum Entry {
 #[derive(Debug)]
 pub struct Tape {
     words: Vec<u64>,
-    /// Length at which the chunk is full or the clock must be read.
+    /// Length at which the buffer is full or the clock must be read.
     limit: usize,
 }
 
-/// Words in a chunk: 512 KiB.
-pub const CHUNK: usize = 64 * 1024;
+/// Words in a buffer: 512 KiB.
+pub const BUFFER: usize = 64 * 1024;
 /// Words reserved for the entries of one step.
 const SLACK: usize = 64;
 /// Words between two readings of the clock, where it must be read: some microseconds.
 const CLOCK: usize = 256;
 
 impl Tape {
-    /// An empty chunk.
+    /// An empty buffer.
     pub fn new() -> Self {
-        Tape { words: Vec::with_capacity(CHUNK), limit: CHUNK - SLACK }
+        Tape { words: Vec::with_capacity(BUFFER), limit: BUFFER - SLACK }
     }
 
-    /// Reuses a chunk that has been read.
+    /// Reuses a buffer that has been read.
     pub fn reuse(mut words: Vec<u64>) -> Self {
         words.clear();
-        Tape { words, limit: CHUNK - SLACK }
+        Tape { words, limit: BUFFER - SLACK }
     }
 
-    /// Returns true if the chunk must be handed over, or the clock read.
+    /// Returns true if the buffer must be handed over, or the clock read.
     #[inline]
     pub fn is_due(&self) -> bool {
         self.words.len() > self.limit
     }
 
-    /// Returns true if the chunk must be handed over.
+    /// Returns true if the buffer must be handed over.
     pub fn is_full(&self) -> bool {
-        self.words.len() + SLACK > CHUNK
+        self.words.len() + SLACK > BUFFER
     }
 
     /// The clock was read; sets when it must be read again.
     pub fn clock_seen(&mut self) {
-        self.limit = (self.words.len() + CLOCK).min(CHUNK - SLACK);
+        self.limit = (self.words.len() + CLOCK).min(BUFFER - SLACK);
     }
 
     /// Returns true if nothing is written yet.
@@ -137,13 +137,13 @@ impl Tape {
             Entry::Start { ns, cr3 } => self.words.extend([START, ns, cr3]),
             Entry::Stop { va } => self.words.extend([STOP, va]),
             Entry::Time { ns, jump } => self.words.extend([TIME, ns, u64::from(jump)]),
-            Entry::Event { vector, rip, cs } => {
-                self.words.extend([EVENT, u64::from(vector) | u64::from(cs) << 8, rip]);
+            Entry::Interrupt { vector, rip, cs } => {
+                self.words.extend([INTERRUPT, u64::from(vector) | u64::from(cs) << 8, rip]);
             }
             Entry::Cr3(v) => self.words.extend([CR3, v]),
             Entry::Done => self.words.push(DONE),
             Entry::End => self.words.push(END),
-            Entry::Cut { keep } => self.words.push(if keep { KEEP } else { DROP }),
+            Entry::Split { keep } => self.words.push(if keep { KEEP } else { DROP }),
             Entry::Miss { index, va, access, missed } => {
                 let how = (access as u64) << 8 | (missed.size as u64) << 10;
                 let who = u64::from(missed.first) << 16 | u64::from(missed.last) << 24;
@@ -163,26 +163,26 @@ impl Tape {
     }
 }
 
-/// Reads a chunk's entries in order. Each chunk must be read exactly once, because it owns its `Side` records.
+/// Reads a buffer's entries in order. Each buffer must be read exactly once, because it owns its `Side` records.
 pub fn read(words: &[u64], mut each: impl FnMut(Entry)) {
     let mut words = words.iter().copied();
     let mut next = || words.next();
     while let Some(word) = next() {
-        let mut arg = || next().expect("an escape is never split between chunks");
+        let mut arg = || next().expect("an escape is never split between buffers");
         each(match word {
             AT => Entry::At(arg()),
             START => Entry::Start { ns: arg(), cr3: arg() },
             STOP => Entry::Stop { va: arg() },
             TIME => Entry::Time { ns: arg(), jump: arg() != 0 },
-            EVENT => {
+            INTERRUPT => {
                 let gate = arg();
-                Entry::Event { vector: gate as u8, cs: (gate >> 8) as u16, rip: arg() }
+                Entry::Interrupt { vector: gate as u8, cs: (gate >> 8) as u16, rip: arg() }
             }
             CR3 => Entry::Cr3(arg()),
             DONE => Entry::Done,
             END => Entry::End,
-            KEEP => Entry::Cut { keep: true },
-            DROP => Entry::Cut { keep: false },
+            KEEP => Entry::Split { keep: true },
+            DROP => Entry::Split { keep: false },
             // SAFETY: written by `push` from `Box::into_raw`, read once.
             SIDE => Entry::Side(unsafe { Box::from_raw(arg() as *mut Side) }),
             FAULT => Entry::Fault(arg()),

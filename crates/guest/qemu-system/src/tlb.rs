@@ -105,7 +105,7 @@ pub fn udata(index: usize) -> *mut c_void {
 }
 
 /// Callback: an instruction accessed memory.
-pub unsafe extern "C" fn on_memory<const TURNS: bool>(
+pub unsafe extern "C" fn on_memory<const ROUND_ROBIN: bool>(
     cpu: c_uint,
     info: abi::MemInfo,
     va: u64,
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn on_memory<const TURNS: bool>(
 ) {
     // SAFETY: QEMU calls this on the vCPU's thread.
     let (Some(v), store, shift) = (unsafe {
-        (vcpu::<TURNS>(cpu), abi::qemu_plugin_mem_is_store(info), abi::qemu_plugin_mem_size_shift(info))
+        (vcpu::<ROUND_ROBIN>(cpu), abi::qemu_plugin_mem_is_store(info), abi::qemu_plugin_mem_size_shift(info))
     }) else {
         return;
     };
@@ -134,9 +134,9 @@ pub unsafe extern "C" fn on_memory<const TURNS: bool>(
 }
 
 /// Callback: a block starts, on one or two pages. It runs after the block's own callback.
-pub unsafe extern "C" fn on_fetch<const TURNS: bool>(cpu: c_uint, udata: *mut c_void) {
+pub unsafe extern "C" fn on_fetch<const ROUND_ROBIN: bool>(cpu: c_uint, udata: *mut c_void) {
     // SAFETY: as above.
-    let Some(v) = (unsafe { vcpu::<TURNS>(cpu) }) else { return };
+    let Some(v) = (unsafe { vcpu::<ROUND_ROBIN>(cpu) }) else { return };
     let (true, Some(tlb)) = (v.on, v.tlb.as_deref_mut()) else { return };
     // The addresses of its first and last bytes, and the index of the first instruction on the second page.
     let size = udata.addr() as u64 & 0xffff;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Handles a translated block: finds or creates its [`Block`], and registers the callbacks that it needs. Nearly all
-//! need one, at their start. A few instructions get their own: `mov cr3`, `lidt`, `cpuid` in user code (the agent's
-//! marks), hooked kernel functions.
+//! A block was translated: finds or creates its [`Block`](crate::block::Block), and registers the [`callbacks`](crate::callbacks)
+//! that it needs. Nearly all need one, at their start. A few instructions get their own: `mov cr3`, `lidt`, `cpuid` in user
+//! code (the agent's marks), hooked kernel functions.
 
-use std::ffi::{c_uint, c_void};
+use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, Register};
@@ -11,25 +11,16 @@ use kprism_image::insn::Mode;
 
 use crate::abi::{self, CbFlags, VcpuUdataCb};
 use crate::alloc;
-use crate::block::{Block, TIMED};
+use crate::block::TIMED;
+use crate::callbacks::{
+    Watched, on_allocator, on_comm, on_cpuid, on_cr3, on_cr4, on_done, on_invlpg, on_kernel_block,
+    on_leaving_block, on_lidt, on_mmap, on_special_block, on_switch, on_user_block, on_watched_block,
+};
 use crate::guest::{self, Reg};
 use crate::hooks::Hook;
-use crate::side::What;
 use crate::state::{STATE, State};
-use crate::stops::{self, MARK, MARK_STOP};
-use crate::tape::Entry;
 use crate::tlb;
-use crate::vcpu::{Vcpu, may_leave_kernel};
-use crate::vcpus::{for_others, vcpu};
-
-const MARK_BEGIN: u64 = 1;
-const MARK_END: u64 = 2;
-
-/// An instruction with a callback, and its index in its block.
-struct Watched {
-    insn: Instruction,
-    index: u64,
-}
+use crate::vcpu::may_leave_kernel;
 
 pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
     let Some(state) = STATE.get() else { return };
@@ -47,7 +38,7 @@ pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
         let mut bytes = Vec::with_capacity(n * 5);
         let mut lens = Vec::with_capacity(n);
         let mut timed = false;
-        let (tlb, turns) = (!state.options.tlb.is_empty(), state.turns.is_some());
+        let (tlb, round_robin) = (!state.options.tlb.is_empty(), state.round_robin.is_some());
         for i in 0..n {
             let insn = abi::qemu_plugin_tb_get_insn(tb, i);
             let mut data = [0u8; 16];
@@ -55,7 +46,7 @@ pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
             abi::qemu_plugin_insn_data(insn, data.as_mut_ptr().cast(), len);
             let at = va + bytes.len() as u64;
             if tlb {
-                let cb = if turns { tlb::on_memory::<true> } else { tlb::on_memory::<false> };
+                let cb = if round_robin { tlb::on_memory::<true> } else { tlb::on_memory::<false> };
                 abi::qemu_plugin_register_vcpu_mem_cb(insn, cb, CbFlags::NoRegs, abi::MEM_RW, tlb::udata(i));
             }
             bytes.extend(&data[..len]);
@@ -90,7 +81,7 @@ pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
         // A block is known as a gate when it is translated for the first time: when it first runs, through the gate.
         let special = block.is_special();
         let kernel = cpl == 0 && va >> 63 == 1;
-        let cb: VcpuUdataCb = match (kernel, state.turns.is_some()) {
+        let cb: VcpuUdataCb = match (kernel, state.round_robin.is_some()) {
             (true, _) if !state.triggers.is_empty() => on_watched_block,
             (true, _) if may_leave_kernel(block) => on_leaving_block,
             (true, _) if special => on_special_block,
@@ -101,7 +92,7 @@ pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
         };
         abi::qemu_plugin_register_vcpu_tb_exec_cb(tb, cb, CbFlags::ReadRegs, udata);
         if tlb {
-            let cb: VcpuUdataCb = if turns { tlb::on_fetch::<true> } else { tlb::on_fetch::<false> };
+            let cb: VcpuUdataCb = if round_robin { tlb::on_fetch::<true> } else { tlb::on_fetch::<false> };
             abi::qemu_plugin_register_vcpu_tb_exec_cb(tb, cb, CbFlags::NoRegs, tlb::block_udata(va, &lens));
         }
     }
@@ -136,147 +127,4 @@ fn special(
 
 fn decode(bytes: &[u8], va: u64, mode: Mode) -> Instruction {
     Decoder::with_ip(mode.bits(), bytes, va, DecoderOptions::NONE).decode()
-}
-
-/// Like [`vcpu`], where speed does not matter.
-///
-/// # Safety
-/// As for [`vcpu`].
-unsafe fn me(cpu: c_uint) -> Option<(&'static State, &'static mut Vcpu)> {
-    let state = STATE.get()?;
-    // SAFETY: the caller's promise.
-    let vcpu = unsafe { if state.turns.is_some() { vcpu::<true>(cpu) } else { vcpu::<false>(cpu) } };
-    Some((state, vcpu?))
-}
-
-macro_rules! callback {
-    ($name:ident, |$state:ident, $vcpu:ident, $data:ident: $ty:ty| $body:expr) => {
-        unsafe extern "C" fn $name(cpu: c_uint, udata: *mut c_void) {
-            // SAFETY: QEMU calls this on the vCPU's thread with the pointer registered beside it, which is
-            // of this type and lives forever.
-            let (me, $data) = unsafe { (me(cpu), &*udata.cast_const().cast::<$ty>()) };
-            if let Some(($state, $vcpu)) = me {
-                $body
-            }
-        }
-    };
-}
-
-/// Callback for kernel blocks, through which nearly all execution passes. `TURNS` is true if vCPUs take turns on this
-/// thread.
-unsafe extern "C" fn on_kernel_block<const TURNS: bool>(cpu: c_uint, udata: *mut c_void) {
-    // SAFETY: QEMU calls this on the vCPU's thread with the pointer registered beside it, a block's.
-    let (v, block) = unsafe { (vcpu::<TURNS>(cpu), &*udata.cast_const().cast::<Block>()) };
-    if let Some(v) = v {
-        v.kernel_block(block);
-    }
-}
-
-unsafe extern "C" fn on_user_block<const TURNS: bool>(cpu: c_uint, udata: *mut c_void) {
-    // SAFETY: as above.
-    let (v, block) = unsafe { (vcpu::<TURNS>(cpu), &*udata.cast_const().cast::<Block>()) };
-    if let Some(v) = v {
-        v.user_block(block);
-    }
-}
-
-callback!(on_special_block, |_state, v, block: Block| v.special_block(block));
-callback!(on_leaving_block, |_state, v, block: Block| {
-    v.leave_kernel();
-    if block.is_special() { v.special_block(block) } else { v.kernel_block(block) }
-});
-callback!(on_watched_block, |state, v, block: Block| {
-    if v.on
-        && state.triggers.concern(block.va)
-        && let Some(ns) = state.clock_before(block)
-    {
-        state.triggered(v.cpu, block.va, ns, &v.task);
-    }
-    if may_leave_kernel(block) {
-        v.leave_kernel();
-    }
-    if block.is_special() { v.special_block(block) } else { v.kernel_block(block) }
-});
-callback!(on_done, |_state, v, _block: Block| v.push(Entry::Done));
-callback!(on_cr3, |_state, v, spot: Watched| v.new_space(register_value(spot.insn.op1_register())));
-/// Callback: a function that allocates or frees begins.
-unsafe extern "C" fn on_allocator(cpu: c_uint, udata: *mut c_void) {
-    // SAFETY: QEMU calls this on the vCPU's thread.
-    if let Some((_, v)) = unsafe { me(cpu) } {
-        v.called(udata.addr() as u8);
-    }
-}
-
-callback!(on_lidt, |state, _v, spot: Watched| {
-    let mut operand = [0; 10];
-    let va = spot.insn.virtual_address(0, 0, |reg, _, _| Some(register_value(reg)));
-    if va.is_some_and(|va| guest::memory(va, &mut operand)) {
-        state.set_idt(u64::from_le_bytes(operand[2..].try_into().expect("8 bytes")));
-    }
-});
-callback!(on_invlpg, |_state, v, spot: Watched| {
-    let va = spot.insn.virtual_address(0, 0, |reg, _, _| Some(register_value(reg)));
-    if let (Some(va), Some(tlb)) = (va, &mut v.tlb) {
-        tlb.invalidate(va);
-        v.push(Entry::Dropped(Some(va)));
-    }
-});
-callback!(on_cr4, |_state, v, _spot: Watched| {
-    if let Some(tlb) = &mut v.tlb {
-        tlb.flush_all();
-        v.push(Entry::Dropped(None));
-    }
-});
-callback!(on_switch, |state, v, spot: Watched| {
-    if let Some(what) = state.hooks.switch(spot.insn.ip()) {
-        if let What::Switch { next, .. } = &what {
-            v.task.clone_from(next);
-        }
-        v.side(spot.index, what);
-    }
-});
-callback!(on_mmap, |state, v, spot: Watched| {
-    if v.on
-        && let Some(what) = state.hooks.mmap(v.task.clone(), guest::register(Reg::CR3))
-    {
-        v.side(spot.index, what);
-    }
-});
-callback!(on_comm, |state, v, spot: Watched| {
-    if let Some(what) = state.hooks.comm() {
-        if let What::Comm(task) = &what
-            && task.pid == v.task.pid
-        {
-            v.task.comm.clone_from(&task.comm);
-        }
-        v.side(spot.index, what);
-    }
-});
-callback!(on_cpuid, |state, v, spot: Watched| {
-    if guest::register(Reg::RAX) & 0xffff_ffff == MARK {
-        let pid = guest::register(Reg::RBX) as u32;
-        match guest::register(Reg::RCX) & 0xffff_ffff {
-            MARK_BEGIN => {
-                v.mark = Some(pid);
-                state.set_tracing(true);
-            }
-            MARK_END => {
-                v.side(spot.index, What::Mark { begin: false, pid });
-                state.set_tracing(false);
-                // All of them end at the mark: the host determines when each would run next.
-                for_others(state, v, |other| other.end(state));
-            }
-            MARK_STOP => stops::wait(),
-            _ => {}
-        }
-    }
-});
-
-/// Value of a general-purpose register by iced's name. Segments count as flat.
-fn register_value(reg: Register) -> u64 {
-    match reg {
-        Register::None => 0,
-        _ if reg.is_segment_register() => 0,
-        _ => Reg::general(reg.full_register().number()).map_or(0, guest::register),
-    }
 }

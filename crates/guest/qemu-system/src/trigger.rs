@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Conditions that select the kept part of the streams: when a kernel function is entered or returns, and a condition
-//! holds, the streams are cut.
+//! holds, the streams are split.
 //!
 //! Entry and return are seen on the vCPU's thread. The condition is interpreted there, on the guest's current state. A
 //! call is identified by its place on the stack, which also distinguishes tasks, on whatever vCPU they run by then.

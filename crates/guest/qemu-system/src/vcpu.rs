@@ -30,7 +30,7 @@ pub struct Vcpu {
     /// Guest time may jump after the last block.
     idle: bool,
     /// Another vCPU ran on this thread since the last block.
-    turned: bool,
+    other_ran: bool,
     /// Addresses at which user code continues if the last block was user code and ended in a direct branch.
     fall: u64,
     target: u64,
@@ -57,8 +57,8 @@ pub struct Vcpu {
     pub task: Task,
     /// A mark to record once tracing is on.
     pub mark: Option<u32>,
-    /// Number of cuts when this vCPU last checked.
-    cuts: u64,
+    /// Number of splits when this vCPU last checked.
+    splits: u64,
     full: SyncSender<Vec<u64>>,
     empty: Receiver<Vec<u64>>,
 }
@@ -71,14 +71,14 @@ const FOUND: usize = 256;
 const NOWHERE: u64 = u64::MAX;
 
 impl Vcpu {
-    /// vCPU number `cpu`, which sends its chunks to `full` and takes emptied ones from `empty`.
+    /// vCPU number `cpu`, which sends its buffers to `full` and takes emptied ones from `empty`.
     pub fn new(cpu: u32, full: SyncSender<Vec<u64>>, empty: Receiver<Vec<u64>>, tlb: &[Geometry]) -> Self {
         Vcpu {
             quick: &QUICK[cpu as usize],
             cpu,
             on: false,
             idle: false,
-            turned: false,
+            other_ran: false,
             fall: NOWHERE,
             target: NOWHERE,
             resume: NOWHERE,
@@ -93,15 +93,15 @@ impl Vcpu {
             faulting: false,
             task: Task::default(),
             mark: None,
-            cuts: 0,
+            splits: 0,
             full,
             empty,
         }
     }
 
     /// The next block follows another vCPU's.
-    pub fn take_turn(&mut self) {
-        self.turned = true;
+    pub fn scheduled(&mut self) {
+        self.other_ran = true;
         self.quick.store(false, Ordering::Relaxed);
     }
 
@@ -223,8 +223,8 @@ impl Vcpu {
         }
         let va = if check { self.address(block) } else { block.va };
         if !tracing {
-            self.note_event(block);
-            self.note_cut(state);
+            self.note_interrupt(block);
+            self.note_splits(state);
             self.tape.push(Entry::Stop { va });
             self.on = false;
             self.quick.store(false, Ordering::Relaxed);
@@ -236,8 +236,8 @@ impl Vcpu {
         }
         self.make_room(state, block);
         self.note_time(state, block);
-        self.note_event(block);
-        self.note_cut(state);
+        self.note_interrupt(block);
+        self.note_splits(state);
         if va != block.va {
             self.tape.push(Entry::At(va));
         }
@@ -260,10 +260,10 @@ impl Vcpu {
             self.expect(block, va.wrapping_sub(block.va));
         }
         self.idle = block.hlt;
-        // Tracing may have been switched off or cut meanwhile. Of the two orders of events, this thread detects one,
+        // Tracing may have been switched off or the streams split meanwhile. Of the two orders of events, this thread detects one,
         // and the other side the other.
         self.quick.store(!block.hlt && !self.asked.is_waiting(), Ordering::SeqCst);
-        if !state.tracing.load(Ordering::SeqCst) || state.cuts.load(Ordering::SeqCst) != self.cuts {
+        if !state.tracing.load(Ordering::SeqCst) || state.splits.load(Ordering::SeqCst) != self.splits {
             self.quick.store(false, Ordering::Relaxed);
         }
     }
@@ -280,11 +280,11 @@ impl Vcpu {
         va
     }
 
-    /// Writes tape entries for a start of tracing, a jump in time, another vCPU's turn. In real time the clock is read
+    /// Writes tape entries for a start of tracing, a jump in time, another vCPU that ran. In real time the clock is read
     /// often, and before events that fix the order between vCPUs: interrupts and task switches.
     fn note_time(&mut self, state: &State, block: &Block) {
-        let turned = std::mem::take(&mut self.turned);
-        let jump = turned || self.idle;
+        let other_ran = std::mem::take(&mut self.other_ran);
+        let jump = other_ran || self.idle;
         if self.on && !jump {
             let timed = block.flags.load(Ordering::Relaxed) & (HANDLER | TIMED) != 0;
             if !state.options.icount
@@ -309,30 +309,30 @@ impl Vcpu {
         }
     }
 
-    /// Handles cuts of the streams since this vCPU last checked.
-    pub fn note_cut(&mut self, state: &State) {
-        let cuts = state.cuts.load(Ordering::SeqCst);
-        if cuts == self.cuts {
+    /// Handles splits of the streams since this vCPU last checked.
+    pub fn note_splits(&mut self, state: &State) {
+        let splits = state.splits.load(Ordering::SeqCst);
+        if splits == self.splits {
             return;
         }
-        let (kept, keeps) = (state.keeps(self.cuts), state.keeps(cuts));
-        self.cuts = cuts;
+        let (kept, keeps) = (state.keeps(self.splits), state.keeps(splits));
+        self.splits = splits;
         // A window that opened and closed while nothing ran here is ignored.
         if kept != keeps || matches!(state.options.keep, Keep::Last { .. }) {
-            self.push(Entry::Cut { keep: kept });
+            self.push(Entry::Split { keep: kept });
         }
     }
 
     /// At a gate of the IDT the processor has just pushed the interrupted state: SS, RSP, RFLAGS, CS, RIP and possibly
     /// an error code.
-    fn note_event(&mut self, block: &Block) {
+    fn note_interrupt(&mut self, block: &Block) {
         let Some(vector) = block.vector() else { return };
         let frame = guest::register(Reg::RSP) + if idt::has_error_code(vector) { 8 } else { 0 };
         let mut bytes = [0; 16];
         if guest::memory(frame, &mut bytes) {
             let rip = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
             let cs = u16::from_le_bytes([bytes[8], bytes[9]]);
-            self.tape.push(Entry::Event { vector, rip, cs });
+            self.tape.push(Entry::Interrupt { vector, rip, cs });
         }
         if vector == idt::PAGE_FAULT && self.tlb.is_some() && self.on {
             self.tape.push(Entry::Fault(guest::register(Reg::CR2)));
@@ -357,7 +357,7 @@ impl Vcpu {
 
     /// Tracing ends while another vCPU runs on this thread.
     pub fn end(&mut self, state: &State) {
-        self.note_cut(state);
+        self.note_splits(state);
         self.push(Entry::End);
         self.on = false;
         self.quick.store(false, Ordering::Relaxed);
@@ -377,7 +377,7 @@ impl Vcpu {
         }
     }
 
-    /// Hands over a full chunk. The next one begins with a reading of the clock.
+    /// Hands over a full buffer. The next one begins with a reading of the clock.
     fn make_room(&mut self, state: &State, block: &Block) {
         if self.tape.is_full() {
             self.hand_over();
@@ -390,7 +390,7 @@ impl Vcpu {
         }
     }
 
-    /// Sends the chunk to the encoder. Waits if the encoder is behind: memory stays bounded, and the guest does not
+    /// Sends the buffer to the encoder. Waits if the encoder is behind: memory stays bounded, and the guest does not
     /// notice.
     pub fn hand_over(&mut self) {
         if self.tape.is_empty() {
@@ -398,7 +398,7 @@ impl Vcpu {
         }
         let next = self.empty.try_recv().map_or_else(|_| Tape::new(), Tape::reuse);
         let words = std::mem::replace(&mut self.tape, next).into_words();
-        // An encoder that has ended has reported the reason. Nothing can receive the chunk.
+        // An encoder that has ended has reported the reason. Nothing can receive the buffer.
         let _ = self.full.send(words);
     }
 }

@@ -5,8 +5,8 @@ use std::ffi::c_uint;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::abi::MAX_VCPUS;
+use crate::round_robin::VcpuCheck;
 use crate::state::{STATE, State};
-use crate::turns::VcpuCheck;
 use crate::vcpu::Vcpu;
 
 /// The vCPUs by number; null before their start and after the end. Separate from [`STATE`], because every block that
@@ -19,14 +19,14 @@ pub static VCPUS: [AtomicPtr<Vcpu>; MAX_VCPUS] = [const { AtomicPtr::new(std::pt
 /// # Safety
 /// Must be called from a callback on a vCPU's thread, and not twice at a time.
 #[inline(always)]
-pub unsafe fn vcpu<const TURNS: bool>(cpu: c_uint) -> Option<&'static mut Vcpu> {
-    let slot = match TURNS {
+pub unsafe fn vcpu<const ROUND_ROBIN: bool>(cpu: c_uint) -> Option<&'static mut Vcpu> {
+    let slot = match ROUND_ROBIN {
         false => cpu as usize,
-        true => match STATE.get()?.turns.as_ref()?.now() {
+        true => match STATE.get()?.round_robin.as_ref()?.now() {
             VcpuCheck::Same(slot) => slot,
             VcpuCheck::New(slot) => {
                 // SAFETY: as below.
-                unsafe { VCPUS.get(slot)?.load(Ordering::Relaxed).as_mut()? }.take_turn();
+                unsafe { VCPUS.get(slot)?.load(Ordering::Relaxed).as_mut()? }.scheduled();
                 slot
             }
         },
@@ -38,7 +38,7 @@ pub unsafe fn vcpu<const TURNS: bool>(cpu: c_uint) -> Option<&'static mut Vcpu> 
 
 /// Calls `f` for each of the other vCPUs, if vCPUs take turns on one thread.
 pub fn for_others(state: &State, me: &Vcpu, mut f: impl FnMut(&mut Vcpu)) {
-    if state.turns.is_none() {
+    if state.round_robin.is_none() {
         return;
     }
     for slot in &VCPUS {

@@ -158,8 +158,8 @@ impl Writer {
         }
     }
 
-    /// Ends the stream before the instruction at `ip`, and begins another there. Returns the offset of the cut.
-    pub fn cut(&mut self, ip: u64, mode: Mode, ns: u64) -> u64 {
+    /// Ends the stream before the instruction at `ip`, and begins another there. Returns the offset of the split.
+    pub fn split(&mut self, ip: u64, mode: Mode, ns: u64) -> u64 {
         self.disable(ip, ns);
         let offset = self.offset();
         self.enable(ip, mode, self.cr3, ns);
@@ -247,7 +247,7 @@ impl Writer {
     }
 
     /// An interrupt or exception: `from` would have run next, `to` runs instead.
-    pub fn event(&mut self, from: u64, to: u64, mode: Mode, ns: u64) {
+    pub fn interrupt(&mut self, from: u64, to: u64, mode: Mode, ns: u64) {
         if !self.outside {
             self.flush(ns);
             let ip = self.last_ip.compress(from);

@@ -4,38 +4,25 @@
 //! Input: the packet stream of each CPU, an [`Image`](kprism_image::Image) of the code that ran, symbols, and the
 //! sideband (task switches and names). Output: a [`Profile`](kprism_profile::Profile) from [`profile`], or every
 //! instruction in order of time from [`replay`]. The crate does no I/O: it can be fuzzed, and used in other programs.
+//!
+//! ```text
+//! stream ── decode ── events ─┬─ stack ── measure ── parallel: a profile
+//!                             └─ replay: calls and instructions in order of time
+//! ```
+//!
+//! `stream` divides a CPU's packets into chunks. [`decode`] follows the code and reports events of the call structure.
+//! `stack` keeps call stacks from them, and passes marks on to [`measure`]. `parallel` does all that for every chunk, on
+//! several threads.
 
-mod analyses;
-pub mod annotate;
-mod block;
-mod build;
-pub mod calls;
-mod causes;
-pub mod clock;
-pub mod cost;
 pub mod decode;
-pub mod delta;
-pub mod digest;
-mod entries;
-pub mod error;
-pub mod event;
-mod frames;
-mod intervals;
-mod irqs;
-pub mod marks;
-mod memo;
-mod pace;
-mod packets;
-pub mod parallel;
-mod readers;
+pub mod measure;
+mod parallel;
 pub mod replay;
-pub mod resolution;
-mod retstack;
 mod stack;
-mod stitch;
-mod switches;
-mod tnt;
-mod walk;
-pub mod window;
+mod stream;
 
-pub use parallel::{Options, Stream, profile};
+pub use decode::{clock, digest, error, event, marks};
+pub use measure::{cost, delta, resolution, window};
+pub use parallel::{Options, profile};
+pub use replay::{annotate, calls};
+pub use stream::Stream;

@@ -8,29 +8,19 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
 
-use kprism_image::Image;
 use kprism_image::resolve::Resolve;
 use kprism_image::sideband::{Record, Switch};
-use kprism_pt::find_psb;
 
-use crate::clock::ClockConfig;
+use crate::decode::clock::ClockConfig;
 use crate::decode::{Decoder, Setup, Stats};
-use crate::delta::Plan;
-use crate::stack::{Chunk, Stacks};
-use crate::stitch::{Lane, Need, Stitcher};
-use crate::window::{Window, restrict};
+use crate::measure::delta::Plan;
+use crate::measure::window::{Window, restrict};
+use crate::stack::chunk::{Chunk, Stacks};
+use crate::stack::lane::Lane;
+use crate::stack::stitch::{Need, Stitcher};
+use crate::stack::switches::first_task;
+use crate::stream::{Stream, chunks};
 use kprism_profile::{CpuTotals, FlowError, Profile, Task, Totals};
-
-/// One CPU's stream and its code.
-#[derive(Debug, Clone, Copy)]
-pub struct Stream<'a> {
-    /// CPU number.
-    pub cpu: u16,
-    /// The packets.
-    pub bytes: &'a [u8],
-    /// The code that this CPU ran.
-    pub image: &'a Image,
-}
 
 /// Options of a decode.
 #[derive(Debug, Clone)]
@@ -63,28 +53,11 @@ impl Default for Options {
     }
 }
 
-/// Chunks per stream, as far as [`MIN_CHUNK`] and [`MAX_CHUNK`] bytes allow.
-const CHUNKS: usize = 64;
-const MIN_CHUNK: usize = 64 << 10;
-const MAX_CHUNK: usize = 1 << 20;
-
 /// Chunks per thread that may be decoded and not stitched yet.
 const AHEAD: usize = 2;
 
 /// Resolution of a position in a stream, for the order of jobs.
 const PACE: u64 = 1 << 20;
-
-/// Cuts a stream at PSBs, lazily: a reader that stops early does not touch the rest. The first piece starts at 0 even
-/// if there is no PSB.
-pub(crate) fn cut(bytes: &[u8], size: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
-    let size = if size == 0 { (bytes.len() / CHUNKS).clamp(MIN_CHUNK, MAX_CHUNK) } else { size };
-    let mut from = 0;
-    std::iter::from_fn(move || {
-        let start = (from < bytes.len()).then_some(from)?;
-        from = find_psb(bytes, start.saturating_add(size)).unwrap_or(bytes.len());
-        Some((start, from))
-    })
-}
 
 struct Job {
     stream: usize,
@@ -113,7 +86,7 @@ pub fn profile<R: Resolve>(
     let watch = switches.iter().map(|s| s.ip).find(|&ip| ip != 0);
     let mut jobs = Vec::new();
     for (stream, s) in streams.iter().enumerate() {
-        jobs.extend(cut(s.bytes, options.chunk).map(|(from, to)| Job { stream, from, to }));
+        jobs.extend(chunks(s.bytes, options.chunk).map(|(from, to)| Job { stream, from, to }));
     }
     // All CPUs advance at about the same pace, as they are stitched together in order of time.
     jobs.sort_by_key(|j| (j.from as u64 * PACE / (streams[j.stream].bytes.len() as u64).max(1), j.stream));
@@ -132,7 +105,7 @@ pub fn profile<R: Resolve>(
     };
     let switching = streams
         .iter()
-        .map(|s| !s.image.turns().is_empty() || switches.iter().any(|w| w.cpu == u32::from(s.cpu)))
+        .map(|s| !s.image.task_switches().is_empty() || switches.iter().any(|w| w.cpu == u32::from(s.cpu)))
         .collect();
     let work = Work {
         streams,
@@ -149,7 +122,7 @@ pub fn profile<R: Resolve>(
         room: Condvar::new(),
         over: AtomicBool::new(false),
     };
-    let mut stitcher = Stitcher::new(lanes, resolver, options);
+    let mut stitcher = Stitcher::new(lanes, resolver, &options.plan, options.slice_ns, options.window);
     let stats = std::thread::scope(|scope| {
         for _ in 1..threads.min(work.jobs.len()) {
             scope.spawn(|| {
@@ -317,17 +290,6 @@ fn add(totals: &mut CpuTotals, stats: &Stats) {
         totals.first_ns = stats.first_ns;
     }
     totals.last_ns = totals.last_ns.max(stats.last_ns);
-}
-
-/// The task that runs on a CPU before its first switch.
-pub(crate) fn first_task(cpu: u16, switches: &[&Switch], sideband: &[Record]) -> Option<(u32, u32, String)> {
-    if let Some(first) = switches.first() {
-        return Some((first.prev_pid, first.prev_tgid, first.prev_comm.clone()));
-    }
-    sideband.iter().find_map(|record| match record {
-        Record::Mark(mark) if mark.cpu == u32::from(cpu) => Some((mark.pid, mark.pid, String::new())),
-        _ => None,
-    })
 }
 
 /// Gives every task the last name it had.

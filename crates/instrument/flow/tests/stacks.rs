@@ -43,12 +43,22 @@ fn code(body: &'static str) -> Code {
 }
 
 fn run_once<'a>(code: &'a Code, pts: &'a [&Pt], sideband: &[Record]) -> (Profile, Vec<Stream<'a>>) {
+    run_in_chunks(code, pts, sideband, 0)
+}
+
+/// Decodes in chunks of at least `chunk` bytes; 0 for the usual size, which is more than any test has.
+fn run_in_chunks<'a>(
+    code: &'a Code,
+    pts: &'a [&Pt],
+    sideband: &[Record],
+    chunk: usize,
+) -> (Profile, Vec<Stream<'a>>) {
     let streams: Vec<Stream<'_>> = pts
         .iter()
         .enumerate()
         .map(|(cpu, pt)| Stream { cpu: cpu as u16, bytes: &pt.bytes, image: &code.image })
         .collect();
-    let options = Options { threads: 1, slice_ns: 0, clock: CLOCK, chunk: 0, ..Options::default() };
+    let options = Options { threads: 1, slice_ns: 0, clock: CLOCK, chunk, ..Options::default() };
     let profile = profile(&streams, code, sideband, &options, &|_| ());
     assert_eq!(profile.errors, []);
     (profile, streams)
@@ -359,6 +369,25 @@ fn unwinding_and_jumps_into_frames() {
     pt.psb(MAIN).tip(G + 6).tip(MAIN + 8).tip(F + 3);
     let p = run_with(&code, &[&pt], &[]);
     assert_eq!(tree(&p), ["0 f Tail 1 0", "0 main Resumed 0 3", "0 main/f Call 1 2", "0 main/f/g Call 1 1"]);
+}
+
+/// A jump back into the function that jumped away continues its call, even if another chunk begins in between.
+#[test]
+fn a_jump_back_is_no_call_in_any_chunk() {
+    const A: u64 = 0x41_0000;
+    const B: u64 = 0x41_1000;
+    let mut code = code("__x64_sys_read");
+    for (name, at) in [("a", A), ("b", B)] {
+        // nop; jmp *rax
+        code.func(name, at, &[0x90, 0xff, 0xe0]);
+    }
+    let mut pt = Pt::new();
+    pt.psb(F).tip(A).tip(B).psb(B).tip(A + 1).tip(G);
+    for chunk in [0, 1] {
+        let (profile, _) = run_in_chunks(&code, &[&pt], &[], chunk);
+        let wanted = ["0 f Resumed 0 2", "0 f/a Call 1 3", "0 f/b Tail 1 2", "0 f/g Tail 1 0"];
+        assert_eq!(tree(&profile), wanted, "chunk {chunk}");
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use kprism_lab::gcov_kernel::{BuildOptions, Counting, GcovKernel};
 use kprism_lab::{Counters, Job, ObserverOptions, Options, Outcome, Pace, Prepared, Report};
-use kprism_session::{Progress, flow};
+use kprism_session::{Progress, date};
 use kprism_store::{Instrument, Manifest, Run, RunKind};
 use serde_json::json;
 
@@ -132,7 +132,7 @@ fn manifest(settings: &Settings, ready: &Ready) -> Manifest {
     let mut manifest = Manifest::new(RunKind::Lab, options.smp);
     manifest.command = settings.job.argv.clone();
     manifest.kernel = Some(guest::kernel(&ready.prepared));
-    manifest.created = flow::now();
+    manifest.created = date::now();
     manifest.stopped = Some(NOT_ENDED.into());
     let counters = match settings.reading {
         Reading::InGuest => "read in the guest",

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use kprism_lab::{Ended, Job, ObserverOptions, Options, Outcome, Pace, Prepared, Report, Share, Span};
-use kprism_session::{Progress, flow};
+use kprism_session::{Progress, date, flow};
 use kprism_store::{Environment, Instrument, Kernel, Manifest, Run, RunKind};
 
 use crate::{NOT_ENDED, condition};
@@ -177,7 +177,7 @@ impl Settings {
         let mut m = Manifest::new(RunKind::Lab, guest.smp);
         m.command = job.argv.clone();
         m.kernel = Some(kernel(prepared));
-        m.created = flow::now();
+        m.created = date::now();
         m.stopped = Some(NOT_ENDED.into());
         let path = |path: &Option<PathBuf>| path.as_ref().map(|p| p.display().to_string());
         let (mut when, mut from, mut until) = (None, None, None);

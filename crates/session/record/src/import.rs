@@ -12,7 +12,7 @@ use kprism_import::ftrace::{self, Ftrace};
 use kprism_import::logs::Stamp;
 use kprism_import::perfdata::{Search, mem, trace};
 use kprism_import::{CodeFile, ImportError, detect, read, write};
-use kprism_session::{Progress, boot, durations, flow};
+use kprism_session::{Progress, boot, date, durations, flow};
 use kprism_store::{Instrument, Kernel, Manifest, Run, RunKind};
 
 use crate::tlb::{close, sampled};
@@ -179,7 +179,7 @@ fn import_flow(settings: &Settings, source: &Source, progress: &Progress) -> Res
     write(&capture, &run.streams(), &run.symbols())?;
     let mut manifest = Manifest::new(RunKind::Import, 0);
     flow::complete(&run, &mut manifest)?;
-    manifest.created = flow::now();
+    manifest.created = date::now();
     manifest.command.clone_from(&capture.command);
     let (release, build_id) = capture.kernel.clone();
     if !(release.is_empty() && build_id.is_empty()) {
@@ -223,7 +223,7 @@ fn import_events(
         progress.say(&format!("note: {note}"));
     }
     let mut manifest = Manifest::new(RunKind::Import, 0);
-    manifest.created = flow::now();
+    manifest.created = date::now();
     manifest.options.insert("source".into(), settings.path.display().to_string().into());
     if let Some(Stamp { mode, release, command, .. }) = stamp {
         manifest.kernel = Some(Kernel { release, build_id: String::new() });

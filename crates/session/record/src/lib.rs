@@ -64,7 +64,7 @@ pub fn this_kernel() -> Kernel {
 /// written.
 fn begun_here(command: &[String]) -> Manifest {
     let mut manifest = Manifest::new(RunKind::Host, 0);
-    manifest.created = kprism_session::flow::now();
+    manifest.created = kprism_session::date::now();
     manifest.command = command.to_vec();
     manifest.kernel = Some(this_kernel());
     manifest.stopped = Some(NOT_ENDED.into());

@@ -34,7 +34,7 @@ pub fn load(path: &Path) -> Result<Boot> {
         fs::read(&file).with_context(|| file.display().to_string())
     };
     // What was recorded elsewhere may lack these; the kernel's log has the names that count.
-    let if_there = |name: &str| crate::flow::read_if_there(&streams.join(name));
+    let if_there = |name: &str| crate::files::read_if_there(&streams.join(name));
     let text = streams.join(TEXT);
     let mut of_text = None;
     let mut tasks: BTreeMap<u32, String> = side::by_pid(&if_there("saved_cmdlines")?).into_iter().collect();
@@ -65,7 +65,7 @@ pub fn load(path: &Path) -> Result<Boot> {
     let log = read("dmesg")?;
     let log = kprism_boot::parse_log(&String::from_utf8_lossy(&log));
     let kallsyms = path.join("symbols/kallsyms");
-    let symbols = match crate::flow::read_if_there(&kallsyms)? {
+    let symbols = match crate::files::read_if_there(&kallsyms)? {
         text if text.is_empty() => Symbols::default(),
         text => Symbols::load(&text, &[], None).with_context(|| kallsyms.display().to_string())?,
     };
@@ -132,7 +132,7 @@ pub fn enter(boot: &Boot, collected: &Collected, manifest: &mut Manifest) {
 /// A trace that was imported is a boot's if the kernel's log is beside it and says which initcalls it called.
 pub fn adopt(run: &Path) -> Result<Option<Collected>> {
     let streams = run.join(STREAMS);
-    let log = crate::flow::read_if_there(&streams.join("dmesg"))?;
+    let log = crate::files::read_if_there(&streams.join("dmesg"))?;
     if !logs::tells_initcalls(&log) {
         return Ok(None);
     }
@@ -140,11 +140,11 @@ pub fn adopt(run: &Path) -> Result<Option<Collected>> {
     let (mut cpus, mut bytes) = (Vec::new(), text);
     for cpu in 0..1024 {
         let Ok(pages) = fs::metadata(streams.join(format!("cpu{cpu}.raw"))) else { continue };
-        let stats = crate::flow::read_if_there(&streams.join(format!("stats/cpu{cpu}")))?;
+        let stats = crate::files::read_if_there(&streams.join(format!("stats/cpu{cpu}")))?;
         cpus.push((cpu, CpuStats::parse(&String::from_utf8_lossy(&stats))));
         bytes += pages.len();
     }
-    let line = crate::flow::read_if_there(&streams.join("cmdline"))?;
+    let line = crate::files::read_if_there(&streams.join("cmdline"))?;
     let command_line = String::from_utf8_lossy(&line).trim().to_owned();
     let collected = Collected { command_line, cpus, bytes };
     let file = streams.join("boot.json");

@@ -25,7 +25,7 @@
 //! | gcov's counters in a kernel's memory | [`core_memory`] |
 //! | the size and resolution of a trace | [`cost`] |
 //! | TLB misses, their objects, the effect of larger pages | [`tlb`] |
-//! | accounts of recordings of a flow, TLB misses | [`flow_account`], [`tlb_account`] |
+//! | account of a recording of TLB misses | [`tlb_account`] |
 //! | records of probes, their account | [`probe`] |
 //! | a condition compiled, to be shown; static tracepoints | [`explain`], [`tracepoints`] |
 //! | what a run holds | [`held`] |
@@ -39,11 +39,12 @@ pub mod call;
 pub mod core_memory;
 pub mod cost;
 pub mod cover;
+pub mod date;
 pub mod deltas;
 pub mod durations;
 pub mod explain;
+pub mod files;
 pub mod flow;
-pub mod flow_account;
 pub mod held;
 pub mod open;
 pub mod perfdata;

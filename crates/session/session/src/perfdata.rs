@@ -9,7 +9,8 @@ use kprism_import::perfdata::export::{self, Source};
 use kprism_store::Run;
 use serde::Deserialize;
 
-use crate::flow::{clock_config, read, read_if_there, sideband_records};
+use crate::files::{read, read_if_there};
+use crate::flow::{clock_config, sideband_records};
 use crate::progress::Progress;
 
 /// Whether the name of a file asks for this format.

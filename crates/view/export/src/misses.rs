@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use kprism_profile::Filter;
 use kprism_report::{Shown, Table, tlb};
 use kprism_session::tlb::{Loaded, Method};
-use kprism_session::{Progress, flow, held};
+use kprism_session::{Progress, files, held};
 use kprism_store::{Instrument, Run};
 
 /// A view of misses.
@@ -103,7 +103,7 @@ pub fn show(
         }
         Some("counters") => {
             let path = view.counters.context("expected --counters FILE")?;
-            let text = String::from_utf8_lossy(&flow::read(path)?).into_owned();
+            let text = String::from_utf8_lossy(&files::read(path)?).into_owned();
             let counters = kprism_tlb::counters::parse(&text).with_context(|| path.display().to_string())?;
             let sums = loaded.counters(&counters, tgid)?;
             vec![("counters", tlb::counters(&counters, &sums, &geometries))]

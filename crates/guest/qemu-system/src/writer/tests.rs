@@ -53,7 +53,7 @@ fn an_address_filter_leaves_out_the_kernel() {
     assert_eq!(packets(&w), [], "nothing of the flow");
     w.tip(0x1000, Mode::Bits64, 4);
     w.branch(false, 5);
-    w.event(0x1010, KERNEL, Mode::Bits64, 6);
+    w.interrupt(0x1010, KERNEL, Mode::Bits64, 6);
     w.pip(0x5000, 7);
     w.sync(KERNEL, 8);
     w.disable(KERNEL, 9);

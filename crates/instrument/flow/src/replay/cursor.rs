@@ -9,10 +9,10 @@ use kprism_image::sideband::{Record as Sideband, Switch};
 
 use super::lane::{Batch, Record};
 use super::{Listener, Task, TracePosition};
-use crate::event::{Event, EventKind};
-use crate::pace::Pace;
-use crate::parallel::{Stream, first_task};
-use crate::switches::used;
+use crate::decode::event::{Event, EventKind};
+use crate::stack::pace::Pace;
+use crate::stack::switches::{first_task, used};
+use crate::stream::Stream;
 
 /// All tasks, and their future renames.
 pub(super) struct Tasks<'a> {

@@ -8,9 +8,9 @@ use std::sync::mpsc::SyncSender;
 use kprism_image::resolve::Resolve;
 
 use super::Code;
+use crate::decode::event::{Event, Sink, Walked};
 use crate::decode::{Decoder, Setup, Stats};
-use crate::event::{Event, Sink, Walked};
-use crate::parallel::cut;
+use crate::stream::chunks;
 
 /// Records per batch.
 const BATCH: usize = 4096;
@@ -67,7 +67,7 @@ impl Lane {
     pub fn decode<R: Resolve>(mut self, bytes: &[u8], setup: Setup<'_, R>, stretch: usize) -> Stats {
         let mut decoder = Decoder::new(bytes, setup, true);
         let mut sum = Stats::default();
-        for (from, to) in cut(bytes, stretch) {
+        for (from, to) in chunks(bytes, stretch) {
             let stats = decoder.run(from, to, &mut self);
             sum.instructions += stats.instructions;
             sum.branches += stats.branches;

@@ -18,7 +18,7 @@ use kprism_store::{Instrument, Manifest, Run};
 use serde_json::Value;
 
 use kprism_session::probe::Loaded;
-use kprism_session::{Progress, flow};
+use kprism_session::{Progress, files};
 
 use super::kept::Kept;
 use crate::here;
@@ -141,7 +141,7 @@ pub fn record(program: Compiled, settings: &Settings, progress: &Progress) -> Re
         let symbols = run.symbols();
         fs::create_dir_all(&symbols).with_context(|| symbols.display().to_string())?;
         // Not fs::copy: files of /proc have no length.
-        fs::write(run.kallsyms(), flow::read(Path::new("/proc/kallsyms"))?).context("symbols/kallsyms")?;
+        fs::write(run.kallsyms(), files::read(Path::new("/proc/kallsyms"))?).context("symbols/kallsyms")?;
     }
     let taken = take(settings, &session, &folder.join("hits.bin"), progress)?;
     description.counts = session.counts();

@@ -187,7 +187,7 @@ impl Probes {
 /// The file cannot be read, or was not written by [`Compiled::bytes`]; `exec` is given, and the probes are not for one
 /// program.
 pub fn load(path: &Path, exec: Option<&Path>, progress: &Progress) -> Result<Compiled> {
-    let mut program = Compiled::parse(&flow::read(path)?, &path.display().to_string())?;
+    let mut program = Compiled::parse(&files::read(path)?, &path.display().to_string())?;
     if let Some(file) = exec {
         elsewhere(&mut program, file)?;
     }

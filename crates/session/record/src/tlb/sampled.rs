@@ -18,12 +18,12 @@ use kprism_tlb::{Access, PageSize};
 use object::Object as _;
 use serde_json::json;
 
-use kprism_session::flow;
+use kprism_session::{date, files as run_files};
 
 /// Makes a run of a perf.data, file or folder. Files of programs are looked for under `root`.
 pub fn import(path: &Path, root: &Path, kallsyms: Option<&Path>, output: &Path) -> Result<Run> {
     let file = if path.is_dir() { path.join("data") } else { path.to_owned() };
-    let bytes = flow::read(&file)?;
+    let bytes = files::read(&file)?;
     let samples = mem::read(&bytes);
     let events = || samples.events.keys().cloned().collect::<Vec<_>>().join(", ");
     if samples.misses.is_empty() && samples.nameless > 0 {
@@ -90,7 +90,7 @@ pub fn import(path: &Path, root: &Path, kallsyms: Option<&Path>, output: &Path) 
         fs::write(run.kallsyms(), text)?;
     }
     let mut manifest = Manifest::new(RunKind::Import, 1);
-    manifest.created = flow::now();
+    manifest.created = date::now();
     manifest.command.clone_from(&samples.command);
     manifest.clock.name = "perf".into();
     if !samples.release.is_empty() {

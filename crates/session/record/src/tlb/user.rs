@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use kprism_image::sideband::{self, Record};
 use kprism_image::symbols::under_root;
 use kprism_lab::Job;
-use kprism_session::{Progress, flow};
+use kprism_session::{Progress, date, files};
 use kprism_store::{Instrument, Manifest, Run, RunKind};
 use kprism_tlb::live;
 use kprism_tlb::stream::Writer;
@@ -79,7 +79,7 @@ pub fn record(job: &Job, geometries: &[String], output: &Path, progress: &Progre
     fs::write(run.counts(), serde_json::to_vec_pretty(&account)?)?;
     let mut manifest = Manifest::new(RunKind::Host, threads as u32);
     manifest.command.clone_from(command);
-    manifest.created = flow::now();
+    manifest.created = date::now();
     manifest.clock.name = "instructions of the thread".into();
     manifest.exit_code = Some(own);
     manifest.stopped = why;
@@ -173,7 +173,7 @@ fn name_process(run: &Run, pid: u32, program: &str) -> Result<()> {
 
 /// Copies of what was mapped, for names; gives what could not be copied.
 fn collect(run: &Run) -> Result<Vec<String>> {
-    let records = sideband::parse(&flow::read_if_there(&run.sideband())?)?;
+    let records = sideband::parse(&files::read_if_there(&run.sideband())?)?;
     let mapped = records.iter().filter_map(|r| match r {
         Record::Mmap(m) if m.path.starts_with('/') => Some(m.path.as_str()),
         _ => None,

@@ -9,12 +9,14 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use kprism_cover::cover::Source;
 use kprism_cover::path::{Prefixes, absolute};
 use kprism_gcov::Notes;
 use kprism_store::Run;
+
+use crate::date;
 
 /// Unit of the account: sources that are newer than the code.
 pub const CHANGED: &str = "source files newer than the code";
@@ -156,7 +158,7 @@ impl Built {
     /// Of a run, by its manifest.
     pub fn of_run(input: &Path) -> Self {
         let created = Run::open(input).and_then(|run| run.manifest()).ok();
-        Built { recorded: created.and_then(|m| rfc3339(&m.created)), notes: BTreeMap::new() }
+        Built { recorded: created.and_then(|m| date::parse(&m.created)), notes: BTreeMap::new() }
     }
 
     /// Adds the notes of an object, and a source file that they name.
@@ -186,21 +188,6 @@ impl Built {
     }
 }
 
-/// `2026-01-31T12:00:00Z`, with or without a fraction of the second, which is dropped.
-fn rfc3339(text: &str) -> Option<SystemTime> {
-    let number = |range: std::ops::Range<usize>| text.get(range)?.parse::<u64>().ok();
-    let (year, month, day) = (number(0..4)?, number(5..7)?, number(8..10)?);
-    let (hour, minute, second) = (number(11..13)?, number(14..16)?, number(17..19)?);
-    if !text.ends_with('Z') || !(1970..=9999).contains(&year) || !(1..=12).contains(&month) {
-        return None;
-    }
-    // Days of the civil calendar: years begin in March, so that the leap day is the last one.
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day;
-    let days = days.checked_sub(719_469)?;
-    Some(UNIX_EPOCH + Duration::from_secs(((days * 24 + hour) * 60 + minute) * 60 + second))
-}
-
 /// The places where it may be, the likeliest first.
 fn places(path: &str, folder: Option<&Path>) -> Vec<PathBuf> {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
@@ -215,6 +202,8 @@ fn places(path: &str, folder: Option<&Path>) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::UNIX_EPOCH;
+
     use super::*;
 
     #[test]
@@ -241,10 +230,6 @@ mod tests {
     #[test]
     fn what_changed_since() {
         let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
-        assert_eq!(rfc3339("1970-01-01T00:00:00Z"), Some(at(0)));
-        assert_eq!(rfc3339("2000-03-01T00:00:01.5Z"), Some(at(951_868_801)));
-        assert_eq!(rfc3339("2024-12-31T23:59:59Z"), Some(at(1_735_689_599)));
-        assert_eq!((rfc3339(""), rfc3339("2024-13-01T00:00:00Z")), (None, None));
         let run = Built { recorded: Some(at(10)), ..Built::default() };
         assert_eq!(run.before("/a.c", at(10) + Duration::from_millis(900)), None, "the same second");
         assert_eq!(run.before("/a.c", at(11)).as_deref(), Some("the run"));

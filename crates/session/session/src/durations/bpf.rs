@@ -9,7 +9,7 @@ use kprism_store::Run;
 use super::facts::Facts;
 use super::names::{collector, finish, symbols};
 use super::read::Consumer;
-use crate::flow::read;
+use crate::files::read;
 
 /// Measures it.
 pub(super) fn measure(

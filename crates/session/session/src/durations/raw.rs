@@ -17,7 +17,7 @@ use super::merged::{Time, collect};
 use super::names::{collector, finish, symbols};
 use super::read::Consumer;
 use super::wanted::Wanted;
-use crate::flow::{read, read_if_there};
+use crate::files::{read, read_if_there};
 
 /// Measures them.
 pub(super) fn measure(

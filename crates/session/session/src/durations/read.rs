@@ -13,7 +13,7 @@ use kprism_store::Run;
 
 use super::facts::Facts;
 use super::{bpf, dat, perf, raw, text};
-use crate::flow::{read, read_if_there};
+use crate::files::{read, read_if_there};
 
 /// Takes each event after the collector, with the writer of its text; returns false to end the reading.
 pub type Visitor<'e> = &'e mut dyn FnMut(&mut Collector<'_>, &Event<'_>, Describe<'_>) -> bool;

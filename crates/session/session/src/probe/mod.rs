@@ -15,7 +15,7 @@ use kprism_probe::stream::{Description, Hit, Item, VERSION, hits};
 use kprism_store::{Account, Instrument, Manifest, Run};
 use serde_json::Value;
 
-use crate::{flow, held};
+use crate::{files, held};
 
 pub use columns::{columns, names};
 pub use traces::{ctf, gdb};
@@ -43,7 +43,7 @@ impl Loaded {
         }
         let folder = run.probe();
         let path = folder.join("probes.json");
-        let text = flow::read(&path)?;
+        let text = files::read(&path)?;
         let description: Description =
             serde_json::from_slice(&text).with_context(|| path.display().to_string())?;
         if description.version != VERSION {
@@ -51,10 +51,10 @@ impl Loaded {
         }
         let kallsyms = run.dir().join("symbols/kallsyms");
         let symbols = match kallsyms.is_file() {
-            true => Some(Symbols::load(&flow::read(&kallsyms)?, &[], None)?),
+            true => Some(Symbols::load(&files::read(&kallsyms)?, &[], None)?),
             false => None,
         };
-        let bytes = flow::read(&folder.join("hits.bin"))?;
+        let bytes = files::read(&folder.join("hits.bin"))?;
         Ok(Self { description, run: run.clone(), bytes, symbols, tasks: Vec::new() })
     }
 

@@ -24,7 +24,7 @@ use kprism_tlb::profile::{Context as Place, Profile, for_each};
 use kprism_tlb::stream::{Event, Reader, StreamError};
 use serde_json::Value;
 
-use crate::{flow, tlb_account};
+use crate::{files, flow, tlb_account};
 
 pub use advice::Advice;
 pub use function::{Sites, by_function, bytes_at};
@@ -77,7 +77,7 @@ impl Loaded {
         for cpu in 0..manifest.vcpus {
             let path = run.tlb_misses(cpu);
             let bytes =
-                flow::read(&path).context("no TLB misses here; record them with `kprism record tlb`")?;
+                files::read(&path).context("no TLB misses here; record them with `kprism record tlb`")?;
             streams.push(bytes);
         }
         let root = run.root();
@@ -87,7 +87,7 @@ impl Loaded {
         let nameless = |(_, event): &&(Place, Event)| matches!(event, Event::Alloc(a) if a.frames[0] == 0);
         let nameless = allocated.iter().filter(nameless).count() as u64;
         objects.allocated(allocated);
-        let counts = flow::read_if_there(&run.tlb_counts())?;
+        let counts = files::read_if_there(&run.tlb_counts())?;
         let counts: Value = serde_json::from_slice(&counts).unwrap_or_default();
         // Of a recording that was imported.
         notes.extend(
@@ -227,7 +227,7 @@ impl Loaded {
     /// # Errors
     /// The run's kallsyms cannot be read.
     pub fn symbols(&self) -> Result<Symbols> {
-        let names = flow::read_if_there(&self.run.kallsyms())?;
+        let names = files::read_if_there(&self.run.kallsyms())?;
         Ok(Symbols::load(&names, &self.records, Some(&self.run.root()))?)
     }
 

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Decodes ranges of one CPU's stream; the state of one decode is in [`super::flow`].
+
+use kprism_image::Image;
+use kprism_image::resolve::Resolve;
+use kprism_pt::find_psb;
+
+use crate::decode::build::Cache;
+use crate::decode::clock::ClockConfig;
+use crate::decode::event::Sink;
+use crate::decode::flow::{Flow, Phase, Stats};
+use crate::decode::marks::Markers;
+
+static NO_MARKERS: Markers = Markers::NONE;
+
+/// The longest payload of a packet, in bytes.
+const PAYLOAD: usize = 8;
+
+/// The inputs of a decode besides the packets.
+pub struct Setup<'a, R> {
+    /// Code that this CPU ran.
+    pub image: &'a Image,
+    /// Function symbols.
+    pub resolver: &'a R,
+    /// Clock parameters of the recording.
+    pub clock: ClockConfig,
+    /// Address whose entry is reported as [`EventKind::Switch`](crate::event::EventKind::Switch): the kernel's `__switch_to`.
+    pub watch: Option<u64>,
+}
+
+impl<R> Clone for Setup<'_, R> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<R> Copy for Setup<'_, R> {}
+
+/// Decodes ranges of one CPU's stream, in increasing order. Keeps its blocks between ranges.
+pub struct Decoder<'a, R> {
+    pub(crate) cache: Cache<'a, R>,
+    bytes: &'a [u8],
+    clock: ClockConfig,
+}
+
+impl<'a, R: Resolve> Decoder<'a, R> {
+    /// Creates a decoder of the stream `bytes`. `keep_ips` must be true if the sink wants the address of every
+    /// instruction.
+    pub fn new(bytes: &'a [u8], setup: Setup<'a, R>, keep_ips: bool) -> Self {
+        Self::marking(bytes, setup, keep_ips, &NO_MARKERS)
+    }
+
+    /// Like [`Decoder::new`], and reports the given marks too.
+    pub fn marking(bytes: &'a [u8], setup: Setup<'a, R>, keep_ips: bool, markers: &'a Markers) -> Self {
+        let cache = Cache::new(setup.image, setup.resolver, setup.watch, keep_ips, markers);
+        Self { cache, bytes, clock: setup.clock }
+    }
+
+    /// Decodes from `from`, a PSB or the stream's start, up to `to`, the offset of another PSB or the
+    /// stream's length.
+    ///
+    /// At `to` the code is followed up to the address that the PSB there states. So adjacent ranges neither miss an
+    /// instruction nor count one twice.
+    pub fn run<S: Sink>(&mut self, from: usize, to: usize, sink: &mut S) -> Stats {
+        debug_assert!(self.cache.keep_ips() || !(S::IPS || S::BLOCKS));
+        let to = to.min(self.bytes.len());
+        // A stream may begin in the middle of a packet or of a PSB period. Bytes before the first PSB cannot be
+        // decoded.
+        let begin = if from == 0 { find_psb(self.bytes, 0).unwrap_or(0).min(to) } else { from };
+        // A ring buffer that was not filled begins with the zeros of a new buffer. They read as PADs, and nothing is
+        // lost. A few zeros may also be the end of a packet.
+        let zeros = self.bytes[from..begin].iter().take_while(|&&byte| byte == 0).count();
+        let padding = if zeros > PAYLOAD { zeros } else { 0 };
+        let skipped = (begin - from - padding) as u64;
+        let from = begin;
+        let at_psb = find_psb(&self.bytes[..to.min(from + 16)], from) == Some(from);
+        let phase = if at_psb { Phase::Off } else { Phase::Lost(from as u64) };
+        let mut flow = Flow::new(&mut self.cache, sink, self.bytes, from..to, phase, self.clock);
+        flow.stats.lost_bytes = skipped;
+        flow.run(to);
+        flow.finish(to);
+        flow.stats
+    }
+}

@@ -1,0 +1,590 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The state of one decode, and its loop over packets: reads packets, follows the code between them, and reports events.
+//!
+//! The decoder is lazy: it walks code only when a packet says where the walk leads. So code is always read as of the
+//! packet that decides the walk. A PSB resets the decoder's state, so the stretch from one PSB to the next can be
+//! decoded alone. When the decoder loses the flow, it resumes at the next packet with a full address.
+
+use std::ops::Range;
+
+use kprism_image::insn::Mode;
+use kprism_image::resolve::Resolve;
+use kprism_pt::{IpPayload, LastIp, Packet, PacketReader};
+
+use crate::decode::block::NONE;
+use crate::decode::build::{Cache, Position};
+use crate::decode::clock::{Clock, ClockConfig};
+use crate::decode::error::{Fault, FaultKind};
+use crate::decode::event::{Event, EventKind, NO_FUNC, Sink};
+use crate::decode::retstack::RetStack;
+use crate::decode::walk::Steps;
+
+/// Counters over a decoded range.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Instructions executed.
+    pub instructions: u64,
+    /// TNT bits and TIP packets consumed.
+    pub branches: u64,
+    /// Decoding errors, without overflows.
+    pub errors: u64,
+    /// Overflow packets.
+    pub overflows: u64,
+    /// Bytes of the stream skipped while the flow was unknown.
+    pub lost_bytes: u64,
+    /// First time, ns; 0 without timing packets.
+    pub first_ns: u64,
+    /// Last time, ns.
+    pub last_ns: u64,
+    /// The first faults and overflows with their positions.
+    pub faults: Vec<Fault>,
+}
+
+/// Faults stored with their position. Further ones are only counted.
+const MAX_FAULTS: usize = 4096;
+
+/// State of the decoder: whether the current address is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Tracing is on and the current address is known.
+    On,
+    /// Tracing is off.
+    Off,
+    /// The current address is unknown since this stream offset.
+    Lost(u64),
+}
+
+/// A PSB+ being read: the packets from PSB to PSBEND.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct PsbPlus {
+    /// Offset of its PSB.
+    pub offset: u64,
+    /// Current address, if tracing is on.
+    pub ip: Option<u64>,
+}
+
+/// State of one decode.
+pub(crate) struct Flow<'f, 'a, R, S> {
+    pub cache: &'f mut Cache<'a, R>,
+    pub sink: &'f mut S,
+    pub bytes: &'a [u8],
+    /// Stream offset at which this decode ends.
+    pub end: usize,
+    pub reader: PacketReader<'a>,
+    /// Block that runs next; [`NONE`] unless [`Phase::On`].
+    pub cur: u32,
+    pub phase: Phase,
+    /// Tracing is on and no packet waits for its partner. This is the usual case, in one flag.
+    pub hot: bool,
+    /// A block of BIP packets may be open.
+    in_block: bool,
+    /// The clock advanced. The sink gets the time after the next packet.
+    pub due: bool,
+    /// Instructions not reported yet.
+    pub acc: u64,
+    /// Offset of the current packet.
+    pub pos: u64,
+    /// Stream offset of the next code change or task switch.
+    pub conflict_at: u64,
+    /// Index of the next task switch given by the image.
+    pub next_switch: usize,
+    pub change_at: u64,
+    pub ret: RetStack,
+    pub clock: Clock,
+    /// Time last reported.
+    pub ns: u64,
+    pub mode: Mode,
+    pub cr3: u64,
+    pub last_ip: LastIp,
+    /// Source of an asynchronous event whose TIP is to come.
+    pub pending: Option<u64>,
+    /// The event is a transaction's abort.
+    pub abort: bool,
+    /// The next FUP belongs to the packet before it, not to an event.
+    pub bound: bool,
+    /// The next FUP or TIP.PGE states where an overflow ended.
+    pub overflow: bool,
+    pub psb: Option<PsbPlus>,
+    /// No packet came since PSB+, or since the FUP of an overflow.
+    pub fresh: bool,
+    pub stats: Stats,
+    pub steps: Steps,
+}
+
+impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
+    /// The state at the start of `range`, which is known to begin at a PSB if `phase` is [`Phase::Off`].
+    pub fn new(
+        cache: &'f mut Cache<'a, R>,
+        sink: &'f mut S,
+        bytes: &'a [u8],
+        range: Range<usize>,
+        phase: Phase,
+        clock: ClockConfig,
+    ) -> Self {
+        let mut flow = Self {
+            cache,
+            sink,
+            bytes,
+            end: range.end,
+            reader: PacketReader::at(bytes, range.start),
+            cur: NONE,
+            phase,
+            hot: false,
+            due: false,
+            in_block: false,
+            acc: 0,
+            pos: range.start as u64,
+            conflict_at: 0,
+            next_switch: 0,
+            change_at: 0,
+            ret: RetStack::new(),
+            clock: Clock::new(clock),
+            ns: 0,
+            mode: Mode::Bits64,
+            cr3: 0,
+            last_ip: LastIp(0),
+            pending: None,
+            abort: false,
+            bound: false,
+            overflow: false,
+            psb: None,
+            fresh: false,
+            stats: Stats::default(),
+            steps: Steps::default(),
+        };
+        flow.enter_first_space();
+        flow.conflict_at = flow.stop_at();
+        flow.change_at = flow.cache.change_at();
+        flow
+    }
+
+    /// Applies all packets before `to`.
+    pub fn run(&mut self, to: usize) {
+        while self.reader.offset() < to {
+            if !self.in_block {
+                self.run_frequent(to);
+                if self.reader.offset() >= to {
+                    break;
+                }
+            }
+            match self.reader.next() {
+                Some(Ok((offset, packet))) => {
+                    self.seek(offset);
+                    self.packet(packet);
+                }
+                Some(Err(error)) => {
+                    self.pos = error.offset as u64;
+                    self.fault(FaultKind::Packet(error.kind));
+                    self.psb = None;
+                    self.in_block = false;
+                    if self.reader.resync().is_none_or(|psb| psb >= to) {
+                        break;
+                    }
+                }
+                None => break,
+            }
+        }
+    }
+
+    /// Decodes the packets that make up nearly all of a stream (PAD, short TNT, short CYC, MTC, TIP) directly from the
+    /// bytes, and stops at any other. Must not run inside BIP blocks, in which opcodes have other meanings.
+    #[inline(always)]
+    fn run_frequent(&mut self, to: usize) {
+        let mut at = self.reader.offset();
+        let start = at;
+        while at < to {
+            let byte = self.bytes[at];
+            if byte & 1 == 0 && byte > 2 && self.hot {
+                self.seek(at);
+                let n = 6 - byte.leading_zeros();
+                let bits = u64::from(byte >> 1) & !(1 << n);
+                let (bits, len, next) = self.gather(bits, n as u8, at + 1);
+                at = next;
+                self.reader = PacketReader::at(self.bytes, at);
+                self.tnt(bits, len);
+                if self.due {
+                    self.tick();
+                }
+                // Deferred TIPs are read on the way.
+                at = self.reader.offset();
+            } else if byte & 3 == 3 {
+                let more = self.bytes.get(at + 1).copied().unwrap_or(1);
+                let (cycles, len) = match byte & 4 {
+                    0 => (u64::from(byte >> 3), 1),
+                    _ if more & 1 == 0 => (u64::from(byte >> 3) | u64::from(more >> 1) << 5, 2),
+                    _ => break,
+                };
+                if at + len > to {
+                    break;
+                }
+                self.clock.on_cyc(cycles);
+                self.due = true;
+                at += len;
+            } else if byte & 0x1f == 0x0d && byte >> 5 != 0 && self.hot {
+                let Some((payload, len)) = short_ip(self.bytes.get(at..to).unwrap_or_default()) else {
+                    break;
+                };
+                self.seek(at);
+                at += len;
+                self.reader = PacketReader::at(self.bytes, at);
+                self.tip(payload);
+                if self.due {
+                    self.tick();
+                }
+            } else if byte == 0x59 && at + 1 < to {
+                self.clock.on_mtc(self.bytes[at + 1]);
+                self.due = true;
+                at += 2;
+            } else if byte == 0 {
+                at += 1;
+            } else {
+                break;
+            }
+        }
+        if at != start {
+            self.reader = PacketReader::at(self.bytes, at);
+        }
+    }
+
+    /// Makes the packet at `offset` the current one, and applies the changes of code that are due there.
+    #[inline(always)]
+    pub fn seek(&mut self, offset: usize) {
+        self.pos = offset as u64;
+        if self.pos >= self.conflict_at {
+            self.apply_conflicts();
+        }
+    }
+
+    #[inline(always)]
+    fn packet(&mut self, packet: Packet) {
+        match packet {
+            Packet::Pad => return,
+            Packet::Tnt { bits, len } => {
+                if !self.hot {
+                    if !matches!(self.phase, Phase::On) || self.psb.is_some() {
+                        return self.tnt_while_not_on();
+                    }
+                    self.settle();
+                }
+                self.in_block = false;
+                self.tnt(bits, len);
+            }
+            Packet::Cyc { cycles } => {
+                self.clock.on_cyc(cycles);
+                self.due = true;
+                return;
+            }
+            Packet::Mtc { ctc } => {
+                // The crystal triggers this packet, in the middle of the branches that the next TNT reports.
+                self.clock.on_mtc(ctc);
+                self.due = true;
+                return;
+            }
+            Packet::Tip(payload) => {
+                self.in_block = false;
+                self.tip(payload);
+            }
+            Packet::Psb
+            | Packet::PsbEnd
+            | Packet::TipPge(_)
+            | Packet::TipPgd(_)
+            | Packet::Fup(_)
+            | Packet::ModeExec { .. }
+            | Packet::ModeTsx { .. }
+            | Packet::Pip { .. }
+            | Packet::Vmcs { .. }
+            | Packet::Cbr { .. }
+            | Packet::Tsc { .. }
+            | Packet::Tma { .. }
+            | Packet::Ovf
+            | Packet::TraceStop
+            | Packet::Mnt { .. }
+            | Packet::Ptw { .. }
+            | Packet::Exstop { .. }
+            | Packet::Mwait { .. }
+            | Packet::Pwre { .. }
+            | Packet::Pwrx { .. }
+            | Packet::Bbp { .. }
+            | Packet::Bip { .. }
+            | Packet::Bep { .. }
+            | Packet::Cfe { .. }
+            | Packet::Evd { .. }
+            | Packet::Trig { .. } => return self.rare(packet),
+        }
+        if self.due {
+            self.tick();
+        }
+    }
+
+    #[inline(never)]
+    fn rare(&mut self, packet: Packet) {
+        match packet {
+            Packet::Psb => {
+                self.in_block = false;
+                return self.psb_begin();
+            }
+            Packet::PsbEnd => self.psb_end(),
+            Packet::Fup(payload) => self.fup(payload),
+            Packet::TipPge(payload) => self.pge(payload),
+            Packet::TipPgd(payload) => self.pgd(payload),
+            Packet::ModeExec { cs_l, cs_d, .. } => {
+                self.mode = Mode::from_cs(cs_l, cs_d);
+                if self.psb.is_none() {
+                    // With event trace, a FUP right behind it names the instruction that changed RFLAGS.IF.
+                    self.bound = !self.overflow;
+                    self.hot = false;
+                }
+            }
+            Packet::ModeTsx { abort, .. } => {
+                if self.psb.is_none() {
+                    // Erratum SKD010: its FUP may be the first one after an overflow.
+                    (self.abort, self.bound) = (abort, !abort && !self.overflow);
+                    self.hot = false;
+                }
+            }
+            Packet::Pip { cr3, .. } => self.pip(cr3),
+            Packet::Tsc { tsc } => {
+                self.clock.on_tsc(tsc);
+                self.due = true;
+                return;
+            }
+            Packet::Tma { ctc, fast } => {
+                self.clock.on_tma(ctc, fast);
+                return;
+            }
+            Packet::Cbr { ratio } => {
+                self.clock.on_cbr(ratio);
+                return;
+            }
+            Packet::Ovf => self.overflow(),
+            Packet::TraceStop => self.go_off(),
+            Packet::Ptw { ip, .. } | Packet::Exstop { ip } | Packet::Trig { ip, .. } => self.bound |= ip,
+            Packet::Bbp { .. } => self.in_block = true,
+            Packet::Bep { ip } => {
+                self.in_block = false;
+                self.bound |= ip;
+            }
+            // The FUP of these packets names the instruction that caused it (IRET, RSM, SIPI, VM entry, UIRET). It is
+            // not the source of an event (SDM, "Control Flow Event (CFE) Packet").
+            Packet::Cfe { typ, ip, .. } => self.bound |= ip && matches!(typ, 2 | 4 | 5 | 7 | 0xd),
+            // They say nothing about the flow.
+            Packet::Vmcs { .. }
+            | Packet::Mnt { .. }
+            | Packet::Mwait { .. }
+            | Packet::Pwre { .. }
+            | Packet::Pwrx { .. }
+            | Packet::Bip { .. }
+            | Packet::Evd { .. } => {}
+            // `packet` handles these.
+            Packet::Pad | Packet::Tnt { .. } | Packet::Tip(_) | Packet::Mtc { .. } | Packet::Cyc { .. } => {}
+        }
+        if self.due && self.psb.is_none() {
+            self.tick();
+        }
+    }
+
+    /// Stream offset of the current packet, and the current time.
+    #[inline(always)]
+    pub fn at(&self) -> Position {
+        Position { offset: self.pos, ns: self.ns }
+    }
+
+    /// Applies code changes and task switches up to the current packet.
+    ///
+    /// Code that changes at a PSB changes after it: the path to the address in the PSB's FUP still runs through the old
+    /// code. So [`Flow::psb_end`] calls this after it has followed that path.
+    #[cold]
+    fn apply_conflicts(&mut self) {
+        if self.psb.is_some() || self.bytes[self.pos as usize..].starts_with(&[0x02, 0x82]) {
+            return;
+        }
+        self.cache.apply_conflicts(self.pos);
+        while let Some(switch) =
+            self.cache.task_switches().get(self.next_switch).filter(|s| s.offset <= self.pos)
+        {
+            self.next_switch += 1;
+            self.enter_space(switch.asid);
+            let insns = self.take_insns();
+            self.sink.event(Event { insns, ..Event::new(EventKind::Switch, NO_FUNC, 0) });
+        }
+        self.conflict_at = self.stop_at();
+    }
+
+    /// The first offset at which [`Flow::apply_conflicts`] has something to do.
+    fn stop_at(&self) -> u64 {
+        let switch = self.cache.task_switches().get(self.next_switch).map_or(u64::MAX, |s| s.offset);
+        self.cache.conflict_at().min(switch)
+    }
+
+    /// Enters the address space set by the last task switch before the first packet.
+    fn enter_first_space(&mut self) {
+        let switches = self.cache.task_switches();
+        self.next_switch = switches.partition_point(|s| s.offset < self.pos);
+        self.enter_space(switches[..self.next_switch].iter().rev().find_map(|s| s.asid));
+    }
+
+    fn enter_space(&mut self, asid: Option<u64>) {
+        if let Some(asid) = asid {
+            self.pip(asid);
+        }
+    }
+
+    /// Reports the current time to the sink.
+    #[inline]
+    pub fn tick(&mut self) {
+        self.due = false;
+        let ns = self.clock.ns().max(self.ns);
+        if self.stats.first_ns == 0 {
+            self.stats.first_ns = ns;
+        }
+        self.ns = ns;
+        self.stats.last_ns = ns;
+        if ns >= self.change_at {
+            self.cache.apply_changes(ns);
+            self.change_at = self.cache.change_at();
+        }
+        let insns = self.take_insns();
+        self.sink.time(insns, ns);
+    }
+
+    /// Takes the number of instructions to report with the next event or time.
+    #[inline(always)]
+    pub fn take_insns(&mut self) -> u32 {
+        let insns = std::mem::take(&mut self.acc);
+        self.stats.instructions += insns;
+        if insns > u64::from(u32::MAX) {
+            return self.report_many(insns);
+        }
+        insns as u32
+    }
+
+    /// Reports instructions in several events when one event's counter cannot hold them. Returns the rest.
+    #[cold]
+    fn report_many(&mut self, mut insns: u64) -> u32 {
+        while insns > u64::from(u32::MAX) {
+            self.sink.event(Event { insns: u32::MAX, ..Event::new(EventKind::Count, 0, 0) });
+            insns -= u64::from(u32::MAX);
+        }
+        insns as u32
+    }
+
+    /// Records a fault at the current packet. The flow is unknown from there on.
+    #[cold]
+    pub fn fault(&mut self, kind: FaultKind) {
+        let ip = if self.cur == NONE { 0 } else { self.cache.blocks.cold[self.cur as usize].key.ip };
+        match kind {
+            FaultKind::Overflow => self.stats.overflows += 1,
+            _ => self.stats.errors += 1,
+        }
+        if self.stats.faults.len() < MAX_FAULTS {
+            self.stats.faults.push(Fault { offset: self.pos, ns: self.ns, ip, kind });
+        }
+        self.lose();
+    }
+
+    /// Marks the flow as unknown from the current packet on.
+    pub fn lose(&mut self) {
+        if !matches!(self.phase, Phase::Lost(_)) {
+            self.stop(true);
+            self.phase = Phase::Lost(self.pos);
+        }
+        self.pending = None;
+        self.hot = false;
+        self.ret.clear();
+    }
+
+    /// Tracing is off from here on.
+    pub fn go_off(&mut self) {
+        self.found(self.pos);
+        if matches!(self.phase, Phase::On) {
+            self.stop(false);
+        }
+        self.phase = Phase::Off;
+        self.pending = None;
+        self.abort = false;
+        self.hot = false;
+    }
+
+    fn stop(&mut self, lost: bool) {
+        let insns = self.take_insns();
+        self.sink.event(Event { insns, ..Event::new(EventKind::Stop, lost.into(), 0) });
+        self.cur = NONE;
+    }
+
+    /// Ends a loss, if there is one, at stream offset `at`.
+    pub fn found(&mut self, at: u64) {
+        if let Phase::Lost(from) = self.phase {
+            self.stats.lost_bytes += at.saturating_sub(from);
+            self.phase = Phase::Off;
+        }
+    }
+
+    /// Ends the range: follows the code up to the address that the next PSB states.
+    pub fn finish(&mut self, to: usize) {
+        // Up to there the code is the one before that PSB.
+        self.pos = (to as u64).saturating_sub(1);
+        let mut end = None;
+        if matches!(self.phase, Phase::On) && self.pending.is_none() && self.psb.is_none() {
+            let mut last_ip = LastIp(0);
+            for packet in PacketReader::at(self.bytes, to).map_while(Result::ok) {
+                match packet.1 {
+                    Packet::PsbEnd => break,
+                    Packet::Fup(payload) => end = last_ip.apply(payload),
+                    Packet::Tsc { tsc } => {
+                        self.clock.on_tsc(tsc);
+                        self.due = true;
+                    }
+                    Packet::Tma { .. } | Packet::Cbr { .. } | Packet::Psb | Packet::Pad => {}
+                    Packet::Cyc { .. } | Packet::Mtc { .. } | Packet::ModeExec { .. } => {}
+                    Packet::ModeTsx { .. } | Packet::Pip { .. } | Packet::Vmcs { .. } => {}
+                    // A PSB+ holds none of these (SDM, "PSB"): it ended early.
+                    Packet::Tnt { .. }
+                    | Packet::Tip(_)
+                    | Packet::TipPge(_)
+                    | Packet::TipPgd(_)
+                    | Packet::Ovf
+                    | Packet::TraceStop
+                    | Packet::Mnt { .. }
+                    | Packet::Ptw { .. }
+                    | Packet::Exstop { .. }
+                    | Packet::Mwait { .. }
+                    | Packet::Pwre { .. }
+                    | Packet::Pwrx { .. }
+                    | Packet::Bbp { .. }
+                    | Packet::Bip { .. }
+                    | Packet::Bep { .. }
+                    | Packet::Cfe { .. }
+                    | Packet::Evd { .. }
+                    | Packet::Trig { .. } => break,
+                }
+            }
+        }
+        if let Some(end) = end {
+            self.walk_to_psb(end);
+        }
+        self.pos = to as u64;
+        if self.due {
+            self.tick();
+        }
+        let insns = self.take_insns();
+        if insns > 0 {
+            self.sink.event(Event { insns, ..Event::new(EventKind::Count, 0, 0) });
+        }
+        if let Phase::Lost(from) = self.phase {
+            self.stats.lost_bytes += self.pos.saturating_sub(from);
+        }
+    }
+}
+
+/// Decodes the IP payload in its three commonest forms. Returns it with the packet's length.
+#[inline(always)]
+fn short_ip(bytes: &[u8]) -> Option<(IpPayload, usize)> {
+    match (bytes[0] >> 5, bytes) {
+        (1, [_, a, b, ..]) => Some((IpPayload::Update16(u16::from_le_bytes([*a, *b])), 3)),
+        (2, [_, a, b, c, d, ..]) => Some((IpPayload::Update32(u32::from_le_bytes([*a, *b, *c, *d])), 5)),
+        (3, [_, a, b, c, d, e, f, ..]) => {
+            Some((IpPayload::Sext48(u64::from_le_bytes([*a, *b, *c, *d, *e, *f, 0, 0])), 7))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Marked instructions: those whose time the analyses need.
+//!
+//! Input: the instructions of a block while it is built. Output: their marks, which the block keeps among its events.
+//! So code without marks costs nothing extra.
+//!
+//! Marked in kernel code: instructions that switch interrupts (`cli`, `sti`, `pushf`, `popf`), change the preemption
+//! count (arithmetic on the per-CPU count, arch/x86/include/asm/preempt.h), or wait (`hlt`, `mwait`). On request:
+//! instruction patterns, addresses, and functions by name.
+
+use kprism_image::glob::glob;
+use kprism_image::insn::pattern::{Decoded, Pattern, Seen};
+use kprism_image::insn::{Insn, Kind, Mode};
+
+/// Effect of a marked instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Op {
+    /// Turns interrupts off.
+    Cli,
+    /// Turns interrupts on.
+    Sti,
+    /// Saves the flags, mostly to save the interrupt flag.
+    Pushf,
+    /// Restores the flags.
+    Popf,
+    /// Waits for an interrupt.
+    Halt,
+    /// Adds to the preemption count.
+    Preempt(i32),
+    /// Matches a requested pattern or address, by number.
+    Wanted(u32),
+    /// Matches a pattern that is only counted.
+    Counted(u32),
+}
+
+/// Bits for an operand in an event: an amount by which the preemption count changes, or the number of a pattern.
+const PAYLOAD: u32 = 24;
+
+impl Op {
+    /// Encodes the mark for [`crate::decode::event::Event::func`].
+    fn pack(self) -> u32 {
+        let (kind, payload) = match self {
+            Op::Cli => (0, 0),
+            Op::Sti => (1, 0),
+            Op::Pushf => (2, 0),
+            Op::Popf => (3, 0),
+            Op::Halt => (4, 0),
+            Op::Preempt(n) => (5, n as u32),
+            Op::Wanted(n) => (6, n),
+            Op::Counted(n) => (7, n),
+        };
+        kind << PAYLOAD | payload & ((1 << PAYLOAD) - 1)
+    }
+
+    pub fn unpack(word: u32) -> Self {
+        let payload = word & ((1 << PAYLOAD) - 1);
+        match word >> PAYLOAD {
+            0 => Op::Cli,
+            1 => Op::Sti,
+            2 => Op::Pushf,
+            3 => Op::Popf,
+            4 => Op::Halt,
+            5 => Op::Preempt((payload << 8) as i32 >> 8),
+            6 => Op::Wanted(payload),
+            _ => Op::Counted(payload),
+        }
+    }
+}
+
+/// The instructions and functions to mark.
+#[derive(Debug, Clone, Default)]
+pub struct Markers {
+    /// Kernel code that switches interrupts, counts preemption, or waits.
+    pub kernel: bool,
+    /// Address of the preemption count, relative to the base of `gs`.
+    pub preempt_count: Option<u64>,
+    /// Instruction patterns, in kernel and user code.
+    pub(crate) patterns: Vec<Pattern>,
+    /// For each pattern, true if it is only counted.
+    pub(crate) counted: Vec<bool>,
+    /// Sorted addresses with their numbers, which follow those of the patterns.
+    pub(crate) addresses: Vec<(u64, u32)>,
+    /// Functions by name, with wildcards.
+    pub(crate) funcs: Vec<String>,
+}
+
+/// Partial matches of patterns on a straight run.
+#[derive(Debug, Default)]
+pub(crate) struct Progress(Vec<Seen>);
+
+impl Progress {
+    pub fn reset(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl Markers {
+    /// No marks.
+    pub const NONE: Self = Self {
+        kernel: false,
+        preempt_count: None,
+        patterns: Vec::new(),
+        counted: Vec::new(),
+        addresses: Vec::new(),
+        funcs: Vec::new(),
+    };
+
+    /// Returns true if every instruction has to be checked, not only those with a [`Kind`].
+    pub(crate) fn looks_at_all(&self) -> bool {
+        !self.patterns.is_empty() || !self.addresses.is_empty()
+    }
+
+    /// Returns true if functions of this name are marked.
+    pub(crate) fn wants_func(&self, name: &str) -> bool {
+        self.funcs.iter().any(|pattern| glob(pattern, name))
+    }
+
+    /// Quick test: false if an instruction of this kind, beginning with these bytes, cannot be a mark.
+    #[inline]
+    pub(crate) fn may_be(&self, insn: &Insn, bytes: &[u8], ip: u64) -> bool {
+        self.looks_at_all()
+            || self.kernel
+                && ip >> 63 == 1
+                && (matches!(insn.kind, Kind::Cli | Kind::Sti | Kind::Pushf | Kind::Popf | Kind::Halt)
+                    || bytes.first() == Some(&0x65) && self.preempt_count.is_some())
+    }
+
+    /// Passes every mark at this instruction to `out`, encoded for [`crate::decode::event::Event::func`]. `bytes` is the whole
+    /// instruction.
+    pub(crate) fn at(
+        &self,
+        insn: &Insn,
+        bytes: &[u8],
+        ip: u64,
+        mode: Mode,
+        progress: &mut Progress,
+        mut out: impl FnMut(u32),
+    ) {
+        if self.kernel
+            && ip >> 63 == 1
+            && let Some(op) = self.kernel_op(insn, bytes, ip)
+        {
+            out(op.pack());
+        }
+        if !self.patterns.is_empty() {
+            progress.0.resize(self.patterns.len(), Seen::default());
+            let decoded = Decoded::new(bytes, ip, mode);
+            for (n, (pattern, seen)) in self.patterns.iter().zip(&mut progress.0).enumerate() {
+                if pattern.advance(seen, &decoded) {
+                    let op = if self.counted.get(n) == Some(&true) { Op::Counted } else { Op::Wanted };
+                    out(op(n as u32).pack());
+                }
+            }
+        }
+        let first = self.addresses.partition_point(|&(address, _)| address < ip);
+        for &(_, n) in self.addresses[first..].iter().take_while(|&&(address, _)| address == ip) {
+            out(Op::Wanted(n).pack());
+        }
+    }
+
+    fn kernel_op(&self, insn: &Insn, bytes: &[u8], ip: u64) -> Option<Op> {
+        match insn.kind {
+            Kind::Cli => Some(Op::Cli),
+            Kind::Sti => Some(Op::Sti),
+            Kind::Pushf => Some(Op::Pushf),
+            Kind::Popf => Some(Op::Popf),
+            Kind::Halt => Some(Op::Halt),
+            _ => self.preempt(bytes, ip.wrapping_add(insn.len.into())).map(Op::Preempt),
+        }
+    }
+
+    /// Amount that an instruction adds to the preemption count: `inc`, `dec`, `add` or `sub` of a 32-bit word relative
+    /// to `gs`, with an absolute or a RIP-relative address. `next` is the address of the next instruction.
+    fn preempt(&self, bytes: &[u8], next: u64) -> Option<i32> {
+        let wanted = self.preempt_count?;
+        let [0x65, opcode, modrm, rest @ ..] = bytes else { return None };
+        let sign = match (opcode, modrm >> 3 & 7) {
+            (0xff, 0) | (0x81 | 0x83, 0) => 1,
+            (0xff, 1) | (0x81 | 0x83, 5) => -1,
+            _ => return None,
+        };
+        let (address, rest) = match (modrm & 0xc7, rest) {
+            (0x05, _) => (next.wrapping_add_signed(word(rest)?.into()), rest.get(4..)?),
+            (0x04, [0x25, rest @ ..]) => (i64::from(word(rest)?) as u64, rest.get(4..)?),
+            _ => return None,
+        };
+        let amount = match opcode {
+            0xff => 1,
+            0x83 => i32::from(*rest.first()? as i8),
+            _ => word(rest)?,
+        };
+        (address == wanted).then(|| amount.wrapping_mul(sign))
+    }
+}
+
+fn word(bytes: &[u8]) -> Option<i32> {
+    bytes.first_chunk().map(|b| i32::from_le_bytes(*b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ops_survive_the_packing() {
+        for op in [Op::Cli, Op::Sti, Op::Pushf, Op::Popf, Op::Halt, Op::Wanted(77), Op::Counted(0)] {
+            assert_eq!(Op::unpack(op.pack()), op);
+        }
+        for n in [1, -1, 0x100, -0x200, 0x10000, -0x11_0000] {
+            assert_eq!(Op::unpack(Op::Preempt(n).pack()), Op::Preempt(n));
+        }
+    }
+
+    /// Linux's forms: `incl %gs:pcpu_hot+8(%rip)`, `decl`, `addl $0x200`, `subl $0x10000`, and absolute ones.
+    #[test]
+    fn arithmetic_on_the_preemption_count() {
+        let markers = Markers { preempt_count: Some(0x3_2d08), ..Markers::default() };
+        let ip = 0xffff_ffff_8110_0000u64;
+        let amount = |bytes: &[u8]| markers.preempt(bytes, ip + bytes.len() as u64);
+        let with = |head: &[u8], imm: &[u8]| {
+            let next = ip + (head.len() + 4 + imm.len()) as u64;
+            let disp = 0x3_2d08u64.wrapping_sub(next) as u32;
+            [head, &disp.to_le_bytes(), imm].concat()
+        };
+        assert_eq!(amount(&with(&[0x65, 0xff, 0x05], &[])), Some(1));
+        assert_eq!(amount(&with(&[0x65, 0xff, 0x0d], &[])), Some(-1));
+        assert_eq!(amount(&with(&[0x65, 0x81, 0x05], &0x200u32.to_le_bytes())), Some(0x200));
+        assert_eq!(amount(&with(&[0x65, 0x83, 0x2d], &[1])), Some(-1));
+        assert_eq!(amount(&with(&[0x65, 0x81, 0x05], &(-0x1_0000i32).to_le_bytes())), Some(-0x1_0000));
+        assert_eq!(amount(&[0x65, 0xff, 0x04, 0x25, 0x08, 0x2d, 0x03, 0x00]), Some(1));
+        // Another per-CPU word, and a read.
+        assert_eq!(amount(&[0x65, 0xff, 0x04, 0x25, 0x10, 0x2d, 0x03, 0x00]), None);
+        assert_eq!(amount(&with(&[0x65, 0x8b, 0x05], &[])), None);
+        assert_eq!(amount(&[0x65, 0xff, 0x05]), None);
+    }
+}

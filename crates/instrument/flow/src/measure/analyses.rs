@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The analyses over marks: intervals between markers, the parts of system calls, executions of instruction patterns.
+//!
+//! Input: marks with the counters of their CPU and task, from the stitcher, in the order in which that CPU or task met
+//! them. Output: [`Delta`]s, [`Count`]s, and the [`Parts`] of each system call that ended.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::decode::entries::is_nmi;
+use crate::decode::marks::Op;
+use crate::measure::delta::{Occasion, Plan, Triggers};
+use crate::measure::intervals::{Intervals, Point};
+use crate::measure::irqs::{Cpu, Saved};
+use crate::measure::mark::What;
+use kprism_profile::{Delta, FrameKind, Part, Parts, Scope};
+
+/// Position of a mark: CPU, task, time and counters.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct At {
+    /// Index of the CPU's stream, and the CPU number.
+    pub lane: usize,
+    pub cpu: u16,
+    pub task: usize,
+    pub ns: u64,
+    /// Instructions that the CPU and the task executed so far.
+    pub cpu_insns: u64,
+    pub task_insns: u64,
+    pub ip: u64,
+    pub node: u32,
+}
+
+/// State of a system call that a task is executing.
+#[derive(Debug, Clone, Copy, Default)]
+struct Call {
+    parts: Parts,
+    /// Start of the entry, end of the body if seen, start of the current interrupt.
+    start: Stamp,
+    body: Option<u32>,
+    body_end: Option<Stamp>,
+    interrupted: Option<Stamp>,
+    /// Kernel entries nested inside, and the depth of the one that is the interrupt.
+    depth: u32,
+    interrupt_depth: u32,
+}
+
+/// A task's clocks: ns on a CPU, and instructions.
+#[derive(Debug, Clone, Copy, Default)]
+struct Stamp {
+    ns: u64,
+    insns: u64,
+}
+
+impl Stamp {
+    fn until(self, end: Stamp) -> Part {
+        Part { ns: end.ns.saturating_sub(self.ns), insns: end.insns.saturating_sub(self.insns) }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Task {
+    saved: Saved,
+    /// Time off the CPU so far, and the time at which the task left it; ns.
+    off_ns: u64,
+    off_since: Option<u64>,
+    call: Option<Call>,
+}
+
+impl Task {
+    fn stamp(&self, at: &At) -> Stamp {
+        Stamp { ns: at.ns.saturating_sub(self.off_ns), insns: at.task_insns }
+    }
+}
+
+/// Intervals that a function begins and ends.
+#[derive(Debug, Clone, Copy, Default)]
+struct FuncPlan {
+    begin: Triggers,
+    end: Triggers,
+    is_nmi: bool,
+}
+
+/// Pairs of node and number of executions, sorted by node.
+pub(crate) type NodeCounts = Vec<(u32, u64)>;
+
+/// The analyses of one profile.
+pub(crate) struct Analyses<'a> {
+    plan: &'a Plan,
+    cpus: Vec<Cpu>,
+    /// The CPU halted. The next mark on it is its wake-up.
+    halted: Vec<bool>,
+    tasks: Vec<Task>,
+    intervals: Vec<Intervals>,
+    funcs: HashMap<u32, FuncPlan>,
+    /// Executions by pattern and node.
+    counts: HashMap<(u32, u32), u64>,
+    /// Patterns that are counted and also begin or end an interval.
+    counted: Vec<bool>,
+    /// Parts of system calls that ended before their records arrived.
+    done: VecDeque<Parts>,
+}
+
+impl<'a> Analyses<'a> {
+    pub fn new(plan: &'a Plan, lanes: usize) -> Self {
+        let mut counted = vec![false; plan.wanted.len()];
+        plan.counts.iter().for_each(|&(_, n)| counted[n as usize] = true);
+        Self {
+            plan,
+            cpus: vec![Cpu::default(); lanes],
+            halted: vec![false; lanes],
+            tasks: Vec::new(),
+            intervals: plan.deltas.iter().map(|d| Intervals::new(d.nested)).collect(),
+            funcs: HashMap::new(),
+            counts: HashMap::new(),
+            counted,
+            done: VecDeque::new(),
+        }
+    }
+
+    /// Handles a mark. `name_of` returns a function's name.
+    pub fn mark(&mut self, at: &At, what: What, name_of: &dyn Fn(u32) -> String) {
+        if at.task >= self.tasks.len() {
+            self.tasks.resize_with(at.task + 1, Task::default);
+        }
+        if let What::Off = what {
+            return self.off(at);
+        }
+        if std::mem::take(&mut self.halted[at.lane]) {
+            self.occasion(at, Occasion::Wake);
+        }
+        match what {
+            What::Insn(op) => self.insn(at, op),
+            What::Enter { kind, func } => self.enter(at, kind, func, name_of),
+            What::Leave { user } => self.leave(at, user),
+            What::SyscallDone => self.syscall_done(at),
+            What::Begin { func, body } | What::Tail { func, body } => {
+                if body {
+                    self.body_begins(at, func);
+                }
+                let triggers = self.func(func, name_of).begin;
+                self.fire(at, triggers);
+            }
+            What::End { func } => {
+                self.body_ends(at, func);
+                let triggers = self.func(func, name_of).end;
+                self.fire(at, triggers);
+            }
+            // Handled above.
+            What::Off => {}
+        }
+    }
+
+    /// Adds executions of a pattern in a node.
+    pub fn count(&mut self, pattern: u32, node: u32, times: u64) {
+        *self.counts.entry((pattern, node)).or_default() += times;
+    }
+
+    fn insn(&mut self, at: &At, op: Op) {
+        let (cpu, saved) = (self.cpus[at.lane], &mut self.tasks[at.task].saved);
+        let now = &mut self.cpus[at.lane];
+        match op {
+            Op::Cli => now.cli(saved),
+            Op::Sti => now.sti(),
+            Op::Pushf => now.pushf(saved),
+            Op::Popf => now.popf(saved),
+            Op::Preempt(amount) => now.count(amount),
+            Op::Halt => {
+                self.halted[at.lane] = true;
+                self.occasion(at, Occasion::Halt);
+            }
+            Op::Wanted(n) => {
+                if self.counted.get(n as usize) == Some(&true) {
+                    self.count(n, at.node, 1);
+                }
+                let triggers = self.plan.wanted.get(n as usize).copied().unwrap_or_default();
+                self.fire(at, triggers);
+            }
+            Op::Counted(n) => self.count(n, at.node, 1),
+        }
+        self.changed(at, cpu);
+    }
+
+    /// Fires the triggers for what changed on the CPU since `before`.
+    fn changed(&mut self, at: &At, before: Cpu) {
+        let now = self.cpus[at.lane];
+        if now == before {
+            return;
+        }
+        match (before.irqs, now.irqs) {
+            (Some(true), Some(false)) => self.occasion(at, Occasion::IrqsOff),
+            (Some(false), Some(true)) => self.occasion(at, Occasion::IrqsOn),
+            // The state was or is unknown, so the order of these events is unknown.
+            (Some(_), None) | (None, Some(_)) => self.forget(at, &[Occasion::IrqsOff, Occasion::IrqsOn]),
+            _ => {}
+        }
+        match (before.preempt, now.preempt) {
+            (Some(0), Some(n)) if n != 0 => self.occasion(at, Occasion::PreemptOff),
+            (Some(n), Some(0)) if n != 0 => self.occasion(at, Occasion::PreemptOn),
+            (Some(_), None) | (None, Some(_)) => {
+                self.forget(at, &[Occasion::PreemptOff, Occasion::PreemptOn]);
+            }
+            _ => {}
+        }
+    }
+
+    fn enter(&mut self, at: &At, kind: FrameKind, func: u32, name_of: &dyn Fn(u32) -> String) {
+        let proves_on = kind == FrameKind::Interrupt && !self.func(func, name_of).is_nmi;
+        let before = self.cpus[at.lane];
+        let task = &mut self.tasks[at.task];
+        self.cpus[at.lane].enter(&mut task.saved, proves_on);
+        let stamp = task.stamp(at);
+        match (kind, &mut task.call) {
+            (FrameKind::Syscall, call) => *call = Some(Call { start: stamp, ..Call::default() }),
+            (_, Some(call)) => {
+                call.depth += 1;
+                if kind == FrameKind::Interrupt && call.interrupted.is_none() {
+                    (call.interrupted, call.interrupt_depth) = (Some(stamp), call.depth);
+                }
+            }
+            _ => {}
+        }
+        self.occasion(
+            at,
+            match kind {
+                FrameKind::Syscall => Occasion::Syscall,
+                FrameKind::Exception => Occasion::Exception,
+                _ => Occasion::Interrupt,
+            },
+        );
+        self.changed(at, before);
+    }
+
+    fn leave(&mut self, at: &At, user: bool) {
+        let before = self.cpus[at.lane];
+        let task = &mut self.tasks[at.task];
+        let stamp = task.stamp(at);
+        if let Some(call) = &mut task.call {
+            if user || call.depth == call.interrupt_depth {
+                if let Some(start) = call.interrupted.take() {
+                    add(&mut call.parts.interrupts, start.until(stamp));
+                }
+                call.interrupt_depth = 0;
+            }
+            call.depth = call.depth.saturating_sub(1);
+        }
+        if user {
+            self.cpus[at.lane].user(&mut task.saved);
+        } else {
+            self.cpus[at.lane].leave(&mut task.saved);
+        }
+        self.changed(at, before);
+        if user {
+            self.occasion(at, Occasion::User);
+        }
+    }
+
+    fn body_begins(&mut self, at: &At, func: u32) {
+        let task = &mut self.tasks[at.task];
+        let stamp = task.stamp(at);
+        if let Some(call) = &mut task.call
+            && call.body.is_none()
+        {
+            call.body = Some(func);
+            call.parts.entry = call.start.until(stamp);
+        }
+    }
+
+    fn body_ends(&mut self, at: &At, func: u32) {
+        let task = &mut self.tasks[at.task];
+        let stamp = task.stamp(at);
+        if let Some(call) = &mut task.call
+            && call.body == Some(func)
+        {
+            call.body_end = Some(stamp);
+        }
+    }
+
+    fn syscall_done(&mut self, at: &At) {
+        let task = &mut self.tasks[at.task];
+        let stamp = task.stamp(at);
+        let parts = task.call.take().map_or_else(Parts::default, |mut call| {
+            if let Some(end) = call.body_end {
+                call.parts.exit = end.until(stamp);
+            }
+            call.parts
+        });
+        self.done.push_back(parts);
+    }
+
+    /// Returns the parts of the system call whose record comes next.
+    pub fn parts(&mut self) -> Parts {
+        self.done.pop_front().unwrap_or_default()
+    }
+
+    /// The CPU switches from one task to another.
+    pub fn switch(&mut self, at: &At, to: usize) {
+        let most = at.task.max(to);
+        if most >= self.tasks.len() {
+            self.tasks.resize_with(most + 1, Task::default);
+        }
+        self.tasks[at.task].off_since = Some(at.ns);
+        let task = &mut self.tasks[to];
+        if let Some(since) = task.off_since.take() {
+            task.off_ns += at.ns.saturating_sub(since);
+        }
+        self.occasion(at, Occasion::Switch);
+    }
+
+    /// The CPU executed code that is not traced. The state of interrupts and preemption is now unknown.
+    pub fn off(&mut self, at: &At) {
+        let before = std::mem::take(&mut self.cpus[at.lane]);
+        if std::mem::take(&mut self.halted[at.lane]) {
+            self.forget(at, &[Occasion::Halt, Occasion::Wake]);
+        }
+        if let Some(task) = self.tasks.get_mut(at.task) {
+            task.saved = Saved::default();
+        }
+        self.changed(at, before);
+    }
+
+    /// Trace data of this CPU was lost while a task ran.
+    pub fn lost(&mut self, at: &At) {
+        self.cpus[at.lane] = Cpu::default();
+        self.halted[at.lane] = false;
+        if let Some(task) = self.tasks.get_mut(at.task) {
+            task.saved = Saved::default();
+            task.call = None;
+        }
+        for (spec, intervals) in self.plan.deltas.iter().zip(&mut self.intervals) {
+            match spec.scope {
+                Some(Scope::Task) => intervals.forget(at.task),
+                _ => intervals.forget(at.lane),
+            }
+        }
+    }
+
+    fn func(&mut self, func: u32, name_of: &dyn Fn(u32) -> String) -> FuncPlan {
+        let plan = self.plan;
+        *self.funcs.entry(func).or_insert_with(|| {
+            let name = name_of(func);
+            let mut found = FuncPlan { is_nmi: is_nmi(&name), ..FuncPlan::default() };
+            for f in plan.funcs.iter().filter(|f| kprism_image::glob::glob(&f.glob, &name)) {
+                let side = if f.at_begin { &mut found.begin } else { &mut found.end };
+                side.from |= f.triggers.from;
+                side.to |= f.triggers.to;
+            }
+            found
+        })
+    }
+
+    fn occasion(&mut self, at: &At, occasion: Occasion) {
+        self.fire(at, self.plan.occasions[occasion as usize]);
+    }
+
+    /// Ends, then begins, the intervals that a mark triggers.
+    #[inline]
+    fn fire(&mut self, at: &At, triggers: Triggers) {
+        if triggers.is_empty() {
+            return;
+        }
+        let mut rest = triggers.from | triggers.to;
+        while rest != 0 {
+            let n = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            let intervals = &mut self.intervals[n];
+            let (scope, insns) = match self.plan.deltas[n].scope {
+                Some(Scope::Task) => (at.task, at.task_insns),
+                _ => (at.lane, at.cpu_insns),
+            };
+            let point = Point { ns: at.ns, insns, ip: at.ip, node: at.node };
+            if triggers.to >> n & 1 == 1 {
+                intervals.end(scope, &point, at.task as u32, at.cpu);
+            }
+            if triggers.from >> n & 1 == 1 {
+                intervals.begin(scope, point);
+            }
+        }
+    }
+
+    /// Drops the open intervals that begin or end at one of these occasions.
+    fn forget(&mut self, at: &At, occasions: &[Occasion]) {
+        let triggers = occasions.iter().map(|&occasion| self.plan.occasions[occasion as usize]);
+        let mut rest = triggers.fold(0, |all, triggers| all | triggers.from | triggers.to);
+        while rest != 0 {
+            let n = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            match self.plan.deltas[n].scope {
+                Some(Scope::Task) => self.intervals[n].forget(at.task),
+                _ => self.intervals[n].forget(at.lane),
+            }
+        }
+    }
+
+    /// Returns the intervals, and the executions of each counted pattern by node.
+    pub fn finish(self) -> (Vec<Delta>, Vec<(&'a str, NodeCounts)>) {
+        let deltas = self.plan.deltas.iter().zip(self.intervals).map(|(spec, i)| i.finish(spec)).collect();
+        let mut by_pattern: HashMap<u32, NodeCounts> = HashMap::new();
+        for ((pattern, node), count) in self.counts {
+            by_pattern.entry(pattern).or_default().push((node, count));
+        }
+        by_pattern.values_mut().for_each(|counts| counts.sort_unstable());
+        let of =
+            |(text, n): &'a (String, u32)| (text.as_str(), by_pattern.get(n).cloned().unwrap_or_default());
+        (deltas, self.plan.counts.iter().map(of).collect())
+    }
+}
+
+fn add(part: &mut Part, more: Part) {
+    part.ns += more.ns;
+    part.insns += more.insns;
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Measures intervals from their beginnings and ends. Output: histograms and the longest intervals.
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+
+use kprism_image::code::KeyHasher;
+
+use crate::measure::delta::Spec;
+use kprism_profile::histogram::Counter;
+use kprism_profile::{Delta, Interval, Site};
+
+/// Maximum of nested beginnings on one CPU or task; then the oldest is dropped.
+const MAX_OPEN: usize = 256;
+
+/// Number of longest intervals kept, by time and again by instructions.
+const LONGEST: usize = 32;
+
+/// Maximum of sites kept, by total time.
+const SITES: usize = 1 << 16;
+
+/// The beginning or the end of an interval.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Point {
+    pub ns: u64,
+    pub insns: u64,
+    pub ip: u64,
+    pub node: u32,
+}
+
+/// Keeps the largest few of many intervals, by a key.
+#[derive(Debug, Default)]
+struct Largest {
+    kept: Vec<(u64, Interval)>,
+    /// Keys up to this one are not among the largest.
+    floor: Option<u64>,
+}
+
+impl Largest {
+    #[inline]
+    fn offer(&mut self, key: u64, interval: &Interval) {
+        if self.floor.is_none_or(|floor| key > floor) {
+            self.insert(key, interval);
+        }
+    }
+
+    #[cold]
+    fn insert(&mut self, key: u64, interval: &Interval) {
+        // Among equal keys the earlier interval stays.
+        let place = self.kept.partition_point(|(k, _)| *k >= key);
+        self.kept.insert(place, (key, *interval));
+        self.kept.truncate(LONGEST);
+        if self.kept.len() == LONGEST {
+            self.floor = self.kept.last().map(|(k, _)| *k);
+        }
+    }
+}
+
+/// All intervals of one kind.
+#[derive(Debug, Default)]
+pub(crate) struct Intervals {
+    nested: bool,
+    /// Beginnings without an end yet, by CPU or task.
+    open: Vec<Vec<Point>>,
+    ns: Counter,
+    insns: Counter,
+    longest: Largest,
+    largest: Largest,
+    sites: HashMap<u32, Site, BuildHasherDefault<KeyHasher>>,
+    restarted: u64,
+    unfinished: u64,
+}
+
+impl Intervals {
+    pub fn new(nested: bool) -> Self {
+        Self { nested, ..Self::default() }
+    }
+
+    pub fn begin(&mut self, scope: usize, point: Point) {
+        if scope >= self.open.len() {
+            self.open.resize_with(scope + 1, Vec::new);
+        }
+        let open = &mut self.open[scope];
+        if !self.nested && !open.is_empty() {
+            self.restarted += 1;
+            open.clear();
+        }
+        if open.len() == MAX_OPEN {
+            self.unfinished += 1;
+            open.remove(0);
+        }
+        open.push(point);
+    }
+
+    pub fn end(&mut self, scope: usize, end: &Point, task: u32, cpu: u16) {
+        let Some(from) = self.open.get_mut(scope).and_then(Vec::pop) else { return };
+        let interval = Interval {
+            task,
+            cpu,
+            start_ns: from.ns,
+            ns: end.ns.saturating_sub(from.ns),
+            insns: end.insns.saturating_sub(from.insns),
+            from_ip: from.ip,
+            to_ip: end.ip,
+            from_node: from.node,
+            to_node: end.node,
+        };
+        self.ns.add(interval.ns);
+        self.insns.add(interval.insns);
+        self.longest.offer(interval.ns, &interval);
+        self.largest.offer(interval.insns, &interval);
+        let site = self.sites.entry(from.node).or_insert(Site { node: from.node, ..Site::default() });
+        site.count += 1;
+        site.ns += interval.ns;
+        site.insns += interval.insns;
+        site.max_ns = site.max_ns.max(interval.ns);
+    }
+
+    /// Drops the open beginnings of a CPU or task, whose ends will not be seen.
+    pub fn forget(&mut self, scope: usize) {
+        if let Some(open) = self.open.get_mut(scope) {
+            self.unfinished += open.len() as u64;
+            open.clear();
+        }
+    }
+
+    pub fn finish(self, spec: &Spec) -> Delta {
+        let unfinished = self.unfinished + self.open.iter().map(|o| o.len() as u64).sum::<u64>();
+        let mut longest: Vec<Interval> = self.longest.kept.iter().map(|(_, i)| *i).collect();
+        longest.extend(
+            self.largest.kept.iter().map(|(_, i)| *i).filter(|i| !longest.contains(i)).collect::<Vec<_>>(),
+        );
+        longest.sort_by_key(|i| (std::cmp::Reverse(i.ns), i.start_ns, i.cpu));
+        let mut sites: Vec<Site> = self.sites.into_values().collect();
+        sites.sort_by_key(|s| (std::cmp::Reverse(s.ns), s.node));
+        sites.truncate(SITES);
+        Delta {
+            name: spec.name.clone(),
+            from: spec.from.clone(),
+            to: spec.to.clone(),
+            scope: spec.scope.unwrap_or_default(),
+            ns: self.ns.finish(),
+            insns: self.insns.finish(),
+            longest,
+            sites,
+            restarted: self.restarted,
+            unfinished,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kprism_profile::Scope;
+
+    fn at(t: u64) -> Point {
+        Point { ns: 10 * t, insns: t, ip: t, node: 1 }
+    }
+
+    fn finish(intervals: Intervals) -> Delta {
+        let spec = Spec {
+            name: "x".into(),
+            from: "a".into(),
+            to: "b".into(),
+            scope: Some(Scope::Cpu),
+            nested: false,
+        };
+        intervals.finish(&spec)
+    }
+
+    #[test]
+    fn the_last_beginning_counts() {
+        let mut i = Intervals::new(false);
+        i.end(0, &at(1), 0, 0);
+        i.begin(0, at(2));
+        i.begin(0, at(5));
+        i.begin(3, at(6));
+        i.end(0, &at(9), 7, 0);
+        let d = finish(i);
+        assert_eq!((d.insns.count, d.insns.min, d.ns.max), (1, 4, 40));
+        assert_eq!((d.restarted, d.unfinished, d.longest[0].task), (1, 1, 7));
+    }
+
+    #[test]
+    fn nested_ones_end_first() {
+        let mut i = Intervals::new(true);
+        i.begin(0, at(1));
+        i.begin(0, at(3));
+        i.end(0, &at(4), 0, 0);
+        i.end(0, &at(9), 0, 0);
+        let d = finish(i);
+        assert_eq!(d.longest.iter().map(|l| l.insns).collect::<Vec<_>>(), [8, 1]);
+        assert_eq!(d.sites, [Site { node: 1, count: 2, ns: 90, insns: 9, max_ns: 80 }]);
+    }
+
+    #[test]
+    fn only_the_longest_are_kept() {
+        let mut i = Intervals::new(false);
+        for t in 0..1000 {
+            i.begin(0, at(2000 * t));
+            i.end(0, &at(2000 * t + t % 500), 0, 0);
+        }
+        let d = finish(i);
+        assert_eq!(d.longest.len(), LONGEST);
+        assert_eq!((d.longest[0].insns, d.longest[0].start_ns), (499, 10 * 2000 * 499));
+        assert_eq!(d.longest[LONGEST - 1].insns, 484);
+    }
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Keeps the call stacks of all tasks during a [`replay`](crate::replay). Input: its events. Output: calls that begin
+//! and end, to a [`Calls`].
+//!
+//! The rules are those of `stack/rules.rs`. Every stack is complete, so each rule is one case.
+
+use crate::decode::event::{Event, EventKind, NO_FUNC, flag};
+use crate::replay::TracePosition;
+use crate::stack::chunk::SPACE;
+use crate::stack::frames::{Frame, NO_RETURN, is_kernel};
+use crate::stack::rules::{self, Arrival, Forks, TaskStack};
+use kprism_profile::FrameKind;
+
+/// A call that begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Begin {
+    /// The function entered.
+    pub func: u32,
+    /// Number of calls around it.
+    pub depth: usize,
+    /// The kind of its entry.
+    pub kind: FrameKind,
+    /// True if it counts as a call: it was not under way before, and is no jump into its middle.
+    pub counts: bool,
+}
+
+/// A call that ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct End {
+    /// The function left.
+    pub func: u32,
+    /// For a system call, the function that is its body, if one was seen.
+    pub body: Option<u32>,
+    /// Number of calls around it.
+    pub depth: usize,
+    /// The kind of its entry.
+    pub kind: FrameKind,
+    /// Time of entry, ns.
+    pub start_ns: u64,
+    /// The part of its duration that its task spent on a CPU, ns.
+    pub on_cpu_ns: u64,
+    /// Instructions that its task executed in it and in its callees.
+    pub insns: u64,
+}
+
+/// Receives calls, in the order in which they begin and end.
+pub trait Calls {
+    /// A call begins.
+    fn begin(&mut self, at: &TracePosition<'_>, call: Begin);
+    /// A call ends.
+    fn end(&mut self, at: &TracePosition<'_>, call: End);
+}
+
+#[derive(Debug, Default)]
+struct Thread {
+    stack: Vec<Frame>,
+    insns: u64,
+    cpu: u64,
+}
+
+/// The stacks of all tasks.
+#[derive(Default)]
+pub struct Stacks {
+    threads: Vec<Thread>,
+    /// Address space of each lane.
+    spaces: Vec<u64>,
+    forks: Forks,
+}
+
+impl Stacks {
+    /// The task executes instructions; see [`Listener::run`](crate::replay::Listener::run).
+    #[inline]
+    pub fn run(&mut self, at: &TracePosition<'_>, insns: u32) {
+        let thread = self.thread(at);
+        thread.insns += u64::from(insns);
+        thread.cpu += at.after(insns) - at.ns();
+    }
+
+    /// Time passed without instructions; see [`Listener::rest`](crate::replay::Listener::rest).
+    pub fn rest(&mut self, at: &TracePosition<'_>, ns: u64) {
+        self.thread(at).cpu += ns;
+    }
+
+    /// The functions on the task's stack, outermost first.
+    pub fn functions(&self, task: usize) -> impl Iterator<Item = u32> {
+        self.threads.get(task).into_iter().flat_map(|t| t.stack.iter().map(|f| f.func))
+    }
+
+    #[inline]
+    fn thread(&mut self, at: &TracePosition<'_>) -> &mut Thread {
+        if at.task >= self.threads.len() {
+            self.threads.resize_with(at.task + 1, Thread::default);
+        }
+        &mut self.threads[at.task]
+    }
+
+    /// Applies an event to the stacks.
+    pub fn event(&mut self, at: &TracePosition<'_>, event: &Event, calls: &mut impl Calls) {
+        if at.lane >= self.spaces.len() {
+            self.spaces.resize(at.lane + 1, 0);
+        }
+        self.thread(at);
+        let Event { ip, func, flags, .. } = *event;
+        let arrival = Arrival { ip, func, flags, space: self.spaces[at.lane], counts_inside: false };
+        let stack = &mut AtEvent { stacks: self, at, calls };
+        match event.kind {
+            EventKind::Call => {
+                stack.push(&arrival, func, FrameKind::Call, ip, true);
+                rules::body(stack, &arrival);
+            }
+            EventKind::Ret => rules::ret(stack, &arrival),
+            EventKind::Tail => rules::jump(stack, &arrival),
+            EventKind::Syscall => stack.enter(&arrival, FrameKind::Syscall),
+            EventKind::Async if flags & flag::EXCEPTION != 0 => stack.enter(&arrival, FrameKind::Exception),
+            EventKind::Async => stack.enter(&arrival, FrameKind::Interrupt),
+            EventKind::Exit => rules::exit(stack, &arrival),
+            EventKind::Space => self.spaces[at.lane] = ip & SPACE,
+            EventKind::Start => rules::resume(stack, &arrival, event.link != Event::AT_PSB),
+            EventKind::Resume => rules::resume(stack, &arrival, false),
+            EventKind::Switch => {}
+            EventKind::Stop | EventKind::Count | EventKind::Mark | EventKind::Push => return,
+        }
+        // A task seen for the first time was already in the function in which it runs.
+        if event.kind != EventKind::Space && self.threads[at.task].stack.is_empty() {
+            let stack = &mut AtEvent { stacks: self, at, calls };
+            stack.push(&arrival, func, FrameKind::Resumed, NO_RETURN, false);
+        }
+    }
+}
+
+/// The running task's stack at an event.
+struct AtEvent<'s, 'p, C> {
+    stacks: &'s mut Stacks,
+    at: &'s TracePosition<'p>,
+    calls: &'s mut C,
+}
+
+impl<C: Calls> AtEvent<'_, '_, C> {
+    /// The CPU enters the kernel.
+    fn enter(&mut self, at: &Arrival, kind: FrameKind) {
+        self.push(at, at.func, kind, at.ip, true);
+        if let Some(top) = self.frames().last_mut() {
+            top.aux = at.space;
+            top.kernel = true;
+        }
+    }
+}
+
+impl<C: Calls> TaskStack for AtEvent<'_, '_, C> {
+    fn frames(&mut self) -> &mut Vec<Frame> {
+        &mut self.stacks.threads[self.at.task].stack
+    }
+
+    fn push(&mut self, at: &Arrival, func: u32, kind: FrameKind, ret_ip: u64, counts: bool) {
+        let thread = &mut self.stacks.threads[self.at.task];
+        let depth = thread.stack.len();
+        thread.stack.push(Frame {
+            ret_ip,
+            start_ns: self.at.ns(),
+            start_insns: thread.insns,
+            start_cpu: thread.cpu,
+            aux: 0,
+            node: 0,
+            func,
+            home: 0,
+            home_func: func,
+            body: NO_FUNC,
+            kind,
+            kernel: is_kernel(at.ip),
+            ends: [NO_FUNC; 2],
+        });
+        self.calls.begin(self.at, Begin { func, depth, kind, counts });
+    }
+
+    fn pop(&mut self) {
+        let thread = &mut self.stacks.threads[self.at.task];
+        let Some(frame) = thread.stack.pop() else { return };
+        self.calls.end(
+            self.at,
+            End {
+                func: frame.func,
+                body: (frame.body != NO_FUNC).then_some(frame.body),
+                depth: thread.stack.len(),
+                kind: frame.kind,
+                start_ns: frame.start_ns,
+                on_cpu_ns: thread.cpu - frame.start_cpu,
+                insns: thread.insns - frame.start_insns,
+            },
+        );
+    }
+
+    fn insns(&self) -> u64 {
+        self.stacks.threads[self.at.task].insns
+    }
+
+    fn tgid(&self) -> u32 {
+        self.at.tasks[self.at.task].tgid
+    }
+
+    fn forks(&mut self) -> &mut Forks {
+        &mut self.stacks.forks
+    }
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Applies the start of a span to the complete stack of its task, by the rules of [`crate::stack::rules`].
+
+use kprism_image::resolve::Resolve;
+
+use crate::stack::chunk::{Cause, Span, Tracing};
+use crate::stack::frames::Frame;
+use crate::stack::rules::{self, Arrival, Forks, TaskStack};
+use crate::stack::stitch::{Gap, Stitcher};
+use kprism_profile::FrameKind;
+
+/// A task's stack at the start of a span.
+struct AtSpan<'s, 'a, R> {
+    stitcher: &'s mut Stitcher<'a, R>,
+    task: usize,
+    cpu: u16,
+    ns: u64,
+    gap: Gap,
+}
+
+impl<R: Resolve> Stitcher<'_, R> {
+    /// Changes the task's stack as the span's cause requires.
+    pub(crate) fn apply(&mut self, task: usize, span: &Span, gap: Gap, cpu: u16) {
+        let stack = &mut AtSpan { stitcher: self, task, cpu, ns: span.start_ns, gap };
+        let at = |ip| Arrival {
+            ip,
+            func: span.func,
+            flags: span.flags,
+            space: span.space,
+            counts_inside: !matches!(span.cause, Cause::Ret { .. }),
+        };
+        match span.cause {
+            Cause::Begin | Cause::Switch => {}
+            Cause::Resume { ip } => rules::resume(stack, &at(ip), gap.tracing == Tracing::Off),
+            Cause::Ret { ip } => rules::ret(stack, &at(ip)),
+            Cause::Jump { ip } => rules::jump(stack, &at(ip)),
+            Cause::Exit { ip, entry: Some(entry) } => rules::exit_from(stack, &at(ip), &entry),
+            Cause::Exit { ip, entry: None } => rules::exit(stack, &at(ip)),
+            Cause::Body | Cause::Fork => rules::body(stack, &at(0)),
+        }
+    }
+}
+
+impl<R: Resolve> TaskStack for AtSpan<'_, '_, R> {
+    fn frames(&mut self) -> &mut Vec<Frame> {
+        &mut self.stitcher.threads[self.task].stack
+    }
+
+    fn push(&mut self, _at: &Arrival, func: u32, kind: FrameKind, ret_ip: u64, counts: bool) {
+        self.stitcher.push(self.task, func, kind, ret_ip, self.ns, counts);
+    }
+
+    fn pop(&mut self) {
+        self.stitcher.pop(self.task, self.ns, self.cpu);
+    }
+
+    fn pop_untraced(&mut self, len: usize) {
+        let ns = self.gap.since.min(self.ns);
+        while self.frames().len() > len {
+            self.stitcher.pop(self.task, ns, self.cpu);
+        }
+    }
+
+    fn entered(&mut self, at: &Arrival) {
+        self.stitcher.entered(self.task, at);
+    }
+
+    fn insns(&self) -> u64 {
+        self.stitcher.threads[self.task].insns
+    }
+
+    fn tgid(&self) -> u32 {
+        self.stitcher.threads[self.task].tgid
+    }
+
+    fn forks(&mut self) -> &mut Forks {
+        &mut self.stitcher.forks
+    }
+}

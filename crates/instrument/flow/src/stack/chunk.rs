@@ -1,0 +1,572 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Keeps the call stack over one chunk of one CPU's stream. Input: decoder events. Output: a [`Chunk`].
+//!
+//! A chunk starts without knowledge of what came before, so its stack has an unknown base. An event that reaches below
+//! the base (a return without its call, a task switch, a signal) ends the current [`Span`] and begins a new one. Later
+//! [`crate::stack::stitch`] applies the spans in order to the complete stacks of the tasks. Everything inside a span is
+//! resolved here, in parallel with other chunks.
+//!
+//! Times: the decoder reports the time packet by packet, and several branches may lie between two reports. Events
+//! between two reports are timed instruction by instruction, at the pace of the interval before. If that falls short,
+//! the remaining time goes to the function that runs at the report, which is right for a function that waits. If it
+//! runs ahead, later intervals absorb the difference. At one instruction a tick, as in recordings that count
+//! instructions, every event gets its exact time.
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+
+use kprism_image::code::KeyHasher;
+
+use crate::decode::event::{Event, EventKind, NO_FUNC, Sink, flag};
+use crate::decode::marks::Op;
+use crate::measure::mark::{Mark, What};
+use crate::measure::window::Window;
+use crate::stack::frames::{Found, Frame, NO_RETURN, Tree, is_kernel, jumped_into, left_entry, returned_to};
+use crate::stack::pace::Pace;
+use kprism_profile::FrameKind;
+
+/// Mask that keeps the identity of an address space. It drops PCID and flags, and the bit by which page-table isolation
+/// marks the user half's tables (Linux, arch/x86/entry/calling.h).
+pub(crate) const SPACE: u64 = !0x1fff;
+
+/// Reason for a new span: the change that it makes to the task's stack first.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Cause {
+    /// The chunk begins.
+    Begin,
+    /// The flow is known again.
+    Resume { ip: u64 },
+    /// A return to `ip` that matches no frame of the chunk.
+    Ret { ip: u64 },
+    /// A jump into the span's function that reaches below the base.
+    Jump { ip: u64 },
+    /// `iret` or `sysret` to `ip`. `entry` is the kernel entry it leaves, when that lies in the chunk.
+    Exit { ip: u64, entry: Option<Frame> },
+    /// The kernel switches tasks.
+    Switch,
+    /// The span's function is the body of a system call that began below the base.
+    Body,
+    /// A system call that creates a task runs. Its child will need a copy of the stack.
+    Fork,
+}
+
+/// State of tracing: whether the flow is known.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tracing {
+    /// Unchanged since the end of the chunk before.
+    #[default]
+    AsBefore,
+    /// Unchanged, but a PSB states that tracing is on. If it was off, the packet that switched it on is missing.
+    AtPsb,
+    On,
+    Off,
+    /// Data was lost.
+    Lost,
+}
+
+impl Tracing {
+    /// The state that follows `before`.
+    pub fn after(self, before: Self) -> Self {
+        match self {
+            Tracing::AsBefore => before,
+            Tracing::AtPsb if before == Tracing::Off => Tracing::Lost,
+            Tracing::AtPsb => before,
+            known => known,
+        }
+    }
+}
+
+/// A stretch of one task's execution that needs the stack below its base only at its start.
+#[derive(Debug)]
+pub(crate) struct Span {
+    pub cause: Cause,
+    /// Function in which it begins, and the flags of the arrival there.
+    pub func: u32,
+    pub flags: u8,
+    /// Address space in which it begins.
+    pub space: u64,
+    /// State of tracing just before it begins.
+    pub tracing: Tracing,
+    /// Time until which the flow was followed before that, if in this chunk; ns.
+    pub off_ns: Option<u64>,
+    /// Its first node, which stands for the frame at its base. The next node stands for that frame's parent. The span's
+    /// nodes end where the next span's begin.
+    pub root: u32,
+    /// The node and function to which the frame at its base jumped, if any.
+    pub base: Option<(u32, u32)>,
+    pub start_ns: u64,
+    /// The chunk's counters at its start.
+    pub insns: u64,
+    pub cpu: u64,
+    /// Frames still open at its end.
+    pub frames: Vec<Frame>,
+    /// Lengths of the chunk's lists at its start.
+    pub syscalls: usize,
+    pub slices: usize,
+    pub marks: usize,
+}
+
+/// A frame that ended inside its span.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Done {
+    pub frame: Frame,
+    /// Number of the span's frames below it.
+    pub depth: usize,
+    pub end_ns: u64,
+    pub insns: u64,
+    pub cpu: u64,
+}
+
+/// Result of decoding a chunk. Functions are the resolver's ids.
+#[derive(Debug, Default)]
+pub(crate) struct Chunk {
+    pub spans: Vec<Span>,
+    pub tree: Tree,
+    pub syscalls: Vec<Done>,
+    pub slices: Vec<Done>,
+    pub marks: Vec<Mark>,
+    /// Executions of patterns: (node, pattern, count), sorted by node.
+    pub counts: Vec<(u32, u32, u64)>,
+    /// The chunk's counters at its end.
+    pub insns: u64,
+    pub cpu: u64,
+    pub end_ns: u64,
+    /// State at the end.
+    pub tracing: Tracing,
+    /// Time at which the flow last stopped, ns.
+    pub off_ns: Option<u64>,
+}
+
+impl Chunk {
+    fn cleared(mut self) -> Self {
+        self.tree.clear_to_remember();
+        self.spans.clear();
+        self.syscalls.clear();
+        self.slices.clear();
+        self.marks.clear();
+        self.counts.clear();
+        Self { insns: 0, cpu: 0, end_ns: 0, tracing: Tracing::AsBefore, off_ns: None, ..self }
+    }
+}
+
+/// The sink that builds a [`Chunk`].
+#[derive(Debug)]
+pub(crate) struct Stacks {
+    out: Chunk,
+    stack: Vec<Frame>,
+    clock: Pace,
+    /// Node of the top frame.
+    node: u32,
+    /// Time passes only while this is on.
+    tracing: Tracing,
+    space: u64,
+    slice_ns: u64,
+    /// Only events inside this window are counted.
+    window: Option<Window>,
+    /// No other task runs on this CPU.
+    alone: bool,
+    /// Executions of patterns by node and pattern.
+    counts: HashMap<(u32, u32), u64, BuildHasherDefault<KeyHasher>>,
+}
+
+impl Sink for Stacks {
+    #[inline]
+    fn event(&mut self, event: Event) {
+        self.run(event.insns);
+        // These two make up nearly all events.
+        match event.kind {
+            EventKind::Call if event.flags & (flag::SYSCALL_BODY | flag::MARKED) == 0 => {
+                self.push(event.func, FrameKind::Call, event.ip, is_kernel(event.ip), self.clock.now);
+            }
+            EventKind::Ret
+                if self.stack.last().is_some_and(|top| top.ret_ip == event.ip && !top.is_entry()) =>
+            {
+                self.pop(self.clock.now);
+            }
+            _ => self.apply(&event, self.clock.now),
+        }
+    }
+
+    #[inline]
+    fn time(&mut self, insns: u32, ns: u64) {
+        self.run(insns);
+        // The rest of an interval belongs to its end. It is counted if the interval's start is.
+        let counts = self.counts();
+        match self.clock.report(ns, self.out.insns) {
+            None => self.begin_time(ns),
+            Some(rest) if self.tracing == Tracing::On => {
+                if counts {
+                    self.out.tree.nodes[self.node as usize].ns += rest;
+                }
+                self.out.cpu += rest;
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+impl Stacks {
+    /// Starts a new chunk. `room` is an old one whose memory is reused. `alone` is true if the CPU has only one task:
+    /// then tracing that resumes in the same function resumes in the same call.
+    pub fn new(slice_ns: u64, window: Option<Window>, alone: bool, room: Chunk) -> Self {
+        let mut stacks = Self {
+            out: room.cleared(),
+            stack: Vec::with_capacity(128),
+            clock: Pace::default(),
+            node: 0,
+            tracing: Tracing::AsBefore,
+            space: 0,
+            slice_ns,
+            window,
+            alone,
+            counts: HashMap::default(),
+        };
+        stacks.open_span(Cause::Begin, NO_FUNC, 0, 0);
+        stacks
+    }
+
+    /// Ends the chunk.
+    pub fn finish(mut self) -> Chunk {
+        self.close_span();
+        self.out.end_ns = self.clock.now;
+        self.out.tracing = self.tracing;
+        self.out.counts.extend(self.counts.into_iter().map(|((node, pattern), n)| (node, pattern, n)));
+        self.out.counts.sort_unstable();
+        self.out
+    }
+
+    /// Sets the first known time. Everything before it gets this time.
+    fn begin_time(&mut self, ns: u64) {
+        self.out.spans.iter_mut().for_each(|span| span.start_ns = ns);
+        self.stack.iter_mut().for_each(|frame| frame.start_ns = ns);
+    }
+
+    /// Returns true if the current time is in the window.
+    #[inline]
+    fn counts(&self) -> bool {
+        self.window.is_none_or(|window| window.holds(self.clock.now))
+    }
+
+    /// The top frame executes instructions.
+    #[inline]
+    fn run(&mut self, insns: u32) {
+        let ns = self.clock.of(insns);
+        let counts = self.counts();
+        let node = &mut self.out.tree.nodes[self.node as usize];
+        self.out.insns += u64::from(insns);
+        if counts {
+            node.insns += u64::from(insns);
+        }
+        if self.tracing == Tracing::On {
+            if counts {
+                node.ns += ns;
+            }
+            self.out.cpu += ns;
+            self.clock.now += ns;
+        }
+    }
+
+    #[inline(never)]
+    fn apply(&mut self, event: &Event, now: u64) {
+        match event.kind {
+            EventKind::Call => {
+                self.push(event.func, FrameKind::Call, event.ip, is_kernel(event.ip), now);
+                self.begin(event);
+                if event.flags & flag::SYSCALL_BODY != 0 {
+                    self.body(event, now);
+                }
+            }
+            EventKind::Ret => self.unmatched_ret(event, now),
+            EventKind::Tail => self.jump(event, now),
+            EventKind::Syscall => self.enter(event, FrameKind::Syscall, now),
+            EventKind::Async if event.flags & flag::EXCEPTION != 0 => {
+                self.enter(event, FrameKind::Exception, now);
+            }
+            EventKind::Async => self.enter(event, FrameKind::Interrupt, now),
+            EventKind::Exit => self.exit(event, now),
+            EventKind::Switch => self.new_span(Cause::Switch, event.func, event.flags, now),
+            EventKind::Space => self.space = event.ip & SPACE,
+            EventKind::Start | EventKind::Resume => {
+                if event.kind == EventKind::Resume {
+                    self.tracing = Tracing::Lost;
+                } else if event.link == Event::AT_PSB {
+                    self.tracing = match self.tracing {
+                        Tracing::AsBefore => Tracing::AtPsb,
+                        known => Tracing::AtPsb.after(known),
+                    };
+                }
+                let top = self.stack.last().filter(|top| top.func == event.func);
+                let same = top.is_some();
+                // If the function begins again, it is not the same call.
+                let on = event.flags & flag::ENTRY == 0
+                    || top.is_some_and(|top| top.start_insns == self.out.insns);
+                if same && on && self.alone && self.tracing == Tracing::Off {
+                    self.mark(What::Off, event.ip);
+                } else if !same || self.tracing != Tracing::On {
+                    self.new_span(Cause::Resume { ip: event.ip }, event.func, event.flags, now);
+                }
+                self.tracing = Tracing::On;
+            }
+            EventKind::Stop => {
+                self.tracing = if event.func != 0 { Tracing::Lost } else { Tracing::Off };
+                self.out.off_ns = Some(now);
+            }
+            EventKind::Mark => match Op::unpack(event.func) {
+                Op::Counted(pattern) => *self.counts.entry((self.node, pattern)).or_default() += 1,
+                op => self.mark(What::Insn(op), event.ip),
+            },
+            EventKind::Count | EventKind::Push => {}
+        }
+    }
+
+    #[inline(always)]
+    fn push(&mut self, func: u32, kind: FrameKind, ret_ip: u64, kernel: bool, now: u64) {
+        let node = self.out.tree.child(self.node, func, kind);
+        self.out.tree.nodes[node as usize].calls += u64::from(self.counts());
+        self.node = node;
+        self.stack.push(Frame {
+            ret_ip,
+            start_ns: now,
+            start_insns: self.out.insns,
+            start_cpu: self.out.cpu,
+            aux: 0,
+            node,
+            func,
+            home: node,
+            home_func: func,
+            body: NO_FUNC,
+            kind,
+            kernel,
+            ends: [NO_FUNC; 2],
+        });
+    }
+
+    /// Records a mark at the current node and time.
+    fn mark(&mut self, what: What, ip: u64) {
+        let (node, ns) = (self.node, self.clock.now);
+        self.out.marks.push(Mark { what, node, ns, insns: self.out.insns, ip });
+    }
+
+    /// Handles the function just pushed: its beginning and end may be marks.
+    fn begin(&mut self, event: &Event) {
+        if let Some(body) = flag::begins(event.flags)
+            && let Some(top) = self.stack.last_mut()
+        {
+            if let Some(over) = top.add_end(event.func) {
+                self.mark(What::End { func: over }, event.ip);
+            }
+            self.mark(What::Begin { func: event.func, body }, event.ip);
+        }
+    }
+
+    #[inline(always)]
+    fn pop(&mut self, now: u64) {
+        if let Some(frame) = self.stack.pop() {
+            for func in frame.ends.into_iter().rev().filter(|&f| f != NO_FUNC) {
+                self.mark(What::End { func }, frame.ret_ip);
+            }
+            self.node = match self.stack.last() {
+                Some(below) => below.node,
+                None => self.base_node(),
+            };
+            if now - frame.start_ns >= self.slice_ns || frame.is_entry() {
+                self.record(frame, now);
+            }
+        }
+    }
+
+    /// The node of the frame below the chunk.
+    fn base_node(&self) -> u32 {
+        self.out.spans.last().map_or(0, |span| span.base.map_or(span.root, |base| base.0))
+    }
+
+    fn record(&mut self, frame: Frame, now: u64) {
+        let done = Done {
+            frame,
+            depth: self.stack.len(),
+            end_ns: now,
+            insns: self.out.insns - frame.start_insns,
+            cpu: self.out.cpu - frame.start_cpu,
+        };
+        if frame.kind == FrameKind::Syscall {
+            self.out.syscalls.push(done);
+            self.mark(What::SyscallDone, frame.ret_ip);
+        }
+        self.out.slices.push(done);
+    }
+
+    fn truncate(&mut self, len: usize, now: u64) {
+        while self.stack.len() > len {
+            self.pop(now);
+        }
+    }
+
+    /// The CPU enters the kernel.
+    fn enter(&mut self, event: &Event, kind: FrameKind, now: u64) {
+        self.mark(What::Enter { kind, func: event.func }, event.ip);
+        self.push(event.func, kind, event.ip, true, now);
+        if let Some(top) = self.stack.last_mut() {
+            top.aux = self.space;
+        }
+    }
+
+    /// The first call of a system call's body names the system call.
+    fn body(&mut self, event: &Event, now: u64) {
+        let Some(entry) = self.stack.iter_mut().rev().find(|f| f.is_entry()) else {
+            return self.new_span(Cause::Body, event.func, event.flags, now);
+        };
+        entry.name_body(event.func);
+        if event.flags & flag::FORK != 0 {
+            self.new_span(Cause::Fork, event.func, event.flags, now);
+        }
+    }
+
+    /// A return that does not match the top frame: from several frames at once, below the base, or a jump made with a
+    /// return instruction.
+    fn unmatched_ret(&mut self, event: &Event, now: u64) {
+        match returned_to(&self.stack, event.ip) {
+            Found::At(index) => self.truncate(index, now),
+            // No call returns to a function's first instruction.
+            _ if event.flags & flag::ENTRY != 0 => self.jump(event, now),
+            Found::BehindEntry => self.jump(event, now),
+            Found::Nothing => {
+                self.new_span(Cause::Ret { ip: event.ip }, event.func, event.flags, now);
+            }
+        }
+    }
+
+    /// A jump to another function: a tail call, a jump into the middle of a function on the stack (`longjmp`,
+    /// unwinding), or a jump back from a part that the compiler placed elsewhere.
+    fn jump(&mut self, event: &Event, now: u64) {
+        let inner = event.flags & flag::INNER != 0;
+        let direct = event.flags & flag::DIRECT != 0;
+        if inner && !direct {
+            match jumped_into(&self.stack, event.func) {
+                Found::At(index) => return self.truncate(index + 1, now),
+                Found::BehindEntry => {}
+                Found::Nothing if self.base_func() == event.func => return self.truncate(0, now),
+                Found::Nothing => {
+                    return self.new_span(Cause::Jump { ip: event.ip }, event.func, event.flags, now);
+                }
+            }
+        }
+        match self.stack.last().copied() {
+            None => self.jump_at_base(event),
+            Some(top) if top.func == event.func => {}
+            Some(top) if inner && top.home_func == event.func => {
+                if let Some(frame) = self.stack.last_mut() {
+                    frame.go_home();
+                }
+                self.node = top.home;
+            }
+            Some(top) => self.tail(top, event, now),
+        }
+        if event.flags & flag::SYSCALL_BODY != 0 && event.flags & flag::ENTRY != 0 {
+            self.body(event, now);
+        }
+    }
+
+    /// Replaces the top frame's function. A kernel entry stays on the stack: only `iret` leaves it, whatever jumps came
+    /// before.
+    fn tail(&mut self, top: Frame, event: &Event, now: u64) {
+        let ret_ip = if top.is_entry() { NO_RETURN } else { top.ret_ip };
+        if let Some(frame) = self.stack.last_mut()
+            && !top.is_entry()
+        {
+            frame.take_ends(); // the new frame has them
+            self.pop(now);
+        }
+        self.push(event.func, FrameKind::Tail, ret_ip, top.kernel, now);
+        if event.flags & flag::INNER != 0 {
+            self.out.tree.nodes[self.node as usize].calls -= u64::from(self.counts());
+        }
+        if let Some(new) = self.stack.last_mut()
+            && !top.is_entry()
+        {
+            new.inherit(&top);
+        }
+        self.begin(event);
+    }
+
+    /// Like [`Stacks::tail`], for the frame below the chunk.
+    fn jump_at_base(&mut self, event: &Event) {
+        if self.base_func() == event.func {
+            return;
+        }
+        let counts = self.counts();
+        let Some(span) = self.out.spans.last_mut() else { return };
+        let inner = event.flags & flag::INNER != 0;
+        if inner && span.func == event.func {
+            span.base = Some((span.root, event.func));
+            self.node = span.root;
+            return;
+        }
+        let above = span.root + 1;
+        self.node = self.out.tree.child(above, event.func, FrameKind::Tail);
+        self.out.tree.nodes[self.node as usize].calls += u64::from(!inner && counts);
+        span.base = Some((self.node, event.func));
+        if let Some(body) = flag::begins(event.flags) {
+            self.mark(What::Tail { func: event.func, body }, event.ip);
+        }
+    }
+
+    /// The function of the frame below the chunk, as far as known.
+    fn base_func(&self) -> u32 {
+        self.out.spans.last().map_or(NO_FUNC, |span| span.base.map_or(span.func, |base| base.1))
+    }
+
+    /// Leaves the kernel, or an interrupt of kernel code.
+    fn exit(&mut self, event: &Event, now: u64) {
+        let user = !is_kernel(event.ip);
+        self.mark(What::Leave { user }, event.ip);
+        let Some(index) = left_entry(&self.stack, user) else {
+            return self.new_span(Cause::Exit { ip: event.ip, entry: None }, event.func, event.flags, now);
+        };
+        let entry = self.stack[index];
+        self.truncate(index, now);
+        if entry.resumes_at(event.ip) {
+            return;
+        }
+        if user {
+            let entry = Some(entry);
+            self.new_span(Cause::Exit { ip: event.ip, entry }, event.func, event.flags, now);
+        } else {
+            // A fault with a fix-up continues elsewhere, mostly in the same function.
+            self.jump(event, now);
+        }
+    }
+
+    fn new_span(&mut self, cause: Cause, func: u32, flags: u8, now: u64) {
+        self.close_span();
+        self.open_span(cause, func, flags, now);
+    }
+
+    fn close_span(&mut self) {
+        if let Some(span) = self.out.spans.last_mut() {
+            span.frames = std::mem::take(&mut self.stack);
+        }
+    }
+
+    fn open_span(&mut self, cause: Cause, func: u32, flags: u8, now: u64) {
+        let root = self.out.tree.add_root();
+        self.out.tree.add_root();
+        self.node = root;
+        self.out.spans.push(Span {
+            cause,
+            func,
+            flags,
+            space: self.space,
+            tracing: self.tracing,
+            off_ns: self.out.off_ns,
+            root,
+            base: None,
+            start_ns: now,
+            insns: self.out.insns,
+            cpu: self.out.cpu,
+            frames: Vec::new(),
+            syscalls: self.out.syscalls.len(),
+            slices: self.out.slices.len(),
+            marks: self.out.marks.len(),
+        });
+    }
+}

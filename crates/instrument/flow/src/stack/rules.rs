@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The rules by which the complete stack of a task changes: returns, jumps, gaps, exits from the kernel, forks.
+//!
+//! Two keep such stacks: the stitcher, which applies them to the events that a chunk could not decide
+//! ([`super::causes`]), and a replay, to every event ([`crate::replay::calls`]). A chunk does not know the frames below
+//! it. It decides with the same searches of [`super::frames`], and leaves an event that reaches below to the stitcher.
+
+use std::collections::VecDeque;
+
+use crate::decode::event::flag;
+use crate::stack::frames::{
+    Found, Frame, NO_RETURN, is_kernel, jumped_into, left_entry, restarts_at, returned_to,
+};
+use kprism_profile::FrameKind;
+
+/// Stacks kept for children that have not run yet. Beyond this the oldest is dropped.
+const MAX_FORKS: usize = 256;
+
+/// An address that the flow reached.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Arrival {
+    pub ip: u64,
+    /// The function there, and the [`flag`] bits of the arrival.
+    pub func: u32,
+    pub flags: u8,
+    /// Address space of the CPU.
+    pub space: u64,
+    /// A jump into the middle of a function that is not on the stack counts as a call. It does in a profile, if no return
+    /// instruction made it; in a replay it never does.
+    pub counts_inside: bool,
+}
+
+impl Arrival {
+    fn is_entry(&self) -> bool {
+        self.flags & flag::ENTRY != 0
+    }
+
+    fn is_inside(&self) -> bool {
+        self.flags & flag::INNER != 0
+    }
+}
+
+/// Stack of a task that created another, kept for the child.
+#[derive(Debug)]
+pub(crate) struct Forked {
+    /// Address of the child's first return to user mode.
+    ip: u64,
+    space: u64,
+    tgid: u32,
+    stack: Vec<Frame>,
+}
+
+/// The stacks of all tasks that created others.
+#[derive(Debug, Default)]
+pub(crate) struct Forks(VecDeque<Forked>);
+
+/// The complete stack of one task, with the counters of its owner.
+pub(crate) trait TaskStack {
+    /// The calls in progress, outermost first.
+    fn frames(&mut self) -> &mut Vec<Frame>;
+
+    /// Begins a call, which is counted if `counts`.
+    fn push(&mut self, at: &Arrival, func: u32, kind: FrameKind, ret_ip: u64, counts: bool);
+
+    /// Ends the innermost call.
+    fn pop(&mut self);
+
+    /// Ends calls until `len` are left. Their ends were not traced.
+    fn pop_untraced(&mut self, len: usize) {
+        self.truncate(len);
+    }
+
+    /// The function just pushed was entered at its beginning or by a jump: a mark may begin.
+    fn entered(&mut self, _at: &Arrival) {}
+
+    /// Instructions that the task executed so far.
+    fn insns(&self) -> u64;
+
+    /// The task's process id.
+    fn tgid(&self) -> u32;
+
+    fn forks(&mut self) -> &mut Forks;
+
+    /// Ends calls until `len` are left.
+    fn truncate(&mut self, len: usize) {
+        while self.frames().len() > len {
+            self.pop();
+        }
+    }
+}
+
+/// A return: from the top frame, from several frames at once, or a jump made with a return instruction.
+pub(crate) fn ret(stack: &mut impl TaskStack, at: &Arrival) {
+    match returned_to(stack.frames(), at.ip) {
+        Found::At(index) => stack.truncate(index),
+        Found::BehindEntry | Found::Nothing => jump(stack, at),
+    }
+}
+
+/// A jump to another function: a tail call, a jump into the middle of a function that is on the stack, or a jump back
+/// from a part that the compiler placed elsewhere.
+pub(crate) fn jump(stack: &mut impl TaskStack, at: &Arrival) {
+    if at.is_inside()
+        && at.flags & flag::DIRECT == 0
+        && let Found::At(index) = jumped_into(stack.frames(), at.func)
+    {
+        return stack.truncate(index + 1);
+    }
+    match stack.frames().last_mut() {
+        None => {
+            let kind = if at.is_entry() { FrameKind::Tail } else { FrameKind::Resumed };
+            stack.push(at, at.func, kind, NO_RETURN, at.is_entry());
+            stack.entered(at);
+        }
+        Some(top) if top.func == at.func => {}
+        Some(top) if at.is_inside() && top.home_func == at.func && !top.is_entry() => top.go_home(),
+        Some(top) => {
+            let top = *top;
+            tail(stack, top, at);
+        }
+    }
+    if at.is_entry() {
+        body(stack, at);
+    }
+}
+
+/// Replaces the top frame's function. A kernel entry stays on the stack: only `iret` leaves it, whatever jumps came
+/// before.
+fn tail(stack: &mut impl TaskStack, top: Frame, at: &Arrival) {
+    let counts = !at.is_inside() || at.counts_inside;
+    if top.is_entry() {
+        stack.push(at, at.func, FrameKind::Tail, NO_RETURN, counts);
+        return stack.entered(at);
+    }
+    if let Some(old) = stack.frames().last_mut() {
+        old.take_ends(); // the new frame has them
+    }
+    stack.pop();
+    let kind = if top.kind == FrameKind::Signal { top.kind } else { FrameKind::Tail };
+    stack.push(at, at.func, kind, top.ret_ip, counts);
+    if let Some(new) = stack.frames().last_mut() {
+        new.inherit(&top);
+    }
+    stack.entered(at);
+}
+
+/// The first call of a system call's body names the system call.
+pub(crate) fn body(stack: &mut impl TaskStack, at: &Arrival) {
+    if at.flags & flag::SYSCALL_BODY == 0 {
+        return;
+    }
+    if let Some(entry) = stack.frames().iter_mut().rev().find(|f| f.is_entry()) {
+        entry.name_body(at.func);
+    }
+    if at.flags & flag::FORK != 0 {
+        fork(stack);
+    }
+}
+
+/// The flow is known again after a gap. Frames that still fit stay.
+///
+/// If tracing is `switched_on` at a function's first instruction, the function has just been called, by an instruction
+/// that was not traced: a window opens there, a filter begins there, a signal's handler or a new program starts. The call
+/// on the stack is continued instead only if it was seen and has run nothing yet.
+pub(crate) fn resume(stack: &mut impl TaskStack, at: &Arrival, switched_on: bool) {
+    if at.flags & (flag::ENTRY | flag::INNER) == 0 && !stack.frames().is_empty() {
+        // Without symbols, nothing says which frames still fit.
+        return;
+    }
+    let enters = switched_on && at.is_entry();
+    let insns = stack.insns();
+    let frames = stack.frames();
+    if let Some(index) = frames.iter().rposition(|f| f.func == at.func) {
+        if !enters || insns == frames[index].start_insns {
+            return stack.truncate(index + 1);
+        }
+        stack.pop_untraced(index);
+    } else if !is_kernel(at.ip) {
+        leave_kernel(stack);
+    }
+    let kind = if enters { FrameKind::Call } else { FrameKind::Resumed };
+    stack.push(at, at.func, kind, NO_RETURN, enters);
+    if enters {
+        stack.entered(at);
+    }
+}
+
+/// Drops the kernel's frames, down to user code.
+fn leave_kernel(stack: &mut impl TaskStack) {
+    let keep = stack.frames().iter().rposition(|f| !f.kernel).map_or(0, |i| i + 1);
+    stack.truncate(keep);
+}
+
+/// Leaves the kernel, or an interrupt of kernel code.
+pub(crate) fn exit(stack: &mut impl TaskStack, at: &Arrival) {
+    let user = !is_kernel(at.ip);
+    let frames = stack.frames();
+    if let Some(index) = left_entry(frames, user) {
+        let entry = frames[index];
+        stack.truncate(index);
+        return exit_from(stack, at, &entry);
+    }
+    if !user {
+        return jump(stack, at);
+    }
+    leave_kernel(stack);
+    if stack.frames().is_empty() {
+        first_user_code(stack, at);
+    }
+}
+
+/// Leaves a kernel entry that is no longer on the stack.
+pub(crate) fn exit_from(stack: &mut impl TaskStack, at: &Arrival, entry: &Frame) {
+    if entry.resumes_at(at.ip) {
+        return;
+    }
+    if is_kernel(at.ip) {
+        // A fault with a fix-up continues elsewhere, mostly in the same function.
+        return jump(stack, at);
+    }
+    if entry.aux != at.space {
+        // The address space changed: the task executes a new program.
+        stack.truncate(0);
+        stack.push(at, at.func, FrameKind::Call, NO_RETURN, true);
+        return stack.entered(at);
+    }
+    let interrupted = |f: &Frame| f.kind == FrameKind::Signal && restarts_at(f.aux, at.ip);
+    if let Some(index) = stack.frames().iter().rposition(interrupted) {
+        return stack.truncate(index);
+    }
+    if at.is_inside() {
+        return jump(stack, at);
+    }
+    stack.push(at, at.func, FrameKind::Signal, NO_RETURN, true);
+    if let Some(top) = stack.frames().last_mut() {
+        top.aux = entry.ret_ip;
+    }
+    stack.entered(at);
+}
+
+/// The running task creates another. Keeps the stack that the child will start with.
+fn fork(stack: &mut impl TaskStack) {
+    let tgid = stack.tgid();
+    let frames = stack.frames();
+    let Some(index) = frames.iter().rposition(|f| f.kind == FrameKind::Syscall) else { return };
+    let (ip, space) = (frames[index].ret_ip, frames[index].aux);
+    let forked = Forked { ip, space, tgid, stack: frames[..index].to_vec() };
+    let Forks(forks) = stack.forks();
+    forks.push_back(forked);
+    if forks.len() > MAX_FORKS {
+        forks.pop_front();
+    }
+}
+
+/// First user code of a new task. The child of a fork continues in a copy of its parent's stack, a thread in the
+/// function that created it.
+fn first_user_code(stack: &mut impl TaskStack, at: &Arrival) {
+    let Forks(forks) = stack.forks();
+    let parent = forks.iter().position(|f| f.ip == at.ip);
+    if let Some(forked) = parent.and_then(|index| forks.remove(index)) {
+        let shared = forked.space == at.space || forked.tgid == stack.tgid();
+        let from = if shared { forked.stack.len().saturating_sub(1) } else { 0 };
+        for frame in &forked.stack[from..] {
+            stack.push(at, frame.func, FrameKind::Resumed, frame.ret_ip, false);
+        }
+    }
+    if stack.frames().is_empty() {
+        let kind = if at.is_entry() { FrameKind::Call } else { FrameKind::Resumed };
+        stack.push(at, at.func, kind, NO_RETURN, at.is_entry());
+        stack.entered(at);
+    }
+}

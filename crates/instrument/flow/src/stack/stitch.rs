@@ -1,0 +1,601 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Joins the chunks of all CPUs: applies their spans, in order of time, to the stacks of their tasks.
+//!
+//! A span states what happens to the stack below it ([`Cause`]). The sideband states which task each switch entered.
+//! The counts of a span's own nodes are added below the node at which the span starts. Frames that the span left open
+//! go onto the task's stack, and the task's next span, on any CPU, continues from there.
+
+use std::collections::HashMap;
+
+use kprism_image::resolve::Resolve;
+
+use crate::decode::event::{NO_FUNC, flag};
+use crate::measure::analyses::{Analyses, At, NodeCounts};
+use crate::measure::delta::Plan;
+use crate::measure::mark::What;
+use crate::measure::window::Window;
+use crate::stack::chunk::{Cause, Chunk, Done, Span, Tracing};
+use crate::stack::frames::{Frame, NO_RETURN, Tree};
+use crate::stack::lane::Lane;
+use crate::stack::rules::{Arrival, Forks};
+use crate::stack::switches::used;
+use kprism_profile::{Count, Delta, FrameKind, Func, Slice, Syscall, Task};
+
+/// Limit on the number of distinct functions.
+const MAX_FUNCS: usize = 1 << 26;
+
+/// State of one task.
+#[derive(Debug, Default)]
+pub(crate) struct Thread {
+    pub pid: u32,
+    pub tgid: u32,
+    pub comm: String,
+    pub root: u32,
+    pub stack: Vec<Frame>,
+    pub insns: u64,
+    pub cpu: u64,
+    /// Time at which it last left a CPU, ns; 0 if it never did.
+    pub left_ns: u64,
+}
+
+/// The gap before a span that begins with the flow known again.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Gap {
+    pub tracing: Tracing,
+    /// Time until which the flow was known, ns.
+    pub since: u64,
+}
+
+/// Result of stitching. The rest of the profile is counted elsewhere.
+pub(crate) struct Stitched {
+    pub funcs: Vec<Func>,
+    pub tasks: Vec<Task>,
+    pub tree: Tree,
+    pub syscalls: Vec<Syscall>,
+    pub slices: Vec<Slice>,
+    pub deltas: Vec<Delta>,
+    pub counts: Vec<Count>,
+}
+
+/// The input that a [`Stitcher`] needs next.
+pub(crate) enum Need {
+    /// The next chunk of this lane, or the information that there is none.
+    Chunk(usize),
+    /// None: all lanes are finished.
+    Nothing,
+}
+
+/// Stitches chunks as they arrive.
+pub(crate) struct Stitcher<'a, R> {
+    resolver: &'a R,
+    lanes: Vec<Lane<'a>>,
+    /// A stitched chunk whose memory is reused. One is enough for one thread; chunks with many marks are large.
+    spare: Option<Chunk>,
+    end_ns: u64,
+    /// Maps the resolver's ids to the profile's, which count up in order of appearance.
+    func_ids: Vec<u32>,
+    funcs: Vec<Func>,
+    pub(crate) threads: Vec<Thread>,
+    /// Tasks by (pid, tgid, CPU for idle tasks).
+    by_id: HashMap<(u32, u32, u16), usize>,
+    tree: Tree,
+    syscalls: Vec<Syscall>,
+    slices: Vec<Slice>,
+    slice_ns: u64,
+    window: Option<Window>,
+    analyses: Analyses<'a>,
+    /// Position at which the current span begins.
+    here: At,
+    pub(crate) forks: Forks,
+    /// Scratch: the global node of each local one.
+    map: Vec<u32>,
+    /// Scratch: true for the local nodes whose global node is new.
+    made: Vec<bool>,
+}
+
+impl<'a, R: Resolve> Stitcher<'a, R> {
+    pub fn new(
+        lanes: Vec<Lane<'a>>,
+        resolver: &'a R,
+        plan: &'a Plan,
+        slice_ns: u64,
+        window: Option<Window>,
+    ) -> Self {
+        let mut st = Self {
+            resolver,
+            lanes: Vec::new(),
+            spare: None,
+            end_ns: 0,
+            func_ids: Vec::new(),
+            funcs: Vec::new(),
+            threads: Vec::new(),
+            by_id: HashMap::new(),
+            tree: Tree::default(),
+            syscalls: Vec::new(),
+            slices: Vec::new(),
+            slice_ns,
+            window,
+            analyses: Analyses::new(plan, lanes.len()),
+            here: At::default(),
+            forks: Forks::default(),
+            map: Vec::new(),
+            made: Vec::new(),
+        };
+        for mut lane in lanes {
+            let (pid, tgid, comm) = lane.first.clone().unwrap_or_default();
+            lane.task = st.thread(pid, tgid, &comm, lane.cpu);
+            st.lanes.push(lane);
+        }
+        st
+    }
+
+    /// Supplies the chunk that [`Stitcher::advance`] asked for; `None` if the lane has no more.
+    pub fn feed(&mut self, lane: usize, chunk: Option<Chunk>) {
+        let lane = &mut self.lanes[lane];
+        lane.over = chunk.is_none();
+        lane.chunk = chunk;
+        lane.span = 0;
+    }
+
+    /// Returns a chunk whose memory can be reused.
+    pub fn spare(&mut self) -> Chunk {
+        self.spare.take().unwrap_or_default()
+    }
+
+    /// Stitches span by span, the earliest of all lanes first; of equal times, the first lane's.
+    pub fn advance(&mut self) -> Need {
+        loop {
+            let mut next: Option<(u64, usize)> = None;
+            for i in 0..self.lanes.len() {
+                let lane = &mut self.lanes[i];
+                match lane.due() {
+                    Some(due) if next.is_none_or(|(ns, _)| due < ns) => next = Some((due, i)),
+                    Some(_) => {}
+                    None if lane.over => {}
+                    None => {
+                        if let Some(chunk) = lane.chunk.take() {
+                            self.end_ns = self.end_ns.max(chunk.end_ns);
+                            lane.insns += chunk.insns;
+                            lane.tracing = chunk.tracing.after(lane.tracing);
+                            lane.off_ns = chunk.off_ns.unwrap_or(lane.off_ns);
+                            self.spare = Some(chunk);
+                        }
+                        return Need::Chunk(i);
+                    }
+                }
+            }
+            let Some((_, i)) = next else { return Need::Nothing };
+            if let Some(chunk) = self.lanes[i].chunk.take() {
+                let index = self.lanes[i].span;
+                self.seek(i, &chunk.spans[index]);
+                if let Some(switch) = self.lanes[i].unseen(&chunk.spans[index]) {
+                    self.here.ns = switch.t;
+                    self.unseen_switch(i);
+                } else {
+                    self.lanes[i].span += 1;
+                    self.span(i, &chunk, index);
+                }
+                self.lanes[i].chunk = Some(chunk);
+            }
+        }
+    }
+
+    /// Ends the stitching and returns the result.
+    pub fn finish(mut self) -> Stitched {
+        self.close();
+        let (deltas, by_node) = self.analyses.finish();
+        let counts = counts(&by_node, &self.tree, &mut self.funcs);
+        let task = |t: Thread| Task { pid: t.pid, tgid: t.tgid, comm: t.comm, root: t.root };
+        Stitched {
+            tasks: self.threads.into_iter().map(task).collect(),
+            funcs: self.funcs,
+            tree: self.tree,
+            syscalls: self.syscalls,
+            slices: self.slices,
+            deltas,
+            counts,
+        }
+    }
+
+    fn thread(&mut self, pid: u32, tgid: u32, comm: &str, cpu: u16) -> usize {
+        // Every CPU has its own idle task, and all have pid 0.
+        let key = (pid, tgid, if pid == 0 { cpu } else { 0 });
+        let index = match self.by_id.get(&key) {
+            Some(&index) => index,
+            None => {
+                let root = self.tree.add_root();
+                self.threads.push(Thread { pid, tgid, root, ..Thread::default() });
+                self.by_id.insert(key, self.threads.len() - 1);
+                self.threads.len() - 1
+            }
+        };
+        if !comm.is_empty() {
+            self.threads[index].comm = comm.to_owned();
+        }
+        index
+    }
+
+    fn func(&mut self, id: u32) -> u32 {
+        let next = self.funcs.len() as u32;
+        // The resolver's numbers are dense. Numbers beyond the limit share the last place.
+        let place = (id as usize).min(MAX_FUNCS);
+        if place >= self.func_ids.len() {
+            self.func_ids.resize(place + 1, NO_FUNC);
+        }
+        let mut own = self.func_ids[place];
+        if own == NO_FUNC {
+            own = next;
+            self.func_ids[place] = own;
+            let info = self.resolver.describe(id);
+            self.funcs.push(Func {
+                name: info.name,
+                module: info.module,
+                start: info.start,
+                kernel: info.kernel,
+            });
+        }
+        own
+    }
+
+    /// Makes `span` the current span of a lane.
+    fn seek(&mut self, lane: usize, span: &Span) {
+        let Lane { cpu, task, insns: before, .. } = self.lanes[lane];
+        self.here = At {
+            lane,
+            cpu,
+            task,
+            ns: span.start_ns,
+            cpu_insns: before + span.insns,
+            task_insns: self.threads[task].insns,
+            ip: 0,
+            node: self.threads[task].root,
+        };
+    }
+
+    fn span(&mut self, lane: usize, chunk: &Chunk, index: usize) {
+        let span = &chunk.spans[index];
+        let next = chunk.spans.get(index + 1);
+        let Lane { cpu, insns: before, tracing, off_ns, .. } = self.lanes[lane];
+        // A chunk begins as a trace does. Code ran unseen in between only if tracing was off.
+        let tracing = span.tracing.after(tracing);
+        match span.cause {
+            Cause::Switch => self.switch_at(lane, span.start_ns, tracing),
+            Cause::Resume { .. } if tracing == Tracing::Lost => self.analyses.lost(&self.here),
+            Cause::Resume { .. } if tracing == Tracing::Off => self.analyses.off(&self.here),
+            _ => {}
+        }
+        let task = self.lanes[lane].task;
+        self.here = At { task, task_insns: self.threads[task].insns, ..self.here };
+        if span.func != NO_FUNC {
+            let gap = Gap { tracing, since: span.off_ns.unwrap_or(off_ns) };
+            self.apply(task, span, gap, cpu);
+        }
+        let end = next.map_or(chunk.tree.nodes.len(), |n| n.root as usize);
+        self.graft(task, span, chunk, end);
+        let to = next.map_or((chunk.insns, chunk.cpu), |n| (n.insns, n.cpu));
+        let base = self.threads[task].stack.len();
+        // A chunk's counters and the task's differ by a constant.
+        let (insns, cpu_ns) = (self.threads[task].insns, self.threads[task].cpu);
+        let lists = (
+            span.syscalls..next.map_or(chunk.syscalls.len(), |n| n.syscalls),
+            span.slices..next.map_or(chunk.slices.len(), |n| n.slices),
+        );
+        let marks = span.marks..next.map_or(chunk.marks.len(), |n| n.marks);
+        for mark in &chunk.marks[marks] {
+            let at = At {
+                ns: mark.ns,
+                cpu_insns: before + mark.insns,
+                task_insns: insns + (mark.insns - span.insns),
+                ip: mark.ip,
+                node: self.map[(mark.node - span.root) as usize],
+                ..self.here
+            };
+            match mark.what {
+                What::Tail { func, body } => self.begin(task, &at, func, body),
+                what => self.tell(&at, what),
+            }
+        }
+        let first = chunk.counts.partition_point(|&(node, ..)| node < span.root);
+        for &(node, pattern, times) in chunk.counts[first..].iter().take_while(|c| (c.0 as usize) < end) {
+            self.analyses.count(pattern, self.map[(node - span.root) as usize], times);
+        }
+        for done in &chunk.syscalls[lists.0] {
+            let node = self.map[(done.frame.node - span.root) as usize];
+            self.syscall(task, cpu, done, node);
+        }
+        for done in &chunk.slices[lists.1] {
+            self.slice(task, cpu, done, base + done.depth);
+        }
+        for frame in &span.frames {
+            let mut frame = *frame;
+            frame.node = self.map[(frame.node - span.root) as usize];
+            frame.home = self.map[(frame.home - span.root) as usize];
+            frame.start_insns = insns + (frame.start_insns - span.insns);
+            frame.start_cpu = cpu_ns + (frame.start_cpu - span.cpu);
+            self.threads[task].stack.push(frame);
+        }
+        let thread = &mut self.threads[task];
+        thread.insns += to.0 - span.insns;
+        thread.cpu += to.1 - span.cpu;
+    }
+
+    /// The flow entered the task switch.
+    fn switch_at(&mut self, lane: usize, ns: u64, tracing: Tracing) {
+        let Lane { switches, next_switch, .. } = &self.lanes[lane];
+        let all = &switches[(*next_switch).min(switches.len())..];
+        let all = &all[..used(switches, *next_switch, ns).min(all.len())];
+        if let [unseen @ .., _] = all {
+            for t in unseen.iter().map(|s| s.t).collect::<Vec<_>>() {
+                self.here.ns = t.min(ns);
+                self.unseen_switch(lane);
+            }
+            self.here.ns = ns;
+            if tracing == Tracing::Lost {
+                self.unseen_switch(lane);
+            } else {
+                self.switch(lane);
+            }
+        }
+    }
+
+    /// The next switch happened while the flow was unknown. The state of the tasks and of the CPU is therefore unknown.
+    fn unseen_switch(&mut self, lane: usize) {
+        self.analyses.lost(&self.here);
+        self.switch(lane);
+        self.analyses.lost(&self.here);
+    }
+
+    /// Switches to the next task of the sideband.
+    fn switch(&mut self, lane: usize) {
+        let Lane { cpu, task, next_switch, .. } = self.lanes[lane];
+        let Some(&record) = self.lanes[lane].switches.get(next_switch) else { return };
+        self.threads[task].left_ns = self.here.ns;
+        if !record.prev_comm.is_empty() {
+            self.threads[task].comm = record.prev_comm.clone();
+        }
+        let task = self.thread(record.pid, record.tgid, &record.comm, cpu);
+        self.analyses.switch(&self.here, task);
+        self.here = At { task, task_insns: self.threads[task].insns, ..self.here };
+        let lane = &mut self.lanes[lane];
+        lane.next_switch += 1;
+        lane.task = task;
+    }
+
+    /// Adds a span's own nodes below the task's top frame.
+    fn graft(&mut self, task: usize, span: &Span, chunk: &Chunk, end: usize) {
+        let nodes = &chunk.tree.nodes[span.root as usize..end];
+        if self.threads[task].stack.is_empty() && nodes.iter().any(|n| n.insns > 0 || n.calls > 0) {
+            let func = span.func;
+            if func != NO_FUNC {
+                self.push(task, func, FrameKind::Resumed, NO_RETURN, span.start_ns, false);
+            }
+        }
+        let thread = &self.threads[task];
+        let top = thread.stack.last();
+        let node = top.map_or(thread.root, |f| f.node);
+        // Jumps of the frame at the base make siblings of its node, or children if it is a kernel entry, which stays.
+        let above = match top {
+            Some(frame) if !frame.is_entry() => self.tree.nodes[node as usize].parent,
+            _ => node,
+        };
+        self.map.clear();
+        self.made.clear();
+        self.made.extend([false, false]);
+        for (i, node_in) in nodes.iter().enumerate() {
+            let into = match i {
+                0 => node,
+                1 => above,
+                _ => {
+                    let parent = self.map[(node_in.parent - span.root) as usize];
+                    let func = self.func(node_in.func);
+                    // Children of a new node are new.
+                    let (into, made) = if self.made[(node_in.parent - span.root) as usize] {
+                        (self.tree.add_child(parent, func, node_in.kind), true)
+                    } else {
+                        self.tree.child_slow(parent, func, node_in.kind)
+                    };
+                    self.made.push(made);
+                    into
+                }
+            };
+            self.map.push(into);
+            let sum = &mut self.tree.nodes[into as usize];
+            sum.calls += node_in.calls;
+            sum.insns += node_in.insns;
+            sum.ns += node_in.ns;
+        }
+        if let Some((node, func)) = span.base {
+            self.rebase(task, self.map[(node - span.root) as usize], func, span.start_ns);
+        }
+    }
+
+    /// The frame at a span's base jumped to another function.
+    fn rebase(&mut self, task: usize, node: u32, func: u32, now: u64) {
+        match self.threads[task].stack.last_mut() {
+            Some(top) if !top.is_entry() => (top.node, top.func) = (node, func),
+            _ => {
+                self.push(task, func, FrameKind::Tail, NO_RETURN, now, false);
+                if let Some(top) = self.threads[task].stack.last_mut() {
+                    top.node = node;
+                }
+            }
+        }
+    }
+
+    /// Begins a call, which is counted if `counts`: it was not under way before the trace began, or in the parent of a
+    /// fork.
+    pub(crate) fn push(
+        &mut self,
+        task: usize,
+        func: u32,
+        kind: FrameKind,
+        ret_ip: u64,
+        now: u64,
+        counts: bool,
+    ) {
+        let own = self.func(func);
+        let kernel = self.funcs[own as usize].kernel;
+        let thread = &mut self.threads[task];
+        let parent = thread.stack.last().map_or(thread.root, |f| f.node);
+        let node = self.tree.child(parent, own, kind);
+        let counts = counts && self.window.is_none_or(|window| window.holds(now));
+        self.tree.nodes[node as usize].calls += u64::from(counts);
+        thread.stack.push(Frame {
+            ret_ip,
+            start_ns: now,
+            start_insns: thread.insns,
+            start_cpu: thread.cpu,
+            aux: 0,
+            node,
+            func,
+            home: node,
+            home_func: func,
+            body: NO_FUNC,
+            kind,
+            kernel,
+            ends: [NO_FUNC; 2],
+        });
+    }
+
+    pub(crate) fn pop(&mut self, task: usize, now: u64, cpu: u16) {
+        let thread = &mut self.threads[task];
+        let Some(frame) = thread.stack.pop() else { return };
+        let done = Done {
+            frame,
+            depth: thread.stack.len(),
+            end_ns: now,
+            insns: thread.insns - frame.start_insns,
+            cpu: thread.cpu - frame.start_cpu,
+        };
+        for func in frame.ends.into_iter().rev().filter(|&f| f != NO_FUNC) {
+            self.mark(What::End { func }, &frame);
+        }
+        if frame.kind == FrameKind::Syscall {
+            self.mark(What::SyscallDone, &frame);
+            self.syscall(task, cpu, &done, frame.node);
+        }
+        if frame.is_entry() || now.saturating_sub(frame.start_ns) >= self.slice_ns {
+            self.slice(task, cpu, &done, done.depth);
+        }
+    }
+
+    /// Passes on a mark at the start of the current span.
+    fn mark(&mut self, what: What, frame: &Frame) {
+        let at = At { ip: frame.ret_ip, node: frame.node, ..self.here };
+        self.tell(&at, what);
+    }
+
+    fn tell(&mut self, at: &At, what: What) {
+        let resolver = self.resolver;
+        self.analyses.mark(at, what, &|id| resolver.describe(id).name);
+    }
+
+    /// Begins a function whose beginning and end are marks. It ends with the task's top frame.
+    fn begin(&mut self, task: usize, at: &At, func: u32, body: bool) {
+        let top = self.threads[task].stack.last_mut();
+        if let Some(func) = top.and_then(|top| top.add_end(func)) {
+            self.tell(at, What::End { func });
+        }
+        self.tell(at, What::Begin { func, body });
+    }
+
+    /// Handles the function just pushed: its beginning may be a mark.
+    pub(crate) fn entered(&mut self, task: usize, arrival: &Arrival) {
+        if let (Some(body), Some(top)) = (flag::begins(arrival.flags), self.threads[task].stack.last()) {
+            let at = At { ip: arrival.ip, node: top.node, ..self.here };
+            self.begin(task, &at, arrival.func, body);
+        }
+    }
+
+    fn syscall(&mut self, task: usize, cpu: u16, done: &Done, node: u32) {
+        let frame = &done.frame;
+        let func = self.func(if frame.body == NO_FUNC { frame.func } else { frame.body });
+        self.syscalls.push(Syscall {
+            task: task as u32,
+            cpu,
+            func,
+            start_ns: frame.start_ns,
+            wall_ns: done.end_ns.saturating_sub(frame.start_ns),
+            on_cpu_ns: done.cpu,
+            insns: done.insns,
+            node,
+            parts: self.analyses.parts(),
+        });
+    }
+
+    fn slice(&mut self, task: usize, cpu: u16, done: &Done, depth: usize) {
+        let func = self.func(done.frame.func);
+        self.slices.push(Slice {
+            task: task as u32,
+            cpu,
+            func,
+            depth: depth.min(usize::from(u16::MAX)) as u16,
+            start_ns: done.frame.start_ns,
+            // Across chunks time may step back: a TSC packet corrects an estimate made before it.
+            end_ns: done.end_ns.max(done.frame.start_ns),
+            insns: done.insns,
+            kind: done.frame.kind,
+        });
+    }
+
+    /// Time at which the task's open calls end, ns: the end of the recording, or when the task left the CPU for good
+    /// (kernel/sched/core.c, `do_task_dead`).
+    fn last_ns(&self, task: usize) -> u64 {
+        let thread = &self.threads[task];
+        let own = |func: u32| self.funcs.get(*self.func_ids.get(func as usize)? as usize);
+        let is_last = |frame: &Frame| own(frame.func).is_some_and(|f| f.name == "do_task_dead");
+        match thread.stack.iter().any(is_last) && thread.left_ns > 0 {
+            true => thread.left_ns,
+            false => self.end_ns,
+        }
+    }
+
+    /// Ends the trace: long calls still open get slices that end with it. Open system calls get no record, because
+    /// their end was not seen.
+    fn close(&mut self) {
+        for task in 0..self.threads.len() {
+            let end = self.last_ns(task);
+            while let Some(frame) = self.threads[task].stack.pop() {
+                let thread = &self.threads[task];
+                let done = Done {
+                    frame,
+                    depth: thread.stack.len(),
+                    end_ns: end,
+                    insns: thread.insns - frame.start_insns,
+                    cpu: thread.cpu - frame.start_cpu,
+                };
+                if end.saturating_sub(frame.start_ns) >= self.slice_ns && frame.kind != FrameKind::Resumed {
+                    self.slice(task, 0, &done, done.depth);
+                }
+            }
+        }
+        self.syscalls.sort_by_key(|s| (s.start_ns, s.cpu));
+        self.slices.sort_by_key(|s| (s.start_ns, s.cpu, s.depth));
+    }
+}
+
+/// Sums executions by function instead of by calling context. Without a context the function is unknown.
+fn counts(by_node: &[(&str, NodeCounts)], tree: &Tree, funcs: &mut Vec<Func>) -> Vec<Count> {
+    let mut counts: Vec<Count> = Vec::new();
+    let mut unknown = None;
+    for (pattern, by_node) in by_node {
+        // Indices into `counts`.
+        let mut known: HashMap<u32, usize> = HashMap::new();
+        for &(node, count) in by_node {
+            let node = &tree.nodes[node as usize];
+            let func = match node.kind {
+                FrameKind::Root => *unknown.get_or_insert_with(|| {
+                    funcs.push(Func { name: "[unknown]".to_owned(), ..Func::default() });
+                    funcs.len() as u32 - 1
+                }),
+                _ => node.func,
+            };
+            let place = *known.entry(func).or_insert_with(|| {
+                counts.push(Count { pattern: (*pattern).to_owned(), func, count: 0 });
+                counts.len() - 1
+            });
+            counts[place].count += count;
+        }
+    }
+    counts
+}

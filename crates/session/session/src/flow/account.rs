@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Step 4: the account of a decoded flow: the recorder's own counts beside the decoder's.
+//!
+//! In: what the recorder counted (`streams/counts.json`), what the decoder counted, how long the streams are. Out: an
+//! [`Account`]. A stream that is shorter than its recorder wrote is named here: its packets decode without an error.
+
+use kprism_profile::Profile;
+use kprism_profile::units::printable;
+use kprism_store::{Account, Fate, Run};
+
+use super::load::Loaded;
+use super::recorded::{Recorded, recorded};
+
+/// Lengths of the streams in bytes, by CPU.
+type Lengths = [u64];
+
+/// Option of the manifest that holds what the importer could not use, for the account.
+pub const IMPORT_NOTES: &str = "import_notes";
+
+/// How much of the recording is in `profile`.
+pub(super) fn of(loaded: &Loaded, run: &Run, profile: &Profile) -> Account {
+    let imported = loaded.manifest.options.get(IMPORT_NOTES).and_then(serde_json::Value::as_array);
+    let imported = imported.into_iter().flatten().filter_map(|note| note.as_str().map(str::to_owned));
+    let notes: Vec<String> = imported.chain(loaded.notes.iter().cloned()).collect();
+    account(recorded(run).ok().as_ref(), &loaded.lengths(), profile, &notes)
+}
+
+/// Adds up what is known of a decode. `notes` are faults that the loader found beside the packets.
+fn account(recorded: Option<&Recorded>, lengths: &Lengths, profile: &Profile, notes: &[String]) -> Account {
+    let totals = &profile.totals;
+    let decoded = totals.instructions();
+    let counted = recorded.and_then(|r| r.instructions);
+    let mut account = Account::new()
+        .with(Fate::Seen, "instructions", counted)
+        .with(Fate::Seen, "bytes of packets", lengths.iter().sum::<u64>())
+        .with(Fate::Kept, "instructions", decoded)
+        .with(Fate::Lost, "bytes of packets skipped", totals.lost_bytes())
+        .with(Fate::Lost, "overflows of the recorder's buffer", totals.overflows());
+    if let Some(counted) = counted {
+        account = account.with(Fate::Lost, "instructions", counted.saturating_sub(decoded));
+    }
+    if let Some(recorded) = recorded.filter(|r| r.pt_bytes.iter().any(Option::is_some)) {
+        let cut: Vec<(usize, u64)> = missing(recorded, lengths);
+        let places =
+            cut.iter().map(|(cpu, n)| format!("streams/cpu{cpu}.pt is {n} bytes shorter than recorded"));
+        let sum = cut.iter().map(|(_, n)| n).sum::<u64>();
+        account = account.at(Fate::Lost, "bytes cut off the streams", sum, places.collect());
+        if let Some(unexplained) = recorded.unexplained {
+            account =
+                account.with(Fate::Guessed, "branches that the recorder could not explain", unexplained);
+        }
+    }
+    let places = profile.errors.iter().map(|e| {
+        format!("streams/cpu{}.pt, byte {:#x}, after {:#x}: {}", e.cpu, e.offset, e.ip, printable(&e.kind))
+    });
+    account = account.at(Fate::NotUnderstood, "decode errors", totals.errors(), places.take(4).collect());
+    account.at(Fate::NotUnderstood, "damaged or missing files", notes.len() as u64, notes.to_vec())
+}
+
+/// CPUs whose stream is shorter than the recorder says it wrote, and by how much.
+fn missing(recorded: &Recorded, lengths: &Lengths) -> Vec<(usize, u64)> {
+    let written = recorded.pt_bytes.iter().flatten().copied();
+    let short = written.zip(lengths).map(|(written, &there)| written.saturating_sub(there));
+    short.enumerate().filter(|(_, missing)| *missing > 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_cut_short_is_a_loss_without_a_decode_error() {
+        let mut recorded = Recorded::default();
+        (recorded.instructions, recorded.pt_bytes) = (Some(100), vec![Some(64)]);
+        let mut profile = Profile::default();
+        profile.totals.per_cpu = vec![kprism_profile::CpuTotals { instructions: 40, ..Default::default() }];
+        let account = account(Some(&recorded), &[24], &profile, &[]);
+        assert!(!account.is_whole());
+        assert_eq!(account.count(Fate::Lost, "instructions"), Some(60));
+        assert_eq!(account.count(Fate::Lost, "bytes cut off the streams"), Some(40));
+        assert!(
+            account.to_text().contains("cpu0.pt is 40 bytes shorter than recorded"),
+            "{}",
+            account.to_text()
+        );
+    }
+
+    #[test]
+    fn without_a_recorder_the_instructions_seen_are_not_known() {
+        let account = account(None, &[24], &Profile::default(), &[]);
+        assert_eq!(account.count(Fate::Seen, "instructions"), None);
+        assert!(account.to_text().contains("instructions not known"));
+    }
+}

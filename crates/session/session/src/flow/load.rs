@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Step 2: all that a decode needs, in memory. In: a run folder's packets, code, symbols and sideband. Out: [`Loaded`]. Parts
+//! that are damaged or missing cost what they held and are named.
+
+use anyhow::{Context, Result};
+use kprism_flow::Stream;
+use kprism_flow::clock::ClockConfig;
+use kprism_image::Image;
+use kprism_image::code::TaskSwitch;
+use kprism_image::maps::{self, Dict};
+use kprism_image::sideband;
+use kprism_image::symbols::{Symbols, kallsyms};
+use kprism_store::{Clock, Instrument, Manifest, Mapped, Run};
+
+use super::recorded::complete;
+use crate::files::{read, read_if_there};
+use crate::held;
+use crate::progress::Progress;
+
+/// A run's inputs in memory: all that decoding needs.
+pub struct Loaded {
+    /// As the recorder's own account completes it.
+    pub manifest: Manifest,
+    /// Packets and code of each CPU.
+    pub(super) streams: Vec<(Mapped, Image)>,
+    /// Functions.
+    pub symbols: Symbols,
+    /// Where the kernel keeps the preemption count, relative to `gs`.
+    pub preempt_count: Option<u64>,
+    /// The sideband.
+    pub records: Vec<sideband::Record>,
+    /// What was damaged or missing.
+    pub notes: Vec<String>,
+}
+
+impl Loaded {
+    /// The length of each stream, bytes.
+    pub(super) fn lengths(&self) -> Vec<u64> {
+        self.streams.iter().map(|(bytes, _)| bytes.len() as u64).collect()
+    }
+
+    /// The streams, as the decoder wants them.
+    pub fn streams(&self) -> Vec<Stream<'_>> {
+        (0u16..).zip(&self.streams).map(|(cpu, (bytes, image))| Stream { cpu, bytes, image }).collect()
+    }
+
+    /// Clock facts of the recording.
+    pub fn clock(&self) -> ClockConfig {
+        clock_config(&self.manifest.clock)
+    }
+}
+
+/// Reads what a run's decode needs.
+///
+/// # Errors
+/// The streams are not there, or a file is not what it should be.
+pub fn load(run: &Run, progress: &Progress) -> Result<Loaded> {
+    let mut manifest = run.manifest()?;
+    if run.holds(Instrument::Durations) || !run.holds(Instrument::Flow) {
+        return Err(held::missing(run, Instrument::Flow));
+    }
+    progress.step("reading the streams");
+    let mut notes = Vec::new();
+    complete(run, &mut manifest)?;
+    let records = sideband_records(run, &mut notes)?;
+    let streams = streams(run, manifest.vcpus, &records, &mut notes)?;
+    progress.step("reading symbols");
+    let root = run.root();
+    let names = read_if_there(&run.kallsyms())?;
+    let preempt_count = preempt_count(&names);
+    let symbols =
+        Symbols::load(&names, &records, Some(&root)).with_context(|| run.kallsyms().display().to_string())?;
+    // Files that are not there are those that no one could keep: their functions have no names.
+    let damaged = symbols.missing().iter().filter(|file| file.damaged);
+    notes.extend(damaged.map(|file| format!("{}: its functions have no names", file.reason)));
+    Ok(Loaded { manifest, streams, symbols, preempt_count, records, notes })
+}
+
+/// Where the kernel counts how often preemption was disabled, relative to `gs`: a variable of its own, or in
+/// 6.2 to 6.13 a member of `pcpu_hot` behind a pointer (arch/x86/include/asm/current.h).
+fn preempt_count(kallsyms: &[u8]) -> Option<u64> {
+    kallsyms::value_of(kallsyms, "__preempt_count")
+        .or_else(|| Some(kallsyms::value_of(kallsyms, "pcpu_hot")? + 8))
+        // What cannot be an offset is a kernel whose per-CPU symbols are hidden or placed otherwise.
+        .filter(|&offset| offset != 8 && offset < 1 << 32)
+}
+
+/// Every CPU's packets, with the code they ran over.
+///
+/// # Errors
+/// A file is missing. What is wrong in one goes to `notes`.
+pub fn streams(
+    run: &Run,
+    vcpus: u32,
+    records: &[sideband::Record],
+    notes: &mut Vec<String>,
+) -> Result<Vec<(Mapped, Image)>> {
+    let dict_path = run.code_dict();
+    let dict_bytes = read(&dict_path)?;
+    let (dict, fault) = Dict::parse(&dict_bytes);
+    notes.extend(fault.map(|f| f.to_string()));
+    let mut streams = Vec::new();
+    for cpu in 0..vcpus {
+        let map_path = run.code_map(cpu);
+        let (map, fault) = maps::parse_map(&read(&map_path)?);
+        notes.extend(fault.map(|f| format!("{}: {f}", map_path.display())));
+        let (mut image, unknown) = maps::image(&dict, &map);
+        image.set_task_switches(task_switches(records, cpu));
+        if unknown > 0 {
+            notes.push(format!("{}: {unknown} records name no code of code.dict", map_path.display()));
+        }
+        let path = run.pt(cpu);
+        let packets = Mapped::open(&path).with_context(|| path.display().to_string())?;
+        streams.push((packets, image));
+    }
+    Ok(streams)
+}
+
+/// Where the sideband itself says that a CPU's tasks change.
+pub fn task_switches(records: &[sideband::Record], cpu: u32) -> Vec<TaskSwitch> {
+    let own = records.iter().filter_map(|record| match record {
+        sideband::Record::Switch(s) if s.cpu == cpu => Some(TaskSwitch { offset: s.offset?, asid: s.asid }),
+        _ => None,
+    });
+    own.collect()
+}
+
+/// The clock as the decoder wants it.
+pub fn clock_config(clock: &Clock) -> ClockConfig {
+    ClockConfig {
+        tsc_hz: clock.tsc_hz,
+        art_num: clock.art_num,
+        art_den: clock.art_den,
+        mtc_freq: clock.mtc_freq,
+        nom_ratio: clock.nom_ratio,
+        cyc_threshold: clock.cyc_threshold,
+    }
+}
+
+/// The sideband of a run; empty, with a note, where it is missing. Lines that are no record are left out, with a note.
+///
+/// # Errors
+/// It is there and cannot be read.
+pub fn sideband_records(run: &Run, notes: &mut Vec<String>) -> Result<Vec<sideband::Record>> {
+    let path = run.sideband();
+    let bytes = run.sideband_text()?;
+    if bytes.is_empty() {
+        notes.push(format!("{}: empty or missing: tasks and mappings are unknown", path.display()));
+    }
+    let (records, faults) = sideband::read(&bytes);
+    if let Some(first) = faults.first {
+        notes.push(format!("{}: {} lines left out, the first: {first}", path.display(), faults.lines));
+    }
+    Ok(records)
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From a recorded run to its tables, in four steps: `recorded` completes the manifest from what the recorder left,
+//! `load` reads the streams, `kprism-flow` decodes them, `account` adds up how much of the recording that is.
+//!
+//! In: a run folder's streams and symbols. Out: a [`Profile`], kept as the run's tables, and the counts in
+//! its manifest. Parts that are damaged or missing cost what they held and are named; the rest is decoded.
+
+mod account;
+mod load;
+mod recorded;
+mod summary;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::Result;
+use kprism_flow::Options;
+use kprism_flow::delta::Plan;
+use kprism_flow::replay::{Inputs, Listener, replay};
+use kprism_flow::window::Window;
+use kprism_profile::Profile;
+use kprism_store::{Instrument, Manifest, Run, load_profile, save_profile};
+
+pub use account::IMPORT_NOTES;
+pub use load::{Loaded, clock_config, load, sideband_records, streams};
+pub use recorded::complete;
+pub use summary::summary;
+
+use crate::progress::Progress;
+
+/// Opens a run, its profile and its manifest, decoding it first if that was not done yet.
+///
+/// # Errors
+/// No run there, or one that cannot be decoded.
+pub fn open(path: &Path, progress: &Progress) -> Result<(Run, Profile, Manifest)> {
+    let run = Run::open(path)?;
+    if run.holds(Instrument::Durations) {
+        let (profile, _) = crate::durations::open(&run, progress)?;
+        let manifest = run.manifest()?;
+        return Ok((run, profile, manifest));
+    }
+    if run.has_tables() {
+        progress.step("reading the tables");
+        match load_profile(&run) {
+            Ok(profile) => {
+                let manifest = run.manifest()?;
+                return Ok((run, profile, manifest));
+            }
+            // Tables are made from the streams: damaged ones, or those of an older kprism, are made again.
+            Err(error) if run.code_dict().exists() => {
+                progress.say(&format!("kprism: note: {error}; decoding the streams again"));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let (profile, manifest) = decode(&run, progress)?;
+    Ok((run, profile, manifest))
+}
+
+/// Decodes a run, saves its tables, and enters the counts into its manifest, which it returns too.
+///
+/// # Errors
+/// The streams are not there, or the disk refuses.
+pub fn decode(run: &Run, progress: &Progress) -> Result<(Profile, Manifest)> {
+    let loaded = load(run, progress)?;
+    let profile = profile(&loaded, Plan::default(), None, progress);
+    let account = account::of(&loaded, run, &profile);
+    let Loaded { mut manifest, notes, .. } = loaded;
+    manifest.instructions = Some(profile.totals.instructions());
+    manifest.decode_errors = Some(profile.totals.errors());
+    manifest.lost_bytes = profile.totals.lost_bytes();
+    manifest.accounts.insert(Instrument::Flow, account);
+    if !notes.is_empty() {
+        manifest.options.insert("decode_notes".into(), notes.clone().into());
+    }
+    progress.step("writing the tables");
+    // The profile is in hand: a disk that takes no more costs the next report another decode, not this one its result.
+    let saved = save_profile(run, &profile).and_then(|()| run.write_manifest(&manifest));
+    for note in &notes {
+        progress.say(&format!("kprism: note: {note}"));
+    }
+    if let Err(error) = saved {
+        progress
+            .say(&format!("kprism: note: {error}: the tables are not kept, the next report decodes again"));
+        run.remove_tables();
+    }
+    Ok((profile, manifest))
+}
+
+/// Decodes with the measurements of `plan`, or what is in the window, and saves nothing.
+pub fn profile(loaded: &Loaded, plan: Plan, window: Option<Window>, progress: &Progress) -> Profile {
+    let total: u64 = loaded.streams.iter().map(|(pt, _)| pt.len() as u64).sum();
+    progress.step("decoding");
+    let done = AtomicU64::new(0);
+    let tick = |bytes: u64| {
+        let so_far = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        progress.amount("decoding", so_far, total);
+    };
+    let plan = plan.with_preempt_count(loaded.preempt_count);
+    let options = Options { clock: loaded.clock(), plan, window, ..Options::default() };
+    kprism_flow::profile(&loaded.streams(), &loaded.symbols, &loaded.records, &options, &tick)
+}
+
+/// Replays the whole run for a listener.
+pub fn follow(loaded: &Loaded, listener: &mut impl Listener) {
+    let streams = loaded.streams();
+    let inputs = Inputs {
+        streams: &streams,
+        resolver: &loaded.symbols,
+        sideband: &loaded.records,
+        clock: loaded.clock(),
+        stretch: 0,
+    };
+    replay(&inputs, listener);
+}

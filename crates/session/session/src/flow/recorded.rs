@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Step 1: what the recorder left beside the streams. In: `streams/counts.json`, the sideband of each CPU. Out: the
+//! recorder's own counts, entered into the manifest; one sideband.
+
+use anyhow::{Context, Result};
+use kprism_store::{Clock, Manifest, Run};
+use serde::Deserialize;
+
+use crate::files::read;
+
+/// The reason to have stopped that the observer writes first of all, for the case that it is killed.
+const NOT_ENDED: &str = "the recorder has not ended properly";
+
+/// The recorder's own counts: `streams/counts.json`.
+#[derive(Debug, Default)]
+pub struct Recorded {
+    /// CPUs with a stream.
+    vcpus: u32,
+    /// Instructions that it put into the streams, if it counts them.
+    pub instructions: Option<u64>,
+    /// Bytes that it wrote of each stream, where the whole stream was kept.
+    pub pt_bytes: Vec<Option<u64>>,
+    /// Starts of blocks for which it found no reason.
+    pub unexplained: Option<u64>,
+    snapshots: Option<u64>,
+    windows: Option<u64>,
+    condition_faults: Option<u64>,
+    clock: Option<Clock>,
+    stopped: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct CountsFile {
+    vcpus: Vec<CpuCounts>,
+    /// If only windows were kept: how many.
+    windows: Option<u64>,
+    /// How often the condition could not be told.
+    condition_faults: Option<u64>,
+    clock: Option<Clock>,
+    stopped: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct CpuCounts {
+    instructions: Option<u64>,
+    /// If only snapshots were kept: how many.
+    snapshots: Option<u64>,
+    /// If only a part of the stream was kept.
+    dropped_records: Option<u64>,
+    pt_bytes: Option<u64>,
+    unexplained: Option<u64>,
+}
+
+impl Recorded {
+    /// Writes what it knows into the manifest. The recorder's own reason to have stopped goes before what others saw of it.
+    fn fill(&self, manifest: &mut Manifest) {
+        manifest.vcpus = self.vcpus;
+        manifest.instructions_recorded = self.instructions;
+        for (name, count) in [
+            ("snapshots", self.snapshots),
+            ("windows", self.windows),
+            ("condition_faults", self.condition_faults),
+        ] {
+            if let Some(count) = count {
+                manifest.options.insert(name.into(), count.into());
+            }
+        }
+        if let Some(clock) = &self.clock {
+            manifest.clock = clock.clone();
+        }
+        match &self.stopped {
+            Some(why) if manifest.stopped.is_none() || why != NOT_ENDED => {
+                manifest.stopped = Some(why.clone())
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Takes over what the recorder left, which may have been killed: its account, its sideband.
+///
+/// # Errors
+/// None so far: what is missing is said in the manifest.
+pub fn complete(run: &Run, manifest: &mut Manifest) -> Result<()> {
+    match recorded(run) {
+        Ok(recorded) => recorded.fill(manifest),
+        Err(error) => {
+            manifest.stopped.get_or_insert_with(|| format!("{error:#}"));
+        }
+    }
+    // A full disk: readers merge it in memory.
+    if let Err(error) = run.merge_sideband() {
+        manifest.stopped.get_or_insert_with(|| error.to_string());
+    }
+    Ok(())
+}
+
+/// Reads the recorder's counts.
+///
+/// # Errors
+/// The file is missing or is not what it should be.
+pub(super) fn recorded(run: &Run) -> Result<Recorded> {
+    let path = run.counts();
+    let text = read(&path).context("the recorder left no account of its work")?;
+    let file: CountsFile = serde_json::from_slice(&text).with_context(|| path.display().to_string())?;
+    let sum = |sum: Option<u64>, n: Option<u64>| Some(sum?.saturating_add(n?));
+    // Of a ring of packets, `pt_bytes` counts those too that made room for later ones.
+    let whole =
+        |c: &CpuCounts| c.snapshots.is_none() && c.dropped_records.is_none() && file.windows.is_none();
+    Ok(Recorded {
+        vcpus: u32::try_from(file.vcpus.len())?,
+        instructions: file.vcpus.iter().map(|c| c.instructions).fold(Some(0), sum),
+        pt_bytes: file.vcpus.iter().map(|c| c.pt_bytes.filter(|_| whole(c))).collect(),
+        unexplained: file.vcpus.iter().map(|c| c.unexplained).fold(Some(0), sum),
+        snapshots: file.vcpus.iter().filter_map(|c| c.snapshots).max(),
+        windows: file.windows,
+        condition_faults: file.condition_faults,
+        clock: file.clock,
+        stopped: file.stopped,
+    })
+}
