@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use gimli::{EndianSlice, LittleEndian, SectionId};
+use kprism_image::BuildId;
 use object::{
     Object as _, ObjectKind, ObjectSection as _, ObjectSymbol as _, RelocationKind, RelocationTarget,
     SectionIndex, SectionKind, SymbolKind,
@@ -220,8 +221,8 @@ pub(crate) fn of_file<T>(file: &Path, folders: &[PathBuf], read: Read<'_, T>) ->
         return Ok(Some(found));
     }
     let elf = object::File::parse(&*code).map_err(|e| e.to_string())?;
-    let id = elf.build_id().ok().flatten().unwrap_or_default();
-    let Some(place) = by_build_id(id, folders) else { return Ok(None) };
+    let place = BuildId::of_object(&elf).and_then(|id| by_build_id(&id, folders));
+    let Some(place) = place else { return Ok(None) };
     let debug = std::fs::read(&place).map_err(|e| format!("{}: {e}", place.display()))?;
     read(&debug, &code)
 }

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use addr2line::Loader;
+use kprism_image::BuildId;
 use object::{Object as _, ObjectSection as _};
 
 /// One frame at an address: a function and a line in it.
@@ -52,11 +53,8 @@ impl Source {
         if elf.section_by_name(".debug_info").is_some_and(|s| s.size() > 0) {
             return Self::load(file, 0).map(Some);
         }
-        let id = elf.build_id().ok().flatten().unwrap_or_default();
-        match by_build_id(id, debug) {
-            Some(place) => Self::load(&place, 0).map(Some),
-            None => Ok(None),
-        }
+        let place = BuildId::of_object(&elf).and_then(|id| by_build_id(&id, debug));
+        place.map(|place| Self::load(&place, 0)).transpose()
     }
 
     /// Loads the debug information in `vmlinux` of the kernel whose first function was at `start`. `name` and `address`
@@ -111,10 +109,8 @@ impl Source {
     }
 }
 
-/// The file with a build id under one of the folders, if there is one.
-pub fn by_build_id(id: &[u8], debug: &[PathBuf]) -> Option<PathBuf> {
-    let (first, rest) = id.split_first()?;
-    let rest: String = rest.iter().map(|b| format!("{b:02x}")).collect();
-    let name = format!(".build-id/{first:02x}/{rest}.debug");
+/// The file with debug information for this build id under one of the folders, if there is one.
+pub fn by_build_id(id: &BuildId, debug: &[PathBuf]) -> Option<PathBuf> {
+    let name = id.debug_path();
     debug.iter().map(|dir| dir.join(&name)).find(|place| place.is_file())
 }

@@ -5,6 +5,7 @@
 //! bytes at an address space, virtual address and trace position, and the effect of an instruction on the control flow.
 //! A trace cannot be decoded with the wrong code, so an address is always resolved at a position of the trace.
 
+pub mod build_id;
 pub mod code;
 pub mod glob;
 pub mod insn;
@@ -13,4 +14,5 @@ pub mod resolve;
 pub mod sideband;
 pub mod symbols;
 
+pub use build_id::BuildId;
 pub use code::Image;

@@ -270,7 +270,7 @@ fn in_program(path: &Path, image: &Image, place: &At<'_>, request: &Request<'_>)
     };
     let mut plan = made(place.scope, request, site, Some(pc), &mut fix)?;
     plan.probe.file = Some(path.display().to_string());
-    plan.origin = Origin { build_id: image.build_id(), text: None };
+    plan.origin = Origin { build_id: image.build_id().map(|id| id.to_string()), text: None };
     let may_throw =
         place.scope.is_bare() || (!image.is_described() && image.has_section(".gcc_except_table"));
     if at_return && may_throw {
@@ -355,7 +355,7 @@ fn usdt(
             Ok(())
         })?;
         plan.probe.file = Some(path.display().to_string());
-        plan.origin = Origin { build_id: image.build_id(), text: None };
+        plan.origin = Origin { build_id: image.build_id().map(|id| id.to_string()), text: None };
         plans.push(plan);
     }
     if plans.is_empty() {
@@ -412,5 +412,5 @@ pub(crate) fn at_breakpoint(func: &mut Func, moment: ProbePoint, pc: u64) {
 pub(crate) fn origin(image: &Image) -> Result<Origin, Error> {
     let missing = || Error::Cannot(format!("{}: no symbol _text: is it a vmlinux?", image.name()));
     let text = image.symbol("_text").ok_or_else(missing)?;
-    Ok(Origin { build_id: image.build_id(), text: Some(text) })
+    Ok(Origin { build_id: image.build_id().map(|id| id.to_string()), text: Some(text) })
 }

@@ -49,14 +49,14 @@ pub fn open(path: &Path, debug: Option<&Path>) -> Result<(Image, Vec<String>), E
 }
 
 fn found(path: &Path, image: &Image, notes: &mut Vec<String>) -> Option<PathBuf> {
-    let id = image.build_id().filter(|id| id.len() > 2);
+    let id = image.build_id();
     if let Some(id) = &id {
-        let file = Path::new(GLOBAL).join(".build-id").join(&id[..2]).join(format!("{}.debug", &id[2..]));
+        let file = Path::new(GLOBAL).join(id.debug_path());
         if file.is_file() {
             return Some(file);
         }
     }
-    linked(path, image, notes).or_else(|| fetched(&id?, notes))
+    linked(path, image, notes).or_else(|| fetched(&id?.to_string(), notes))
 }
 
 /// The file that the program names: beside it, in `.debug` there, or below the global folder.

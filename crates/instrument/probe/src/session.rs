@@ -347,6 +347,7 @@ fn checked(plans: &[Plan]) -> Result<u64, Error> {
             Site::User { file, .. } => (kprism_expr::dwarf::build_id(file), file.display().to_string()),
             _ => (kernel.clone(), "the running kernel".to_owned()),
         };
+        let found = found.map(|id| id.to_string());
         if let (Some(made_for), Some(found)) = (&plan.origin.build_id, &found)
             && made_for != found
         {

@@ -9,13 +9,13 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use kprism_image::BuildId;
 use kprism_image::symbols::kallsyms::{self, KallsymsError};
 use kprism_image::symbols::under_root;
 use kprism_import::perfdata::mem;
 use kprism_store::{Instrument, Kernel, Manifest, Run, RunKind};
 use kprism_tlb::stream::{Event, Miss, Writer};
 use kprism_tlb::{Access, PageSize};
-use object::Object as _;
 use serde_json::json;
 
 use crate::flow;
@@ -160,9 +160,9 @@ fn files(run: &Run, samples: &mem::Samples, root: &Path) -> Result<()> {
             continue;
         };
         let Ok(elf) = object::File::parse(bytes.as_slice()) else { continue };
-        let told = samples.build_ids.iter().find(|(name, _)| name == path).map(|(_, id)| id.as_slice());
-        let own = elf.build_id().ok().flatten();
-        if told.is_some_and(|told| own.is_some_and(|own| own != told)) {
+        let told = samples.build_ids.iter().find(|(name, _)| name == path).map(|(_, id)| id);
+        let own = BuildId::of_object(&elf);
+        if told.is_some_and(|told| own.is_some_and(|own| own != *told)) {
             continue;
         }
         fs::create_dir_all(to.parent().unwrap_or(&to))?;

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use gimli::{EndianSlice, LittleEndian, SectionId};
+use kprism_image::BuildId;
 use memmap2::Mmap;
 use object::{Object as _, ObjectSection as _, ObjectSegment as _, ObjectSymbol as _};
 
@@ -34,13 +35,9 @@ pub struct Image {
     names: OnceCell<HashMap<String, u64>>,
 }
 
-/// Returns the build ID of an ELF file in hexadecimal. The file needs no debug information.
-pub fn build_id(path: &Path) -> Option<String> {
-    hex_id(&Image::map(path).ok()?.object()?)
-}
-
-fn hex_id(object: &object::File<'_>) -> Option<String> {
-    Some(object.build_id().ok()??.iter().map(|byte| format!("{byte:02x}")).collect())
+/// Returns the build id of an ELF file. The file needs no debug information.
+pub fn build_id(path: &Path) -> Option<BuildId> {
+    Image::map(path).ok()?.build_id()
 }
 
 /// A symbol of an ELF file.
@@ -161,9 +158,9 @@ impl Image {
         &self.name
     }
 
-    /// The build ID in hexadecimal.
-    pub fn build_id(&self) -> Option<String> {
-        hex_id(&self.object()?)
+    /// The build id of the file itself, not of the one with its debug information.
+    pub fn build_id(&self) -> Option<BuildId> {
+        BuildId::of_object(&self.object()?)
     }
 
     /// Returns the file's contents at a link-time address.

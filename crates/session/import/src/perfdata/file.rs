@@ -6,6 +6,8 @@
 
 use std::io::Read;
 
+use kprism_image::BuildId;
+
 use super::attr::Attr;
 use super::bytes::Fields;
 use super::record::{Auxtrace, Head, Record, Trailer, parse, sample};
@@ -28,7 +30,7 @@ pub(crate) struct Header<'a> {
     pub cpuid: String,
     pub command: Vec<String>,
     /// (path, build id).
-    pub build_ids: Vec<(String, Vec<u8>)>,
+    pub build_ids: Vec<(String, BuildId)>,
     /// Functions of BPF programs.
     pub bpf: Vec<Region>,
     /// Formats of tracepoints.
@@ -145,7 +147,7 @@ fn feature<'a>(id: u64, body: &'a [u8], header: &mut Header<'a>) {
                 };
                 let head = Head { kind: 67, ..head };
                 if let Some((Record::BuildId { id, path, .. }, _)) = parse(head, &record[Head::LEN..], 0) {
-                    header.build_ids.push((path, id));
+                    header.build_ids.extend(BuildId::new(&id).map(|id| (path, id)));
                 }
             }
         }
@@ -215,7 +217,9 @@ pub(crate) fn records<'a>(bytes: &'a [u8], range: std::ops::Range<usize>, conten
                 }
             }
             Record::Feature { id, body } => feature(id, body, &mut contents.header),
-            Record::BuildId { id, path, .. } => contents.header.build_ids.push((path, id)),
+            Record::BuildId { id, path, .. } => {
+                contents.header.build_ids.extend(BuildId::new(&id).map(|id| (path, id)));
+            }
             Record::Compressed(data) => contents.compressed.push(data),
             // In a pipe: the size of the following formats of tracepoints.
             Record::Other(66) => {

@@ -18,6 +18,8 @@ use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::Path;
 
+use kprism_image::BuildId;
+
 use super::attr::{Attr, flag, kind};
 use super::bytes::Fields;
 use super::file::{self, Contents};
@@ -93,7 +95,7 @@ pub struct Samples {
     /// Names of threads: time, thread, process, name.
     pub names: Vec<(u64, u32, u32, String)>,
     /// Build ids of files, as far as known.
-    pub build_ids: Vec<(String, Vec<u8>)>,
+    pub build_ids: Vec<(String, BuildId)>,
     /// The command, if known.
     pub command: Vec<String>,
     /// Release of the kernel, if known.

@@ -145,7 +145,7 @@ fn from_parts_with(path: &Path, parts: &Parts, mut finder: Finder) -> Result<Cap
     let mut capture = Capture { notes, clock, command: header.command.clone(), ..Capture::default() };
     capture.kernel.0.clone_from(&header.release);
     if let Some(id) = finder.build_ids.get("[kernel.kallsyms]") {
-        capture.kernel.1 = id.iter().map(|b| format!("{b:02x}")).collect();
+        capture.kernel.1 = id.to_string();
     }
     capture.cpu = cpu_model(&header.cpuid);
     losses(&history, &traces, &mut capture.notes);

@@ -20,6 +20,7 @@ use std::io::BufWriter;
 use std::path::Path;
 
 use kprism_flow::clock::ClockConfig;
+use kprism_image::BuildId;
 use kprism_image::maps::{self, CONFLICT, Dict, MapRecord};
 use kprism_image::sideband::{Mmap, Record as Side, Switch};
 use kprism_image::symbols::maps::Maps;
@@ -342,17 +343,15 @@ fn time_conv(tsc_hz: u64) -> TimeConv {
 
 fn build_ids(source: &Source<'_>, user: &User) -> Vec<u8> {
     let mut out = Vec::new();
-    let mut add = |pid, id: Vec<u8>, path: &str| {
-        if !id.is_empty() {
-            let record = Record::BuildId { pid, id, path: path.to_owned() };
+    let mut add = |pid, id: Option<BuildId>, path: &str| {
+        if let Some(id) = id {
+            let record = Record::BuildId { pid, id: id.bytes().to_vec(), path: path.to_owned() };
             record.encode(0, &Trailer::default(), &mut out);
         }
     };
-    let digits = source.build_id.as_bytes().chunks(2);
-    let id = digits.map_while(|d| u8::from_str_radix(std::str::from_utf8(d).ok()?, 16).ok()).collect();
-    add(NOBODY, id, "[kernel.kallsyms]");
+    add(NOBODY, BuildId::from_hex(source.build_id), "[kernel.kallsyms]");
     for (path, bytes) in &user.used {
-        add(NOBODY, crate::elf::build_id(bytes), path);
+        add(NOBODY, BuildId::of_elf(bytes), path);
     }
     out
 }
