@@ -7,12 +7,17 @@
 
 use std::rc::Rc;
 
+use kprism_image::notes::notes;
+
 use crate::ast::Tag;
 use crate::ctype::{Def, Int, Ty, TypeRef, Types};
 use crate::dwarf::Image;
 use crate::ir::{BinOp, Space};
 use crate::regs::Reg;
 use crate::scope::{Location, Role, Scope, Storage, Sym, Variable};
+
+/// Type of a note that describes a probe, of owner `stapsdt`.
+const NT_STAPSDT: u32 = 3;
 
 /// A static tracepoint in a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,37 +41,23 @@ pub fn probes(image: &Image) -> Vec<Usdt> {
 
 /// Parses the probes of a note section. `base` is the address of `.stapsdt.base`, or 0 if there is none; it shows how
 /// far prelink moved the file. Accepts any bytes.
-pub fn noted(notes: &[u8], base: u64) -> Vec<Usdt> {
-    let mut found = Vec::new();
-    let mut at = 0;
-    while let Some((next, probe)) = note(notes, at, base) {
-        found.extend(probe);
-        at = next;
-    }
+pub fn noted(section: &[u8], base: u64) -> Vec<Usdt> {
+    let own = notes(section).filter(|note| note.owner == b"stapsdt\0" && note.kind == NT_STAPSDT);
+    let mut found: Vec<Usdt> = own.map_while(|note| probe(note.value, base)).collect();
     found.sort_by(|a, b| (a.pc, &a.provider, &a.name).cmp(&(b.pc, &b.provider, &b.name)));
     found
 }
 
-fn note(notes: &[u8], at: usize, base: u64) -> Option<(usize, Option<Usdt>)> {
-    let word = |at: usize| Some(u32::from_le_bytes(notes.get(at..at.checked_add(4)?)?.try_into().ok()?));
-    let long = |at: usize| Some(u64::from_le_bytes(notes.get(at..at.checked_add(8)?)?.try_into().ok()?));
-    let (name, len, kind) = (word(at)? as usize, word(at + 4)? as usize, word(at + 8)?);
-    let start = (at + 12).checked_add(name.checked_next_multiple_of(4)?)?;
-    let end = start.checked_add(len)?;
-    let own = notes.get(at + 12..)?.get(..name)? == b"stapsdt\0" && kind == 3;
-    let texts = notes.get(start..end)?;
-    let next = end.checked_next_multiple_of(4)?;
-    if !own {
-        return Some((next, None));
-    }
-    let (pc, linked, semaphore) = (long(start)?, long(start + 8)?, long(start + 16)?);
+fn probe(note: &[u8], base: u64) -> Option<Usdt> {
+    let long = |at: usize| Some(u64::from_le_bytes(note.get(at..at + 8)?.try_into().ok()?));
+    let (pc, linked, semaphore) = (long(0)?, long(8)?, long(16)?);
     // Distance that prelink moved the file: the section's address now, minus its address when the note was written.
     let moved = if base == 0 { 0 } else { base.wrapping_sub(linked) };
-    let mut words = texts.get(24..)?.split(|b| *b == 0).map(|w| String::from_utf8_lossy(w).into_owned());
+    let mut words = note.get(24..)?.split(|b| *b == 0).map(|w| String::from_utf8_lossy(w).into_owned());
     let (provider, name, arguments) = (words.next()?, words.next()?, words.next()?);
     let semaphore = if semaphore == 0 { 0 } else { semaphore.wrapping_add(moved) };
     let arguments = arguments.split_whitespace().map(str::to_owned).collect();
-    Some((next, Some(Usdt { provider, name, pc: pc.wrapping_add(moved), semaphore, arguments })))
+    Some(Usdt { provider, name, pc: pc.wrapping_add(moved), semaphore, arguments })
 }
 
 /// Resolves a register or a part of one: `eax`, `al`, `r8d`. Returns the register and the shift in bits.

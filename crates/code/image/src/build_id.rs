@@ -8,6 +8,8 @@ use std::path::PathBuf;
 
 use object::Object as _;
 
+use crate::notes::notes;
+
 /// Type of the note with the build id, of owner `GNU` (Linux, include/uapi/linux/elf.h).
 const NT_GNU_BUILD_ID: u32 = 3;
 
@@ -32,18 +34,9 @@ impl BuildId {
     }
 
     /// The build id among ELF notes, such as those of `/sys/kernel/notes`. Their numbers are little-endian.
-    pub fn of_notes(mut notes: &[u8]) -> Option<Self> {
-        loop {
-            let word = |at: usize| Some(u32::from_le_bytes(notes.get(at..at + 4)?.try_into().ok()?));
-            let (name, len, kind) = (word(0)? as usize, word(4)? as usize, word(8)?);
-            let at = name.checked_next_multiple_of(4)?.checked_add(12)?;
-            let own = notes.get(12..)?.get(..name)?;
-            let value = notes.get(at..)?.get(..len)?;
-            if own == b"GNU\0" && kind == NT_GNU_BUILD_ID {
-                return Self::new(value);
-            }
-            notes = notes.get(at.checked_add(len.checked_next_multiple_of(4)?)?..)?;
-        }
+    pub fn of_notes(bytes: &[u8]) -> Option<Self> {
+        let found = notes(bytes).find(|note| note.owner == b"GNU\0" && note.kind == NT_GNU_BUILD_ID);
+        Self::new(found?.value)
     }
 
     /// The build id with these hexadecimal digits, two for each byte. The inverse of [`to_string`](ToString).

@@ -10,6 +10,7 @@ pub mod code;
 pub mod glob;
 pub mod insn;
 pub mod maps;
+pub mod notes;
 pub mod resolve;
 pub mod sideband;
 pub mod symbols;
