@@ -230,12 +230,12 @@ mod tests {
         notes.extend(0x3000_u64.to_le_bytes());
         notes.extend(0_u64.to_le_bytes());
         notes.extend(b"p\0n\0-4@\0");
-        let (next, probe) = note(&notes, 0, 0x3100).unwrap();
-        assert_eq!(next, notes.len());
-        assert_eq!(probe.map(|p| (p.pc, p.arguments)), Some((0x1110, vec!["-4@".to_owned()])));
+        let found: Vec<_> = noted(&notes, 0x3100).into_iter().map(|p| (p.pc, p.arguments)).collect();
+        assert_eq!(found, [(0x1110, vec!["-4@".to_owned()])]);
+        assert_eq!(noted(&[notes.clone(), notes.clone()].concat(), 0).len(), 2);
         for len in 0..notes.len() {
-            assert_eq!(note(&notes[..len], 0, 0), None);
+            assert_eq!(noted(&notes[..len], 0), []);
         }
-        assert_eq!(note(&[0xff; 64], 0, 0), None);
+        assert_eq!(noted(&[0xff; 64], 0), []);
     }
 }
