@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Source lines from debug information: of the recorded file itself, or of the file named by its build id.
+//!
+//! addr2line's own loader opens the file. It finds the unit and the inlined calls of an address by an index that it
+//! builds once, which pays for the many addresses of a profile.
 
 use std::collections::HashMap;
 use std::fs;
@@ -8,6 +11,8 @@ use std::path::{Path, PathBuf};
 use addr2line::Loader;
 use kprism_image::BuildId;
 use object::{Object as _, ObjectSection as _};
+
+use crate::separate::by_build_id;
 
 /// One frame at an address: a function and a line in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,10 +112,4 @@ impl Source {
         });
         lines.as_ref()?.get((line as usize).checked_sub(1)?).map(String::as_str)
     }
-}
-
-/// The file with debug information for this build id under one of the folders, if there is one.
-pub fn by_build_id(id: &BuildId, debug: &[PathBuf]) -> Option<PathBuf> {
-    let name = id.debug_path();
-    debug.iter().map(|dir| dir.join(&name)).find(|place| place.is_file())
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kprism_btf::Btf;
+use kprism_debuginfo::separate;
 use kprism_expr::btf;
 use kprism_expr::dwarf::{self, Debug, Image};
 use kprism_expr::ir::{Func, Input, Op, Space};
@@ -17,7 +18,6 @@ use crate::Error;
 use crate::events::{self, Name};
 use crate::machine;
 use crate::plan::{Origin, Plan, Request, Site, made};
-use crate::separate;
 
 /// The program or kernel that is probed.
 #[derive(Debug, Clone, Copy)]

@@ -15,6 +15,7 @@ use kprism_bpf::mapping::{self, Mapping};
 use kprism_bpf::numbers::Numbers;
 use kprism_bpf::prog::{ProgKind, Program};
 use kprism_bpf::wanted::{self, CHILDREN_ONLY, TRACED, Wanted};
+use kprism_debuginfo::Image;
 use kprism_ebpf::asm::Code;
 use kprism_expr::ir::FAULTS;
 
@@ -344,7 +345,9 @@ fn checked(plans: &[Plan]) -> Result<u64, Error> {
     for plan in plans {
         let place = &plan.probe.place;
         let (found, what) = match &plan.site {
-            Site::User { file, .. } => (kprism_expr::dwarf::build_id(file), file.display().to_string()),
+            Site::User { file, .. } => {
+                (Image::map(file).ok().and_then(|image| image.build_id()), file.display().to_string())
+            }
             _ => (kernel.clone(), "the running kernel".to_owned()),
         };
         let found = found.map(|id| id.to_string());

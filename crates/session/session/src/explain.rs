@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use kprism_btf::Btf;
+use kprism_debuginfo::separate;
 use kprism_expr::agent;
 use kprism_expr::btf;
 use kprism_expr::dwarf::{Debug, Image, Places};
@@ -19,7 +20,7 @@ use kprism_expr::ir::{Op, Space};
 use kprism_expr::lower::{self, Env, Lowered};
 use kprism_expr::scope::{Bare, ProbePoint, Scope};
 use kprism_probe::events::{self, Name};
-use kprism_probe::{locate, separate};
+use kprism_probe::locate;
 
 use crate::progress::Progress;
 

@@ -15,7 +15,7 @@ use kprism_cover::sampled::Profile;
 use kprism_cover::why::Known;
 use kprism_debuginfo::lines::{Lines, Section};
 use kprism_debuginfo::scopes::Scopes;
-use kprism_debuginfo::source::by_build_id;
+use kprism_debuginfo::separate::by_build_id;
 use kprism_flow::annotate::{Counter, Counts};
 use kprism_flow::replay::Task;
 use kprism_flow::window::Window;

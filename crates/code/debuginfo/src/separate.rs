@@ -1,27 +1,51 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Finds debug information in a separate file: by the build id, by the link in the program, or by debuginfod.
 //!
-//! The order is that of GDB (its manual, "Separate Debug Files").
+//! Input: a program, library, kernel or module, and folders. Output: the file with its debug information. [`open`] tries
+//! all three, in the order of GDB (its manual, "Separate Debug Files"). Lines, scopes and sources are looked up by the
+//! build id only ([`by_build_id`]).
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use kprism_expr::dwarf::{self, Image};
+use kprism_image::BuildId;
 
-use crate::Error;
+use crate::{Error, Image};
 
 /// Folder in which distributions install debug files.
-const GLOBAL: &str = "/usr/lib/debug";
+pub const GLOBAL: &str = "/usr/lib/debug";
+
+/// The file with debug information for this build id under one of the folders, if there is one.
+pub fn by_build_id<P: AsRef<Path>>(id: &BuildId, folders: &[P]) -> Option<PathBuf> {
+    let name = id.debug_path();
+    folders.iter().map(|folder| folder.as_ref().join(&name)).find(|place| place.is_file())
+}
+
+/// Reads debug information, and the code that it describes.
+type Read<'r, T> = &'r dyn Fn(&[u8], &[u8]) -> Result<Option<T>, String>;
+
+/// Applies `read` to a file's code and its debug information, wherever the latter is.
+pub(crate) fn of_file<T>(file: &Path, folders: &[PathBuf], read: Read<'_, T>) -> Result<Option<T>, String> {
+    let code = std::fs::read(file).map_err(|e| e.to_string())?;
+    if let Some(found) = read(&code, &code)? {
+        return Ok(Some(found));
+    }
+    let elf = object::File::parse(&*code).map_err(|e| e.to_string())?;
+    let place = BuildId::of_object(&elf).and_then(|id| by_build_id(&id, folders));
+    let Some(place) = place else { return Ok(None) };
+    let debug = std::fs::read(&place).map_err(|e| format!("{}: {e}", place.display()))?;
+    read(&debug, &code)
+}
 
 /// Opens a program or library with its debug information, wherever that is. Without any, only its symbols are known.
+/// Returns notes for the user too.
+///
+/// # Errors
+/// A file cannot be read, or belongs to another program.
 pub fn open(path: &Path, debug: Option<&Path>) -> Result<(Image, Vec<String>), Error> {
     let own = Image::map(path)?;
     if own.is_debug_only() {
-        let what = format!(
-            "{0}: it has debug information only, no code to probe; name the program with --exec, and this file with --debug-file",
-            path.display()
-        );
-        return Err(Error::Cannot(what));
+        return Err(Error::DebugOnly(path.display().to_string()));
     }
     let mut notes = Vec::new();
     let found = match debug {
@@ -50,13 +74,8 @@ pub fn open(path: &Path, debug: Option<&Path>) -> Result<(Image, Vec<String>), E
 
 fn found(path: &Path, image: &Image, notes: &mut Vec<String>) -> Option<PathBuf> {
     let id = image.build_id();
-    if let Some(id) = &id {
-        let file = Path::new(GLOBAL).join(id.debug_path());
-        if file.is_file() {
-            return Some(file);
-        }
-    }
-    linked(path, image, notes).or_else(|| fetched(&id?.to_string(), notes))
+    let installed = id.as_ref().and_then(|id| by_build_id(id, &[GLOBAL]));
+    installed.or_else(|| linked(path, image, notes)).or_else(|| fetched(&id?, notes))
 }
 
 /// The file that the program names: beside it, in `.debug` there, or below the global folder.
@@ -71,7 +90,7 @@ fn linked(path: &Path, image: &Image, notes: &mut Vec<String>) -> Option<PathBuf
             continue;
         }
         // If both have a build id, it is compared when the file is opened.
-        let same = match (image.build_id(), dwarf::build_id(&file)) {
+        let same = match (image.build_id(), Image::map(&file).ok().and_then(|image| image.build_id())) {
             (Some(own), Some(its)) => own == its,
             _ => std::fs::read(&file).is_ok_and(|data| crc32fast::hash(&data) == sum),
         };
@@ -84,13 +103,13 @@ fn linked(path: &Path, image: &Image, notes: &mut Vec<String>) -> Option<PathBuf
 }
 
 /// Downloads from the user's servers with elfutils' own client, which caches the files.
-fn fetched(id: &str, notes: &mut Vec<String>) -> Option<PathBuf> {
+fn fetched(id: &BuildId, notes: &mut Vec<String>) -> Option<PathBuf> {
     let urls = std::env::var("DEBUGINFOD_URLS").ok()?;
     if urls.trim().is_empty() {
         return None;
     }
     let output = Command::new("debuginfod-find")
-        .args(["debuginfo", id])
+        .args(["debuginfo", &id.to_string()])
         .stdin(Stdio::null())
         .stderr(Stdio::piped())
         .output();

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory-mapped object files: sections, symbols, and the .dwo files that they refer to.
+//!
+//! Input: paths of an ELF file and, if it is separate, of the file with its debug information. Output: [`Image`], from
+//! which `kprism-expr` reads only the units that it needs. An unlinked file is not relocated.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -7,15 +10,19 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use gimli::{EndianSlice, LittleEndian, SectionId};
+use gimli::SectionId;
 use kprism_image::BuildId;
 use memmap2::Mmap;
 use object::{Object as _, ObjectSection as _, ObjectSegment as _, ObjectSymbol as _};
 
-use super::{Error, R};
+use crate::Error;
+use crate::sections::{Slice, slice};
 
 /// Size limit of a decompressed section in bytes. A larger size is treated as damage.
 const LARGEST: u64 = 8 << 30;
+
+/// Limit of a text's length in bytes. The input may be damaged.
+const LONGEST: usize = 4096;
 
 /// A memory-mapped object file.
 pub struct Image {
@@ -33,11 +40,6 @@ pub struct Image {
     code: OnceCell<Vec<Symbol>>,
     /// Addresses of symbols by name, built on first use.
     names: OnceCell<HashMap<String, u64>>,
-}
-
-/// Returns the build id of an ELF file. The file needs no debug information.
-pub fn build_id(path: &Path) -> Option<BuildId> {
-    Image::map(path).ok()?.build_id()
 }
 
 /// A symbol of an ELF file.
@@ -169,6 +171,31 @@ impl Image {
         self.map.get(at..)?.get(..len)
     }
 
+    /// Returns the 64-bit number at a link-time address.
+    pub fn word_at(&self, address: u64) -> Option<u64> {
+        Some(u64::from_le_bytes(self.bytes_at(address, 8)?.try_into().ok()?))
+    }
+
+    /// Returns the 32-bit number at a link-time address.
+    pub fn half_at(&self, address: u64) -> Option<u32> {
+        Some(u32::from_le_bytes(self.bytes_at(address, 4)?.try_into().ok()?))
+    }
+
+    /// Returns the address that a signed 32-bit offset there, relative to its own address, refers to.
+    pub fn near_at(&self, address: u64) -> Option<u64> {
+        Some(address.wrapping_add_signed(i64::from(self.half_at(address)?.cast_signed())))
+    }
+
+    /// Returns the text at a link-time address, which ends with a zero byte.
+    pub fn text_at(&self, address: u64) -> Option<String> {
+        if address == 0 {
+            return None;
+        }
+        let long = (0..=LONGEST).rev().step_by(64).find_map(|len| self.bytes_at(address, len))?;
+        let end = memchr::memchr(0, long)?;
+        Some(String::from_utf8_lossy(&long[..end]).into_owned())
+    }
+
     /// Returns true if the file is position-independent, as libraries and most programs are.
     pub fn moves(&self) -> bool {
         self.object().is_some_and(|o| o.kind() == object::ObjectKind::Dynamic)
@@ -210,8 +237,13 @@ impl Image {
         names.get(name).copied()
     }
 
+    /// Returns the addresses of two linker symbols that delimit a table.
+    pub fn between(&self, start: &str, stop: &str) -> Option<(u64, u64)> {
+        Some((self.symbol(start)?, self.symbol(stop)?)).filter(|(a, b)| a <= b)
+    }
+
     /// Returns true if the address is in the kernel's per-CPU section, of which each CPU has a copy.
-    pub(crate) fn is_per_cpu(&self, address: u64) -> bool {
+    pub fn is_per_cpu(&self, address: u64) -> bool {
         let section = self.object().and_then(|o| {
             let section = o.section_by_name(".data..percpu")?;
             Some((section.address(), section.size()))
@@ -219,16 +251,18 @@ impl Image {
         section.is_some_and(|(start, size)| address.checked_sub(start).is_some_and(|n| n < size))
     }
 
-    pub(crate) fn object(&self) -> Option<object::File<'_>> {
+    /// Returns the parsed file.
+    fn object(&self) -> Option<object::File<'_>> {
         object::File::parse(&*self.map).ok()
     }
 
-    pub(crate) fn split(&self) -> &[(usize, Image)] {
+    /// Returns the .dwo files, each with the offset of its skeleton unit in `.debug_info`.
+    pub fn split(&self) -> &[(usize, Image)] {
         &self.split
     }
 
     /// Returns a section's contents, decompressed; empty if there is no such section.
-    pub(crate) fn section(&self, name: &str) -> &[u8] {
+    pub fn section(&self, name: &str) -> &[u8] {
         if let Some(data) = self.unpacked.get(name) {
             return data;
         }
@@ -251,19 +285,21 @@ impl Image {
         self.object().is_some_and(|o| o.section_by_name(name).is_some())
     }
 
-    pub(crate) fn section_address(&self, name: &str) -> u64 {
+    /// Returns a section's link-time address; 0 if there is no such section.
+    pub fn section_address(&self, name: &str) -> u64 {
         self.object().and_then(|o| Some(o.section_by_name(name)?.address())).unwrap_or(0)
     }
 
-    pub(crate) fn dwarf(&self) -> gimli::Dwarf<R<'_>> {
+    /// Returns the debug information, in the file or in the separate one.
+    pub fn dwarf(&self) -> gimli::Dwarf<Slice<'_>> {
         self.dwarf_of(false)
     }
 
-    pub(crate) fn dwarf_of(&self, dwo: bool) -> gimli::Dwarf<R<'_>> {
+    /// Returns the debug information; that of a .dwo file if `dwo` is true.
+    pub fn dwarf_of(&self, dwo: bool) -> gimli::Dwarf<Slice<'_>> {
         let load = |id: SectionId| {
             let name = if dwo { id.dwo_name() } else { Some(id.name()) };
-            let data = name.map_or(&[][..], |n| self.section(n));
-            Ok::<_, std::convert::Infallible>(EndianSlice::new(data, LittleEndian))
+            Ok::<_, std::convert::Infallible>(slice(name.map_or(&[][..], |n| self.section(n))))
         };
         match gimli::Dwarf::load(load) {
             Ok(dwarf) => dwarf,
@@ -298,7 +334,7 @@ impl Image {
     }
 
     /// Returns the symbols that `wanted` accepts, sorted by address and name.
-    pub(crate) fn symbols(&self, wanted: impl Fn(&str) -> bool + Copy) -> Vec<Symbol> {
+    pub fn symbols(&self, wanted: impl Fn(&str) -> bool + Copy) -> Vec<Symbol> {
         let Some(object) = self.object() else { return Vec::new() };
         let all = object.symbols().chain(object.dynamic_symbols());
         let mut found: Vec<Symbol> = all
@@ -333,5 +369,11 @@ impl Image {
         let after = code.partition_point(|s| s.address <= address);
         let nearest = code.get(after.checked_sub(1)?)?;
         (address - nearest.address < nearest.size.max(1)).then_some(nearest)
+    }
+}
+
+impl std::fmt::Debug for Image {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Image").field("name", &self.name).finish_non_exhaustive()
     }
 }
