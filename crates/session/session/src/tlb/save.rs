@@ -6,8 +6,7 @@ use std::fs;
 use anyhow::Result;
 use kprism_profile::units;
 use kprism_store::{Instrument, MissRow, Run, save_tlb_misses};
-use kprism_tlb::profile::Context as Place;
-use kprism_tlb::stream::{Event, Reader};
+use kprism_tlb::stream::{Context as Place, Event, Reader};
 
 use super::{Loaded, Method, readers};
 

@@ -4,8 +4,8 @@
 //! Input: the output of `perf stat -x SEPARATOR -o FILE`. Output: counters, the kinds of access whose misses each
 //! counts, and the PTAT paper's relative error (its equation 1).
 
-use crate::geometry::Access;
-use crate::profile::Misses;
+use crate::analysis::profile::Misses;
+use crate::model::geometry::Access;
 use crate::stream::Miss;
 
 /// A counter.

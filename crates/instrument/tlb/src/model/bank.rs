@@ -6,10 +6,10 @@
 //! nothing, so no model is asked. Fetches are filtered apart from data unless a first level serves both with one array.
 //! A caller with all accesses at hand may do this filtering itself ([`Bank::look_up`]).
 
-use crate::geometry::{Access, Array, Geometry, PageSize};
-use crate::model::{Counts, Outcome, Page, Tlb};
-use crate::recent::Recent;
-use crate::sieve::NEEDED;
+use crate::model::geometry::{Access, Array, Geometry, PageSize};
+use crate::model::recent::Recent;
+use crate::model::sieve::NEEDED;
+use crate::model::tlb::{Counts, Outcome, Page, Tlb};
 
 /// Result of an access, one bit for each geometry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

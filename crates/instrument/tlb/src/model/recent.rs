@@ -7,7 +7,7 @@
 //! and any with a multiple of their sets. 1G pages are ignored: their arrays are small, and with more active 1G pages
 //! than those hold, a prediction is not exact.
 
-use crate::geometry::{Access, Geometry, PageSize};
+use crate::model::geometry::{Access, Geometry, PageSize};
 
 /// An array that a replay simulates.
 #[derive(Debug, Clone, Copy)]

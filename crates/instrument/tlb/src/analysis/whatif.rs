@@ -10,11 +10,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::geometry::{Access, Array, Geometry, PageSize};
-use crate::model::{Outcome, Page, Tlb};
+use crate::model::geometry::{Access, Array, Geometry, PageSize};
+use crate::model::tlb::{Outcome, Page, Tlb};
 use crate::objects::{Kind, Objects};
-use crate::profile::Context;
-use crate::stream::{Event, Miss, Reader, StreamError};
+use crate::stream::{Context, Event, Miss, Reader, StreamError};
 
 /// Selects the pages whose size changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Descriptions of a processor's TLBs: arrays on levels, each with its size, page sizes and the accesses it serves.
 //!
-//! Input: JSON, or the name of a preset (see [`crate::presets`]). Output: a checked [`Geometry`].
+//! Input: JSON, or the name of a preset (see [`crate::model::presets`]). Output: a checked [`Geometry`].
 
 use serde::{Deserialize, Serialize};
 

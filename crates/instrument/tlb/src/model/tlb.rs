@@ -10,8 +10,8 @@
 //! - a load of CR3 drops all but global entries, or none with PCIDs; INVLPG drops a page's entries of every size and
 //!   all walk caches; a change of CR4 drops all.
 
-use crate::array::{Array, key};
-use crate::geometry::{Access, Geometry, MAX_ARRAYS, PageSize};
+use crate::model::array::{Array, key};
+use crate::model::geometry::{Access, Geometry, MAX_ARRAYS, PageSize};
 
 /// A page as mapped by the page tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,12 +127,12 @@ impl Tlb {
         }
         let w = geometry.walk_caches;
         let walk = [w.pde, w.pdpte, w.pml4e].map(|entries| {
-            let array = crate::geometry::Array {
+            let array = crate::model::geometry::Array {
                 entries,
                 ways: 0,
                 pages: vec![PageSize::K4],
                 serves: Access::ALL.to_vec(),
-                policy: crate::geometry::Policy::Lru,
+                policy: crate::model::geometry::Policy::Lru,
             };
             (entries > 0).then(|| Array::new(&array))
         });
@@ -394,7 +394,7 @@ impl Tlb {
     }
 }
 
-fn service(level: &[crate::geometry::Array], base: usize, access: Access, first: bool) -> Service {
+fn service(level: &[crate::model::geometry::Array], base: usize, access: Access, first: bool) -> Service {
     let mut s = Service { probes: Probes::NONE, active: Probes::NONE, takes: [Probes::NONE; 3] };
     // 4K first, because nearly all pages are.
     for size in PageSize::ALL {

@@ -9,8 +9,8 @@
 //! the last of its set in all of these arrays, and the access can be dropped. If loads and stores have separate arrays,
 //! the same page passes when the kind changes. If data shares an array with code, everything passes once after a fetch.
 
-use crate::geometry::{Access, Array, Geometry, PageSize};
-use crate::recent::{self, Recent};
+use crate::model::geometry::{Access, Array, Geometry, PageSize};
+use crate::model::recent::{self, Recent};
 
 /// Bit of a mark: the models must process the access.
 const ASK: u32 = 1 << 17;
@@ -18,7 +18,7 @@ const ASK: u32 = 1 << 17;
 pub(crate) const NEEDED: u32 = 1 << 16;
 
 /// Maximum of slots with which one access is compared: the models' sets, and each array that a replay follows.
-pub const WIDEST: usize = 1 + crate::geometry::MAX_ARRAYS;
+pub const WIDEST: usize = 1 + crate::model::geometry::MAX_ARRAYS;
 
 const NONE: u64 = u64::MAX;
 

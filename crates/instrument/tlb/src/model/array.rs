@@ -4,8 +4,8 @@
 //! A key is a page of an address space: page number, page size, address space, and a bit that distinguishes it from an
 //! empty entry. Another bit beside the key marks a global translation; lookups do not compare it.
 
-use crate::full::Full;
-use crate::geometry::{self, PageSize, Policy};
+use crate::model::full::Full;
+use crate::model::geometry::{self, PageSize, Policy};
 
 /// Flag beside a key: the translation survives loads of CR3.
 pub(crate) const GLOBAL: u64 = 1 << 63;

@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 
-use crate::bank::MAX_GEOMETRIES;
-use crate::geometry::PageSize;
+use crate::model::bank::MAX_GEOMETRIES;
+use crate::model::geometry::PageSize;
 use crate::objects::Objects;
-use crate::stream::{Alloc, Event, Miss, Reader, StreamError};
+use crate::stream::{Context, Miss, Reader, StreamError, for_each};
 
 /// Misses of the last level, for each geometry of the stream.
 pub type Misses = [u64; MAX_GEOMETRIES];
@@ -52,57 +52,6 @@ pub struct Profile {
     pub pages: HashMap<PageKey, u64>,
     /// Times of the first and the last miss, ns.
     pub span: Option<(u64, u64)>,
-}
-
-/// The current task and address space of a stream.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Context {
-    /// CR3 without its low 12 bits.
-    pub space: u64,
-    /// Thread id.
-    pub pid: u32,
-    /// Process id.
-    pub tgid: u32,
-    /// Time of the last event with one, ns.
-    pub ns: u64,
-    /// Weight of a miss; 0 means 1. See [`Context::weight`].
-    pub each: u64,
-}
-
-impl Context {
-    /// Number of misses that one recorded miss stands for. It exceeds 1 where misses were sampled.
-    pub fn weight(&self) -> u64 {
-        self.each.max(1)
-    }
-
-    /// Updates the context by an event.
-    pub fn follow(&mut self, event: &Event) {
-        match *event {
-            Event::Space(cr3) => self.space = cr3 & !0xfff,
-            Event::Weight(weight) => self.each = weight,
-            Event::Task { pid, tgid } => (self.pid, self.tgid) = (pid, tgid),
-            Event::Miss(Miss { ns, .. }) | Event::Alloc(Alloc { ns, .. }) | Event::Free { ns, .. } => {
-                self.ns = ns
-            }
-            _ => {}
-        }
-    }
-}
-
-/// Calls `each` for every miss of a stream, with its context.
-///
-/// # Errors
-/// The stream is damaged. Misses before the damage were passed on.
-pub fn for_each(reader: Reader<'_>, mut each: impl FnMut(&Context, &Miss)) -> Result<(), StreamError> {
-    let mut context = Context::default();
-    for event in reader {
-        let event = event?;
-        context.follow(&event);
-        if let Event::Miss(miss) = event {
-            each(&context, &miss);
-        }
-    }
-    Ok(())
 }
 
 impl Profile {

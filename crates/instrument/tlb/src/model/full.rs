@@ -2,11 +2,11 @@
 //! A fully associative LRU array with many entries: a list in order of use, and a hash table that finds entries without
 //! comparing all of them.
 
-use crate::array::GLOBAL;
+use crate::model::array::GLOBAL;
 
 const NONE: u32 = u32::MAX;
 
-/// A fully associative LRU array. Keys are those of [`crate::array`]; 0 is no key.
+/// A fully associative LRU array. Keys are those of [`crate::model::array`]; 0 is no key.
 #[derive(Debug, Clone)]
 pub(crate) struct Full {
     keys: Vec<u64>,

@@ -2,8 +2,8 @@
 //! The page walk of 4-level paging (SDM volume 3, 4.5). Input: CR3, an address and a function that reads physical
 //! memory. Output: the page, and the address of its entry.
 
-use crate::geometry::PageSize;
-use crate::model::Page;
+use crate::model::geometry::PageSize;
+use crate::model::tlb::Page;
 
 const PRESENT: u64 = 1;
 const LARGE: u64 = 1 << 7;

@@ -26,8 +26,8 @@
 
 use serde_json::{Value, json};
 
-use crate::bank::MAX_GEOMETRIES;
-use crate::geometry::Geometry;
+use crate::model::bank::MAX_GEOMETRIES;
+use crate::model::geometry::Geometry;
 
 /// Word 0 of the head: the magic number.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"KPLIVE01");
@@ -153,7 +153,7 @@ mod tests {
         set(HEAD + SLOT + REFERENCES + 1, 5);
         set(HEAD + SLOT + MODELS + 3, 6);
         let live = Live::new(&bytes).expect("counts");
-        let geometry = crate::presets::preset(crate::presets::DEFAULT).expect("a preset");
+        let geometry = crate::model::presets::preset(crate::model::presets::DEFAULT).expect("a preset");
         let counts = live.counts(&[geometry]);
         assert_eq!((live.slots(), counts["threads"].as_u64()), (2, Some(9)), "{counts}");
         let of = &counts["vcpus"][1];

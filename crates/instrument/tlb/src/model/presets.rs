@@ -4,7 +4,7 @@
 //! Numbers are those of one thread. Vendors publish sizes and ways, but neither indexing nor replacement. Here sets are
 //! indexed by the low bits of the page number and replaced by LRU; your own description can change that.
 
-use crate::geometry::{Access, Array, Geometry, PageSize, Policy, WalkCaches};
+use crate::model::geometry::{Access, Array, Geometry, PageSize, Policy, WalkCaches};
 
 use Access::{Fetch, Load, Store};
 use PageSize::{G1, K4, M2};

@@ -4,9 +4,9 @@
 
 use std::collections::HashMap;
 
+use crate::analysis::profile::Profile;
 use crate::objects::Objects;
-use crate::profile::{Profile, for_each};
-use crate::stream::{Reader, StreamError};
+use crate::stream::{Reader, StreamError, for_each};
 
 /// A band of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,7 +84,7 @@ impl Heat {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::geometry::{Access, PageSize};
+    use crate::model::geometry::{Access, PageSize};
     use crate::stream::{Event, Miss, Writer};
     use kprism_image::sideband::parse;
 
@@ -93,7 +93,7 @@ mod tests {
         let line = br#"{"k":"mmap","t":0,"cpu":0,"pid":7,"tgid":7,"asid":4096,"start":1048576,"end":1064960,"pgoff":0,"exec":false,"path":""}"#;
         let records = parse(line).unwrap();
         let mut objects = Objects::new(&records, |_| None);
-        let mut w = Writer::new(&[crate::presets::preset("zen4").unwrap()]);
+        let mut w = Writer::new(&[crate::model::presets::preset("zen4").unwrap()]);
         w.event(&Event::Task { pid: 7, tgid: 7 });
         // A page a microsecond, two rounds over four pages.
         for i in 0..8u64 {
