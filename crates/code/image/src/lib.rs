@@ -8,12 +8,14 @@
 pub mod build_id;
 pub mod code;
 pub mod glob;
-pub mod insn;
 pub mod maps;
 pub mod notes;
 pub mod resolve;
 pub mod sideband;
 pub mod symbols;
+pub mod x86;
 
 pub use build_id::BuildId;
 pub use code::Image;
+pub use x86::address::is_kernel;
+pub use x86::insn;

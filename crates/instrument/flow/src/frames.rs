@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
 use kprism_image::code::KeyHasher;
+pub(crate) use kprism_image::is_kernel;
 
 use kprism_profile::{FrameKind, NO_PARENT, Node};
 
@@ -52,11 +53,6 @@ impl Frame {
         let over = std::mem::replace(&mut self.ends[free.unwrap_or(1)], func);
         (over != NO_FUNC).then_some(over)
     }
-}
-
-/// Returns true if the address is in the kernel.
-pub(crate) fn is_kernel(ip: u64) -> bool {
-    ip >> 63 == 1
 }
 
 /// Result of a search down the stack.

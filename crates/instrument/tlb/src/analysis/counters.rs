@@ -4,6 +4,8 @@
 //! Input: the output of `perf stat -x SEPARATOR -o FILE`. Output: counters, the kinds of access whose misses each
 //! counts, and the PTAT paper's relative error (its equation 1).
 
+use kprism_image::is_kernel;
+
 use crate::analysis::profile::Misses;
 use crate::model::geometry::Access;
 use crate::stream::Miss;
@@ -143,7 +145,7 @@ pub struct BySide([[Misses; 3]; 2]);
 impl BySide {
     /// Adds a miss with its weight.
     pub fn add(&mut self, miss: &Miss, weight: u64) {
-        let to = &mut self.0[(miss.ip >> 63) as usize][miss.access as usize];
+        let to = &mut self.0[usize::from(is_kernel(miss.ip))][miss.access as usize];
         to.iter_mut().enumerate().for_each(|(g, n)| *n += u64::from(miss.last >> g & 1) * weight);
     }
 

@@ -3,6 +3,8 @@
 
 use std::collections::HashMap;
 
+use kprism_image::is_kernel;
+
 use crate::model::bank::MAX_GEOMETRIES;
 use crate::model::geometry::PageSize;
 use crate::objects::Objects;
@@ -75,7 +77,7 @@ impl Profile {
         add(&mut self.totals[m.access as usize]);
         add(&mut self.sizes[m.size as usize]);
         add(self.tasks.entry((context.pid, context.tgid)).or_default());
-        let space = if m.ip >> 63 == 1 { 0 } else { context.space };
+        let space = if is_kernel(m.ip) { 0 } else { context.space };
         let site = self.sites.entry((space, m.ip)).or_insert(Site { misses: Misses::default(), ns: m.ns });
         add(&mut site.misses);
         let object = objects.find(context, m.va) as usize;
@@ -87,7 +89,7 @@ impl Profile {
         *extent = (extent.0.min(m.va), extent.1.max(m.va));
         add(&mut self.objects[object]);
         if m.last & 1 != 0 {
-            let tgid = if m.va >> 63 == 1 { 0 } else { context.tgid };
+            let tgid = if is_kernel(m.va) { 0 } else { context.tgid };
             let start = m.va & !(m.size.bytes() - 1);
             *self.pages.entry(PageKey { tgid, start, size: m.size }).or_default() += weight;
         }

@@ -10,6 +10,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use kprism_image::is_kernel;
+
 use crate::model::geometry::{Access, Array, Geometry, PageSize};
 use crate::model::tlb::{Outcome, Page, Tlb};
 use crate::objects::{Kind, Objects};
@@ -87,7 +89,7 @@ impl Steps<'_> {
                 Event::Space(cr3) => Step::Space(cr3 & !0xfff),
                 Event::Invalidate(va) => Step::Invalidate(va),
                 Event::Flush => Step::Flush,
-                Event::Fault(va) if va >> 63 == 0 => {
+                Event::Fault(va) if !is_kernel(va) => {
                     Step::Fault { va, object: objects.region(&self.context, va) }
                 }
                 Event::FaultEnd => Step::FaultEnd,
@@ -155,7 +157,7 @@ impl Replay {
     #[inline(always)]
     fn access(&mut self, va: u64, object: u32, access: Access, size: PageSize, missed: bool) {
         let size = self.becomes(object).map_or(size, |to| to.max(size));
-        let page = || Page { size, global: va >> 63 == 1 };
+        let page = || Page { size, global: is_kernel(va) };
         let outcome = match (access, self.code_apart) {
             (Access::Fetch, true) if missed => self.tlb.access_below(va, access, page),
             (Access::Fetch, true) => return,
@@ -259,7 +261,7 @@ pub fn begun(reader: Reader<'_>, objects: &mut Objects, all: &mut Begun) -> Resu
         let event = event?;
         context.follow(&event);
         match event {
-            Event::Fault(va) if va >> 63 == 0 && seen.insert((context.tgid, va >> shift)) => {
+            Event::Fault(va) if !is_kernel(va) && seen.insert((context.tgid, va >> shift)) => {
                 faulted.insert((context.tgid, va >> shift), objects.region(&context, va));
             }
             Event::Miss(Miss { va, access, .. }) | Event::Touch { va, access, .. }

@@ -10,6 +10,8 @@
 //! - a load of CR3 drops all but global entries, or none with PCIDs; INVLPG drops a page's entries of every size and
 //!   all walk caches; a change of CR4 drops all.
 
+use kprism_image::is_kernel;
+
 use crate::model::array::{Array, key};
 use crate::model::geometry::{Access, Geometry, MAX_ARRAYS, PageSize};
 
@@ -353,7 +355,7 @@ impl Tlb {
     /// With PCIDs the kernel's half is common to all address spaces.
     #[inline(always)]
     fn space_of(&self, va: u64) -> u16 {
-        if va >> 63 == 1 { 0 } else { self.space }
+        if is_kernel(va) { 0 } else { self.space }
     }
 
     /// CR3 was loaded with address space `space`.

@@ -13,6 +13,7 @@ pub mod allocs;
 
 use std::collections::{BTreeMap, HashMap};
 
+use kprism_image::is_kernel;
 use kprism_image::sideband::{Mmap, Record};
 use object::{Object as _, ObjectSegment as _, ObjectSymbol as _, SymbolKind};
 
@@ -86,7 +87,7 @@ impl Objects {
         let mut elves: HashMap<String, Option<Elf>> = HashMap::new();
         for record in records {
             let Record::Mmap(m) = record else { continue };
-            if m.end <= m.start || m.start >> 63 == 1 {
+            if m.end <= m.start || is_kernel(m.start) {
                 continue;
             }
             match m.path.as_str() {
@@ -260,7 +261,7 @@ impl Objects {
     }
 
     fn mapped(&mut self, tgid: u32, va: u64) -> u32 {
-        if va >> 63 == 1 {
+        if is_kernel(va) {
             let part =
                 KERNEL.iter().find(|p| (p.0..p.1).contains(&va)).map_or("other kernel memory", |p| p.2);
             let next = self.objects.len() as u32;

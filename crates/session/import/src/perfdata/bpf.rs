@@ -6,6 +6,8 @@
 //! by offsets into the arrays; the arrays. The translated code of a program's functions is contiguous there. Their
 //! addresses and lengths are in separate arrays.
 
+use kprism_image::is_kernel;
+
 use super::bytes::Fields;
 use crate::Region;
 
@@ -50,7 +52,7 @@ fn functions(info: &[u8], arrays: &[u8], regions: &mut Vec<Region>) -> Option<()
         let (va, len) = (addresses.u64()?, lengths.u32()?);
         let bytes = code.take(len as usize)?;
         // Without the permission to read them, addresses are 0.
-        if va >> 63 == 1 && !bytes.is_empty() {
+        if is_kernel(va) && !bytes.is_empty() {
             regions.push(Region { va, bytes: bytes.to_vec() });
         }
     }

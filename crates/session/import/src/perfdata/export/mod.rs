@@ -21,6 +21,7 @@ use std::path::Path;
 
 use kprism_flow::clock::ClockConfig;
 use kprism_image::BuildId;
+use kprism_image::is_kernel;
 use kprism_image::maps::{self, CONFLICT, Dict, MapRecord};
 use kprism_image::sideband::{Mmap, Record as Side, Switch};
 use kprism_image::symbols::maps::Maps;
@@ -116,11 +117,14 @@ pub fn export(source: &Source<'_>, dir: &Path) -> Result<(), ImportError> {
         }
         let own: Vec<&Mmap> =
             mmaps(source.records).filter(|m| m.asid == owner.asid && m.tgid == owner.tgid).collect();
-        let of_space: Vec<Seen<'_>> =
-            seen.iter().filter(|(asid, s)| *asid == owner.asid && s.va >> 63 == 0).map(|(_, s)| *s).collect();
+        let of_space: Vec<Seen<'_>> = seen
+            .iter()
+            .filter(|(asid, s)| *asid == owner.asid && !is_kernel(s.va))
+            .map(|(_, s)| *s)
+            .collect();
         user::map(owner, &of_space, &own, &maps, &mut files, &mut user);
     }
-    let in_kernel = seen.iter().filter(|(_, s)| s.va >> 63 == 1).map(|(_, s)| *s);
+    let in_kernel = seen.iter().filter(|(_, s)| is_kernel(s.va)).map(|(_, s)| *s);
     let (kernel, changes) = Code::first(in_kernel);
     let kernel = (!source.kallsyms.is_empty() && !kernel.ranges(0).is_empty()).then_some(kernel);
 
