@@ -13,7 +13,7 @@ use crate::ast::Tag;
 use crate::ctype::{Def, Int, Ty, TypeRef, Types};
 use crate::dwarf::Image;
 use crate::ir::{BinOp, Space};
-use crate::regs::Reg;
+use crate::regs::{self, Reg};
 use crate::scope::{Location, Role, Scope, Storage, Sym, Variable};
 
 /// Type of a note that describes a probe, of owner `stapsdt`.
@@ -62,22 +62,8 @@ fn probe(note: &[u8], base: u64) -> Option<Usdt> {
 
 /// Resolves a register or a part of one: `eax`, `al`, `r8d`. Returns the register and the shift in bits.
 fn register(name: &str) -> Option<(Reg, u32)> {
-    if let Some(reg) = Reg::by_name(name) {
-        return Some((reg, 0));
-    }
-    let numbered = name.strip_prefix('r').and_then(|n| n.strip_suffix(['d', 'w', 'b']));
-    if let Some(number) = numbered {
-        return Some((Reg::by_name(&format!("r{number}"))?, 0));
-    }
-    let letter = |text: &str| Reg::by_name(&format!("r{text}x"));
-    match name.as_bytes() {
-        [b'e', rest @ ..] => Some((Reg::by_name(&format!("r{}", str::from_utf8(rest).ok()?))?, 0)),
-        [_, b'x'] | [_, b'i' | b'p'] => Some((Reg::by_name(&format!("r{name}"))?, 0)),
-        [_, b'i' | b'p', b'l'] => Some((Reg::by_name(&format!("r{}", &name[..2]))?, 0)),
-        [_, b'l'] => Some((letter(&name[..1])?, 0)),
-        [_, b'h'] => Some((letter(&name[..1])?, 8)),
-        _ => None,
-    }
+    let part = || regs::part(name).map(|(reg, _, shift)| (reg, u32::from(shift)));
+    Reg::by_name(name).map(|reg| (reg, 0)).or_else(part)
 }
 
 fn number(text: &str) -> Option<i64> {

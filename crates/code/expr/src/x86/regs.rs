@@ -116,7 +116,7 @@ pub fn part(name: &str) -> Option<(Reg, u8, u8)> {
         if let Some(reg) = whole(&format!("r{rest}")) {
             return Some((reg, if rest == name { 16 } else { 32 }, 0));
         }
-        let first = &name[..1];
+        let first = name.get(..1)?;
         return match (name.as_bytes(), rest == name) {
             ([b'a'..=b'd', b'l'], true) => Some((whole(&format!("r{first}x"))?, 8, 0)),
             ([b'a'..=b'd', b'h'], true) => Some((whole(&format!("r{first}x"))?, 8, 8)),

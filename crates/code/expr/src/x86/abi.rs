@@ -4,8 +4,8 @@
 use std::rc::Rc;
 
 use crate::ctype::{Def, Ty, Types, resolve, size_of};
-use crate::regs::{ARGUMENTS, Reg};
 use crate::scope::{Location, Piece, Storage, Sym};
+use crate::x86::regs::{ARGUMENTS, Reg};
 
 /// Class of a type in the calling convention.
 enum Class {

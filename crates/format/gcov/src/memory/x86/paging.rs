@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::Memory;
+use crate::memory::Memory;
 
 /// Virtual base of the kernel's image (`__START_KERNEL_map`).
 const IMAGE: u64 = 0xffff_ffff_8000_0000;
