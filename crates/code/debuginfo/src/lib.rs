@@ -6,7 +6,7 @@
 //! | question | module |
 //! |---|---|
 //! | the file with the debug information of a program | [`separate`] |
-//! | a mapped file: sections, symbols, bytes at an address, .dwo files | [`file`] |
+//! | a mapped file: sections, symbols, bytes at an address, .dwo files | [`mapped`] |
 //! | the source lines and inlined frames of one address | [`source`] |
 //! | all lines of a file with their code, and its functions | [`lines`] |
 //! | discriminators and inlined calls at each address, for compilers' sample profiles | [`scopes`] |
@@ -16,13 +16,13 @@
 //! expression needs: variables, types and their locations, from a mapped [`Image`].
 
 mod error;
-pub mod file;
 pub mod lines;
+pub mod mapped;
 pub mod scopes;
 mod sections;
 pub mod separate;
 pub mod source;
 
 pub use error::Error;
-pub use file::{Image, Symbol};
+pub use mapped::{Image, Symbol};
 pub use sections::Slice;

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use crate::ast::Tag;
 use crate::ctype::{Def, Record, Types, resolve};
 use crate::event::Field;
+use crate::x86::patched::{is_traced, jump_label_len};
 
 use super::{Debug, Error, Image};
 
@@ -85,10 +86,8 @@ fn patched(image: &Image) -> Vec<(u64, u64)> {
         let (start, stop) = image.between(start, stop).unwrap_or((0, 0));
         (start..stop).step_by(step).filter_map(|at| image.near_at(at))
     };
-    let labels = codes("__start___jump_table", "__stop___jump_table", 16).map(|code| {
-        let short = matches!(image.bytes_at(code, 2), Some([0x66, 0x90] | [0xeb, _]));
-        (code, if short { 2 } else { 5 })
-    });
+    let labels = codes("__start___jump_table", "__stop___jump_table", 16)
+        .map(|code| (code, jump_label_len(image, code).unwrap_or(5)));
     let calls = codes("__start_static_call_sites", "__stop_static_call_sites", 8).map(|code| (code, 5));
     let mut all: Vec<_> = labels.chain(calls).collect();
     all.sort_unstable();
@@ -138,11 +137,8 @@ impl Debug<'_> {
                 continue;
             }
             let (Some(nop), Some(target)) = (image.near_at(at), image.near_at(at + 4)) else { continue };
-            let len = match image.bytes_at(nop, 2) {
-                Some([0x66, 0x90] | [0xeb, _]) => 2,
-                Some([0x0f, 0x1f] | [0xe9, _]) => 5,
-                _ => return Err(fail(&format!("no jump label at {nop:#x}, where {tracepoint} should be"))),
-            };
+            let none = || fail(&format!("no jump label at {nop:#x}, where {tracepoint} should be"));
+            let len = jump_label_len(image, nop).ok_or_else(none)?;
             if !(boot.0..boot.1).contains(&nop) {
                 found.push(Site { nop, next: nop + len, target });
             }
@@ -176,17 +172,7 @@ impl Debug<'_> {
         {
             return Some(format!("{} is excluded (NOKPROBE_SYMBOL)", symbol.name));
         }
-        let fentry = image.symbol("__fentry__");
-        let entry = match image.bytes_at(symbol.address, 4) {
-            Some([0xf3, 0x0f, 0x1e, 0xfa]) => symbol.address + 4,
-            _ => symbol.address,
-        };
-        let traced = match image.bytes_at(entry, 1) {
-            Some([0xe8]) => image.near_at(entry + 1).map(|to| to.wrapping_add(4)) == fentry,
-            Some([0x0f]) => image.bytes_at(entry, 5) == Some(&[0x0f, 0x1f, 0x44, 0, 0]),
-            _ => false,
-        };
-        if !traced {
+        if !is_traced(image, symbol.address) {
             return Some(format!("{} is not traced (notrace)", symbol.name));
         }
         let patched = self.patched.get_or_init(|| patched(image));
