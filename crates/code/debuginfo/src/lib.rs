@@ -5,10 +5,24 @@
 //!
 //! | question | module |
 //! |---|---|
+//! | the file with the debug information of a program | [`separate`] |
+//! | a mapped file: sections, symbols, bytes at an address, .dwo files | [`mapped`] |
 //! | the source lines and inlined frames of one address | [`source`] |
 //! | all lines of a file with their code, and its functions | [`lines`] |
 //! | discriminators and inlined calls at each address, for compilers' sample profiles | [`scopes`] |
+//!
+//! Three readers share this DWARF, since they ask for different amounts of it. `source` looks up single addresses, by
+//! addr2line's index. `lines` and `scopes` read a whole file into a table. `kprism-expr` reads the few units that an
+//! expression needs: variables, types and their locations, from a mapped [`Image`].
 
+mod error;
 pub mod lines;
+pub mod mapped;
 pub mod scopes;
+mod sections;
+pub mod separate;
 pub mod source;
+
+pub use error::Error;
+pub use mapped::{Image, Symbol};
+pub use sections::Slice;

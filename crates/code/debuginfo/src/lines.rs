@@ -2,23 +2,18 @@
 //! The line table of a whole program, kernel or module, with its functions and their code.
 //!
 //! Input: the bytes of an ELF file with DWARF, and of the file with the code if that is a different one. Output:
-//! [`Lines`]. Modules (`.ko`) are not linked yet: this places their sections one behind the other, and applies the
-//! relocations of their debug information.
+//! [`Lines`].
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use gimli::{EndianSlice, LittleEndian, SectionId};
 use object::{
-    Object as _, ObjectKind, ObjectSection as _, ObjectSymbol as _, RelocationKind, RelocationTarget,
-    SectionIndex, SectionKind, SymbolKind,
+    Object as _, ObjectKind, ObjectSection as _, ObjectSymbol as _, SectionIndex, SectionKind, SymbolKind,
 };
 
-use crate::source::by_build_id;
-
-/// Start address for the sections of an unlinked file: far from 0, which stands for discarded code.
-const UNLINKED: u64 = 0x1000_0000;
+pub use crate::sections::Section;
+use crate::sections::{Bases, Slice, layout, sections, slice};
+use crate::separate::of_file;
 
 /// Code of a source line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,15 +65,6 @@ pub struct Function {
     pub code: Vec<u8>,
     /// Its declaration.
     pub declared: Declared,
-}
-
-/// A section with code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Section {
-    /// First address.
-    pub start: u64,
-    /// One past the last.
-    pub end: u64,
 }
 
 /// A file's debug information about its code.
@@ -140,8 +126,8 @@ impl Lines {
     }
 
     fn read_rows(&mut self, debug: &object::File<'_>, bases: &Bases) -> Result<(), gimli::Error> {
-        let data = sections(debug, bases);
-        let dwarf = load(&data)?;
+        let data = sections(debug, bases)?;
+        let dwarf = data.borrow(|data| slice(data));
         let mut known: HashMap<String, u32> = HashMap::new();
         let mut folders: BTreeMap<String, u32> = BTreeMap::new();
         let mut declared: HashMap<u64, Declared> = HashMap::new();
@@ -210,68 +196,6 @@ impl Lines {
     }
 }
 
-/// Reads debug information, and the code that it describes.
-type Read<'r, T> = &'r dyn Fn(&[u8], &[u8]) -> Result<Option<T>, String>;
-
-/// Applies `read` to a file's code and its debug information, wherever the latter is.
-pub(crate) fn of_file<T>(file: &Path, folders: &[PathBuf], read: Read<'_, T>) -> Result<Option<T>, String> {
-    let code = std::fs::read(file).map_err(|e| e.to_string())?;
-    if let Some(found) = read(&code, &code)? {
-        return Ok(Some(found));
-    }
-    let elf = object::File::parse(&*code).map_err(|e| e.to_string())?;
-    let id = elf.build_id().ok().flatten().unwrap_or_default();
-    let Some(place) = by_build_id(id, folders) else { return Ok(None) };
-    let debug = std::fs::read(&place).map_err(|e| format!("{}: {e}", place.display()))?;
-    read(&debug, &code)
-}
-
-/// Sections that line programs need.
-const SECTIONS: [SectionId; 9] = [
-    SectionId::DebugAbbrev,
-    SectionId::DebugInfo,
-    SectionId::DebugLine,
-    SectionId::DebugLineStr,
-    SectionId::DebugStr,
-    SectionId::DebugStrOffsets,
-    SectionId::DebugAddr,
-    SectionId::DebugRanges,
-    SectionId::DebugRngLists,
-];
-
-pub(crate) type Sections<'d> = HashMap<&'static str, Cow<'d, [u8]>>;
-
-/// The sections of the debug information.
-pub(crate) fn sections<'d>(debug: &object::File<'d>, bases: &Bases) -> Sections<'d> {
-    SECTIONS.iter().map(|id| (id.name(), section(debug, id.name(), bases))).collect()
-}
-
-/// Opens the debug information in these sections.
-pub(crate) fn load<'s>(data: &'s Sections<'_>) -> Result<gimli::Dwarf<Slice<'s>>, gimli::Error> {
-    gimli::Dwarf::load(|id: SectionId| -> Result<_, gimli::Error> {
-        Ok(EndianSlice::new(data.get(id.name()).map_or(&[][..], |d| d), LittleEndian))
-    })
-}
-
-pub(crate) type Bases = HashMap<SectionIndex, u64>;
-
-/// The address of each section with code, and the offset that it adds to addresses inside.
-pub(crate) fn layout(file: &object::File<'_>) -> (Bases, Vec<Section>) {
-    let unlinked = file.kind() == ObjectKind::Relocatable;
-    let (mut bases, mut sections) = (Bases::new(), Vec::new());
-    let mut next = UNLINKED;
-    for section in file.sections().filter(|s| s.kind() == SectionKind::Text && s.size() > 0) {
-        let base = if unlinked { next } else { 0 };
-        let start = base.wrapping_add(section.address());
-        let end = start.saturating_add(section.size());
-        next = next.saturating_add(section.size()).saturating_add(0x1_0000) & !0xffff;
-        bases.insert(section.index(), base);
-        sections.push(Section { start, end });
-    }
-    sections.sort_by_key(|s| s.start);
-    (bases, sections)
-}
-
 fn functions(debug: &object::File<'_>, code: &object::File<'_>, bases: &Bases) -> Vec<Function> {
     let mut found: Vec<(u64, u64, String, SectionIndex)> = Vec::new();
     // A stripped program's symbols are with its debug information.
@@ -304,33 +228,6 @@ fn functions(debug: &object::File<'_>, code: &object::File<'_>, bases: &Bases) -
     }
     functions
 }
-
-/// A section's data, with an unlinked file's relocations applied.
-fn section<'d>(file: &object::File<'d>, name: &str, bases: &Bases) -> Cow<'d, [u8]> {
-    let Some(section) = file.section_by_name(name) else { return Cow::Borrowed(&[]) };
-    let Ok(data) = section.uncompressed_data() else { return Cow::Borrowed(&[]) };
-    if file.kind() != ObjectKind::Relocatable {
-        return data;
-    }
-    let mut data = data.into_owned();
-    for (offset, relocation) in section.relocations() {
-        let RelocationTarget::Symbol(index) = relocation.target() else { continue };
-        let Ok(symbol) = file.symbol_by_index(index) else { continue };
-        let base = symbol.section_index().and_then(|index| bases.get(&index)).copied().unwrap_or(0);
-        let value = base.wrapping_add(symbol.address()).wrapping_add_signed(relocation.addend());
-        if relocation.kind() != RelocationKind::Absolute {
-            continue;
-        }
-        let size = usize::from(relocation.size() / 8).min(8);
-        let place = usize::try_from(offset).ok().and_then(|at| data.get_mut(at..at.checked_add(size)?));
-        if let Some(place) = place {
-            place.copy_from_slice(&value.to_le_bytes()[..size]);
-        }
-    }
-    Cow::Owned(data)
-}
-
-pub(crate) type Slice<'d> = EndianSlice<'d, LittleEndian>;
 
 /// Reads the declarations of a unit's functions, by entry address. Returns files and lines of its labels, which are in
 /// the first column too.
@@ -383,10 +280,29 @@ fn path_of(
     file: u64,
     folder: &str,
 ) -> String {
-    let Some(entry) = header.file(file) else { return "?".to_owned() };
-    let text = |value| dwarf.attr_string(unit, value).map(|s| s.to_string_lossy().into_owned()).ok();
-    let name = text(entry.path_name()).unwrap_or_default();
-    let below = entry.directory(header).and_then(text).unwrap_or_default();
-    let folder = kprism_gcov::absolute(Some(folder), &below);
-    kprism_gcov::absolute(Some(&folder), &name)
+    let Some(listed) = listed(dwarf, unit, header, file) else { return "?".to_owned() };
+    let folder = kprism_gcov::absolute(Some(folder), &listed.folder.unwrap_or_default());
+    kprism_gcov::absolute(Some(&folder), &listed.name.unwrap_or_default())
+}
+
+/// A file of a unit's line table, as the compiler named it. `None` stands for a name that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Its folder, relative to that of the compilation.
+    pub folder: Option<String>,
+    /// Its name or path.
+    pub name: Option<String>,
+}
+
+/// Finds a file in a unit's line table by its number. The header that comes with a row knows also the files that rows
+/// before it define.
+pub fn listed(
+    dwarf: &gimli::Dwarf<Slice<'_>>,
+    unit: &gimli::Unit<Slice<'_>>,
+    header: &gimli::LineProgramHeader<Slice<'_>>,
+    file: u64,
+) -> Option<Listed> {
+    let file = header.file(file)?;
+    let text = |value| Some(dwarf.attr_string(unit, value).ok()?.to_string_lossy().into_owned());
+    Some(Listed { folder: file.directory(header).and_then(text), name: text(file.path_name()) })
 }

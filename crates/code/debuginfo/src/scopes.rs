@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use gimli::{AttributeValue, DebuggingInformationEntry, Unit, UnitOffset};
 use object::Object as _;
 
-use crate::lines::{Slice, layout, load, of_file, sections};
+use crate::sections::{Slice, layout, sections, slice};
+use crate::separate::of_file;
 
 /// A function, or an inlined copy of one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -72,8 +73,8 @@ impl Scopes {
         }
         let (bases, _) = layout(&code);
         let read = || -> Result<Self, gimli::Error> {
-            let data = sections(&debug, &bases);
-            let dwarf = load(&data)?;
+            let data = sections(&debug, &bases)?;
+            let dwarf = data.borrow(|data| slice(data));
             let (mut scopes, mut ranges) = (Scopes::default(), Vec::new());
             let mut units = dwarf.units();
             while let Some(header) = units.next()? {

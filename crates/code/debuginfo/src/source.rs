@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Source lines from debug information: of the recorded file itself, or of the file named by its build id.
+//!
+//! addr2line's own loader opens the file. It finds the unit and the inlined calls of an address by an index that it
+//! builds once, which pays for the many addresses of a profile.
 
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use addr2line::Loader;
+use kprism_image::BuildId;
 use object::{Object as _, ObjectSection as _};
+
+use crate::separate::by_build_id;
 
 /// One frame at an address: a function and a line in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,11 +58,8 @@ impl Source {
         if elf.section_by_name(".debug_info").is_some_and(|s| s.size() > 0) {
             return Self::load(file, 0).map(Some);
         }
-        let id = elf.build_id().ok().flatten().unwrap_or_default();
-        match by_build_id(id, debug) {
-            Some(place) => Self::load(&place, 0).map(Some),
-            None => Ok(None),
-        }
+        let place = BuildId::of_object(&elf).and_then(|id| by_build_id(&id, debug));
+        place.map(|place| Self::load(&place, 0)).transpose()
     }
 
     /// Loads the debug information in `vmlinux` of the kernel whose first function was at `start`. `name` and `address`
@@ -109,12 +112,4 @@ impl Source {
         });
         lines.as_ref()?.get((line as usize).checked_sub(1)?).map(String::as_str)
     }
-}
-
-/// The file with a build id under one of the folders, if there is one.
-pub fn by_build_id(id: &[u8], debug: &[PathBuf]) -> Option<PathBuf> {
-    let (first, rest) = id.split_first()?;
-    let rest: String = rest.iter().map(|b| format!("{b:02x}")).collect();
-    let name = format!(".build-id/{first:02x}/{rest}.debug");
-    debug.iter().map(|dir| dir.join(&name)).find(|place| place.is_file())
 }

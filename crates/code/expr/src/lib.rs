@@ -28,7 +28,6 @@
 //! assert_eq!(program.longest(), 8);
 //! ```
 
-mod abi;
 pub mod agent;
 pub mod ast;
 pub mod btf;
@@ -45,7 +44,9 @@ pub mod lower;
 pub mod opt;
 pub mod parse;
 mod print;
-pub mod regs;
 pub mod scope;
 pub mod usdt;
 pub mod watch;
+pub mod x86;
+
+pub use x86::regs;

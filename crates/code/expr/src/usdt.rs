@@ -7,12 +7,17 @@
 
 use std::rc::Rc;
 
+use kprism_image::notes::notes;
+
 use crate::ast::Tag;
 use crate::ctype::{Def, Int, Ty, TypeRef, Types};
 use crate::dwarf::Image;
 use crate::ir::{BinOp, Space};
-use crate::regs::Reg;
+use crate::regs::{self, Reg};
 use crate::scope::{Location, Role, Scope, Storage, Sym, Variable};
+
+/// Type of a note that describes a probe, of owner `stapsdt`.
+const NT_STAPSDT: u32 = 3;
 
 /// A static tracepoint in a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,57 +41,29 @@ pub fn probes(image: &Image) -> Vec<Usdt> {
 
 /// Parses the probes of a note section. `base` is the address of `.stapsdt.base`, or 0 if there is none; it shows how
 /// far prelink moved the file. Accepts any bytes.
-pub fn noted(notes: &[u8], base: u64) -> Vec<Usdt> {
-    let mut found = Vec::new();
-    let mut at = 0;
-    while let Some((next, probe)) = note(notes, at, base) {
-        found.extend(probe);
-        at = next;
-    }
+pub fn noted(section: &[u8], base: u64) -> Vec<Usdt> {
+    let own = notes(section).filter(|note| note.owner == b"stapsdt\0" && note.kind == NT_STAPSDT);
+    let mut found: Vec<Usdt> = own.map_while(|note| probe(note.value, base)).collect();
     found.sort_by(|a, b| (a.pc, &a.provider, &a.name).cmp(&(b.pc, &b.provider, &b.name)));
     found
 }
 
-fn note(notes: &[u8], at: usize, base: u64) -> Option<(usize, Option<Usdt>)> {
-    let word = |at: usize| Some(u32::from_le_bytes(notes.get(at..at.checked_add(4)?)?.try_into().ok()?));
-    let long = |at: usize| Some(u64::from_le_bytes(notes.get(at..at.checked_add(8)?)?.try_into().ok()?));
-    let (name, len, kind) = (word(at)? as usize, word(at + 4)? as usize, word(at + 8)?);
-    let start = (at + 12).checked_add(name.checked_next_multiple_of(4)?)?;
-    let end = start.checked_add(len)?;
-    let own = notes.get(at + 12..)?.get(..name)? == b"stapsdt\0" && kind == 3;
-    let texts = notes.get(start..end)?;
-    let next = end.checked_next_multiple_of(4)?;
-    if !own {
-        return Some((next, None));
-    }
-    let (pc, linked, semaphore) = (long(start)?, long(start + 8)?, long(start + 16)?);
+fn probe(note: &[u8], base: u64) -> Option<Usdt> {
+    let long = |at: usize| Some(u64::from_le_bytes(note.get(at..at + 8)?.try_into().ok()?));
+    let (pc, linked, semaphore) = (long(0)?, long(8)?, long(16)?);
     // Distance that prelink moved the file: the section's address now, minus its address when the note was written.
     let moved = if base == 0 { 0 } else { base.wrapping_sub(linked) };
-    let mut words = texts.get(24..)?.split(|b| *b == 0).map(|w| String::from_utf8_lossy(w).into_owned());
+    let mut words = note.get(24..)?.split(|b| *b == 0).map(|w| String::from_utf8_lossy(w).into_owned());
     let (provider, name, arguments) = (words.next()?, words.next()?, words.next()?);
     let semaphore = if semaphore == 0 { 0 } else { semaphore.wrapping_add(moved) };
     let arguments = arguments.split_whitespace().map(str::to_owned).collect();
-    Some((next, Some(Usdt { provider, name, pc: pc.wrapping_add(moved), semaphore, arguments })))
+    Some(Usdt { provider, name, pc: pc.wrapping_add(moved), semaphore, arguments })
 }
 
 /// Resolves a register or a part of one: `eax`, `al`, `r8d`. Returns the register and the shift in bits.
 fn register(name: &str) -> Option<(Reg, u32)> {
-    if let Some(reg) = Reg::by_name(name) {
-        return Some((reg, 0));
-    }
-    let numbered = name.strip_prefix('r').and_then(|n| n.strip_suffix(['d', 'w', 'b']));
-    if let Some(number) = numbered {
-        return Some((Reg::by_name(&format!("r{number}"))?, 0));
-    }
-    let letter = |text: &str| Reg::by_name(&format!("r{text}x"));
-    match name.as_bytes() {
-        [b'e', rest @ ..] => Some((Reg::by_name(&format!("r{}", str::from_utf8(rest).ok()?))?, 0)),
-        [_, b'x'] | [_, b'i' | b'p'] => Some((Reg::by_name(&format!("r{name}"))?, 0)),
-        [_, b'i' | b'p', b'l'] => Some((Reg::by_name(&format!("r{}", &name[..2]))?, 0)),
-        [_, b'l'] => Some((letter(&name[..1])?, 0)),
-        [_, b'h'] => Some((letter(&name[..1])?, 8)),
-        _ => None,
-    }
+    let part = || regs::part(name).map(|(reg, _, shift)| (reg, u32::from(shift)));
+    Reg::by_name(name).map(|reg| (reg, 0)).or_else(part)
 }
 
 fn number(text: &str) -> Option<i64> {
@@ -239,12 +216,12 @@ mod tests {
         notes.extend(0x3000_u64.to_le_bytes());
         notes.extend(0_u64.to_le_bytes());
         notes.extend(b"p\0n\0-4@\0");
-        let (next, probe) = note(&notes, 0, 0x3100).unwrap();
-        assert_eq!(next, notes.len());
-        assert_eq!(probe.map(|p| (p.pc, p.arguments)), Some((0x1110, vec!["-4@".to_owned()])));
+        let found: Vec<_> = noted(&notes, 0x3100).into_iter().map(|p| (p.pc, p.arguments)).collect();
+        assert_eq!(found, [(0x1110, vec!["-4@".to_owned()])]);
+        assert_eq!(noted(&[notes.clone(), notes.clone()].concat(), 0).len(), 2);
         for len in 0..notes.len() {
-            assert_eq!(note(&notes[..len], 0, 0), None);
+            assert_eq!(noted(&notes[..len], 0), []);
         }
-        assert_eq!(note(&[0xff; 64], 0, 0), None);
+        assert_eq!(noted(&[0xff; 64], 0), []);
     }
 }

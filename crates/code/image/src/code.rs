@@ -15,18 +15,12 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
 
+use crate::x86::address::space;
+
 /// Size of a granule, in bytes. It is the unit of versions and of discarding decoded blocks.
 pub const GRANULE: u64 = 256;
 
 const SIZE: usize = GRANULE as usize;
-
-/// Mask of the CR3 bits that identify a page table, without flags and PCID.
-const CR3_BASE: u64 = 0x000f_ffff_ffff_f000;
-
-/// Address space that contains `va` while CR3 is `cr3`. All kernel addresses share space 0.
-pub fn space(cr3: u64, va: u64) -> u64 {
-    if va >> 63 == 1 { 0 } else { cr3 & CR3_BASE }
-}
 
 const NONE: u32 = u32::MAX;
 

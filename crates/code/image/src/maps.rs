@@ -17,6 +17,7 @@
 //! continue with it.
 
 use crate::code::Image;
+use crate::x86::address::is_kernel;
 
 const DICT_MAGIC: &[u8; 8] = b"KPDICT01";
 const MAP_MAGIC: &[u8; 8] = b"KPMAP001";
@@ -137,7 +138,7 @@ pub fn parse_map(bytes: &[u8]) -> (Vec<MapRecord>, Option<MapError>) {
 /// which happens if the dictionary is incomplete.
 pub fn image(dict: &Dict<'_>, map: &[MapRecord]) -> (Image, usize) {
     // User code in space 0 means an import that knows one process, whatever CR3 its packets contain.
-    let one_space = map.iter().all(|r| r.asid == 0) && map.iter().any(|r| r.va >> 63 == 0);
+    let one_space = map.iter().all(|r| r.asid == 0) && map.iter().any(|r| !is_kernel(r.va));
     let mut image = if one_space { Image::flat() } else { Image::new() };
     let mut missing = 0;
     let from = |r: &MapRecord| if r.flags & CONFLICT != 0 { r.offset } else { 0 };

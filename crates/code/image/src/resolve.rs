@@ -9,6 +9,8 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
+use crate::x86::address::is_kernel;
+
 /// The function at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FuncRef {
@@ -132,6 +134,6 @@ impl Resolve for Regions {
                 (seen.pages.get(id as usize - self.mapped.len()).copied().unwrap_or(0), String::new())
             }
         };
-        FuncInfo { name: format!("{start:#x}"), module, start, kernel: start >> 63 == 1 }
+        FuncInfo { name: format!("{start:#x}"), module, start, kernel: is_kernel(start) }
     }
 }

@@ -16,13 +16,15 @@
 //! [`paging`] translates virtual to physical addresses, [`elf`] reads the headers of core files.
 
 pub mod elf;
-pub mod paging;
+pub mod x86;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use crate::data::{Counters, Data, Values};
 use crate::version::Version;
 use crate::words::Header;
+
+pub use x86::paging;
 
 /// Access to a kernel's memory.
 pub trait Memory {

@@ -145,7 +145,8 @@ pub fn is_traced() -> bool {
     })
 }
 
-/// The kernel's GNU build ID from `/sys/kernel/notes`, lower-case hex; empty if there is none.
+/// The kernel's GNU build ID from `/sys/kernel/notes`, lower-case hex; empty if there is none. Elsewhere this is
+/// `kprism_image::BuildId`, which would bring a disassembler and demanglers into this small program.
 pub fn build_id() -> String {
     let notes = fs::read("/sys/kernel/notes").unwrap_or_default();
     let mut at = 0;

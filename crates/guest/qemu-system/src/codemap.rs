@@ -13,6 +13,8 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
+use kprism_image::is_kernel;
+
 use crate::block::Block;
 
 /// Magic number of `code.dict`.
@@ -163,7 +165,7 @@ impl CodeMap {
     /// Returns true if fragment `id` was at `va` when it last ran in this address space.
     #[inline(always)]
     pub fn is_known(&self, id: u32, va: u64) -> bool {
-        let view = if va >> 63 == 1 { &self.kernel } else { &self.user };
+        let view = if is_kernel(va) { &self.kernel } else { &self.user };
         view.agreed.get(id as usize).is_some_and(|&a| a == va + 1)
     }
 
@@ -182,7 +184,7 @@ impl CodeMap {
     /// Adds a block that is new and writes its record. After a conflict, `psb` is the offset of the PSB right before
     /// the block.
     pub fn learn(&mut self, block: &Block, id: u32, va: u64, psb: u64) {
-        let asid = if va >> 63 == 1 { 0 } else { self.asid };
+        let asid = if is_kernel(va) { 0 } else { self.asid };
         let from = self.view(va).learn(block, id, va, psb);
         let crosses = self.for_ring && va % PAGE + block.bytes.len() as u64 > PAGE;
         let flags = if from > 0 { CONFLICT } else { 0 } | if crosses { CROSSES } else { 0 };
@@ -196,7 +198,7 @@ impl CodeMap {
     }
 
     fn view(&mut self, va: u64) -> &mut View {
-        if va >> 63 == 1 { &mut self.kernel } else { &mut self.user }
+        if is_kernel(va) { &mut self.kernel } else { &mut self.user }
     }
 
     /// Approximate maximum of memory ever used, bytes.

@@ -5,6 +5,8 @@
 
 use std::collections::HashMap;
 
+use kprism_image::is_kernel;
+
 use crate::guest::{self, Reg};
 use crate::side::{Task, What};
 
@@ -117,7 +119,7 @@ impl Hooks {
 
     /// Name of a special mapping (`[vdso]`): its `vm_special_mapping` begins with a name in brackets.
     fn special_name(&self, vma: u64) -> Option<String> {
-        let special = self.field(vma, "vm_area_struct.vm_private_data").filter(|&p| p >> 63 == 1)?;
+        let special = self.field(vma, "vm_area_struct.vm_private_data").filter(|&p| is_kernel(p))?;
         let name = guest::string(guest::word(special)?, 32)?;
         (name.starts_with('[') && name.ends_with(']')).then_some(name)
     }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The interrupt descriptor table: decodes each vector's gate address from guest memory.
 
+use kprism_image::is_kernel;
+
 /// Address at which Linux maps its IDT read-only (`CPU_ENTRY_AREA_RO_IDT_VADDR`) after boot.
 pub const LINUX_IDT: u64 = 0xffff_fe00_0000_0000;
 
@@ -17,7 +19,7 @@ pub fn gates(table: &[u8]) -> impl Iterator<Item = (u8, u64)> + '_ {
         let hi = u64::from(u32::from_le_bytes([gate[8], gate[9], gate[10], gate[11]]));
         let present = gate[5] & 0x80 != 0 && matches!(gate[5] & 0x1f, 0xe | 0xf);
         let va = hi << 32 | mid << 16 | lo;
-        (present && va >> 63 == 1).then_some((vector as u8, va))
+        (present && is_kernel(va)).then_some((vector as u8, va))
     })
 }
 

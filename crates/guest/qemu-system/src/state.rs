@@ -9,6 +9,7 @@ use std::sync::{Mutex, OnceLock};
 use std::thread::JoinHandle;
 
 use kprism_image::insn::Mode;
+use kprism_image::is_kernel;
 
 use crate::abi::MAX_VCPUS;
 use crate::block::{Block, HANDLER, UNLISTED};
@@ -102,7 +103,7 @@ impl State {
     /// Returns the unique `Block` for this code. QEMU translates the same code again after every flush.
     pub fn intern(&self, va: u64, bytes: &[u8], lens: &[u8], mode: Mode, cpl: u8) -> &'static Block {
         let mut blocks = lock(&self.blocks);
-        if cpl == 0 && va >> 63 == 1 {
+        if cpl == 0 && is_kernel(va) {
             blocks.refresh_gates();
         }
         let same = |b: &&&'static Block| *b.bytes == *bytes && b.mode == mode && b.cpl == cpl;

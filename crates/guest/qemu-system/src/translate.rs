@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, Register};
 use kprism_image::insn::Mode;
+use kprism_image::is_kernel;
 
 use crate::abi::{self, CbFlags, VcpuUdataCb};
 use crate::alloc;
@@ -80,7 +81,7 @@ pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
         }
         // A block is known as a gate when it is translated for the first time: when it first runs, through the gate.
         let special = block.is_special();
-        let kernel = cpl == 0 && va >> 63 == 1;
+        let kernel = cpl == 0 && is_kernel(va);
         let cb: VcpuUdataCb = match (kernel, state.round_robin.is_some()) {
             (true, _) if !state.triggers.is_empty() => on_watched_block,
             (true, _) if may_leave_kernel(block) => on_leaving_block,

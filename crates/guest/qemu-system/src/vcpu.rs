@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
 
 use kprism_image::insn::{Far, Kind};
+use kprism_image::is_kernel;
 
 use crate::alloc::Calls;
 use crate::block::{Block, HANDLER, TIMED, UNLISTED};
@@ -231,7 +232,7 @@ impl Vcpu {
             self.hand_over();
             return;
         }
-        if !self.on && state.options.start == Start::Boot && va >> 63 == 0 {
+        if !self.on && state.options.start == Start::Boot && !is_kernel(va) {
             return;
         }
         self.make_room(state, block);

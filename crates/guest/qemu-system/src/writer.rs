@@ -6,6 +6,7 @@
 //! are reset at PSB; a call to the next instruction is not pushed; an uncompressed return is sent at once.
 
 use kprism_image::insn::Mode;
+use kprism_image::is_kernel;
 use kprism_pt::{LastIp, Packet};
 
 use crate::options::Options;
@@ -122,7 +123,7 @@ impl Writer {
     /// Returns true if the flow at `ip` is traced.
     #[inline]
     pub fn is_traced(&self, ip: u64) -> bool {
-        !self.user_only || ip >> 63 == 0
+        !self.user_only || !is_kernel(ip)
     }
 
     /// Stream offset of the next byte.

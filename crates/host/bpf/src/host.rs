@@ -4,6 +4,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use kprism_image::BuildId;
+
 use crate::error::Error;
 
 /// Bit numbers of Linux capabilities.
@@ -179,26 +181,9 @@ pub fn kernel_text() -> Result<u64, Error> {
     }
 }
 
-/// Returns the running kernel's build ID in hexadecimal.
-pub fn kernel_build_id() -> Option<String> {
-    let notes = std::fs::read("/sys/kernel/notes").ok()?;
-    build_id(&notes)
-}
-
-/// Finds the GNU build ID in ELF notes.
-fn build_id(mut notes: &[u8]) -> Option<String> {
-    const NT_GNU_BUILD_ID: u32 = 3;
-    loop {
-        let word = |at: usize| Some(u32::from_le_bytes(notes.get(at..at + 4)?.try_into().ok()?));
-        let (name, len, kind) = (word(0)? as usize, word(4)? as usize, word(8)?);
-        let at = name.checked_next_multiple_of(4)?.checked_add(12)?;
-        let own = notes.get(12..)?.get(..name)?;
-        let value = notes.get(at..)?.get(..len)?;
-        if own == b"GNU\0" && kind == NT_GNU_BUILD_ID {
-            return Some(value.iter().map(|byte| format!("{byte:02x}")).collect());
-        }
-        notes = notes.get(at.checked_add(len.checked_next_multiple_of(4)?)?..)?;
-    }
+/// Returns the running kernel's build id.
+pub fn kernel_build_id() -> Option<BuildId> {
+    BuildId::of_notes(&std::fs::read("/sys/kernel/notes").ok()?)
 }
 
 /// Returns the type number of a PMU such as `kprobe`.
@@ -269,17 +254,6 @@ mod tests {
         assert_eq!(cpu_list(""), [0usize; 0]);
         assert_eq!(cpu_list("0-99999999999").len(), 8192);
         assert_eq!(cpu_list("x-3,7-y,2"), [2]);
-    }
-
-    #[test]
-    fn build_ids_among_notes() {
-        let mut notes = vec![4, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0];
-        notes.extend(b"Xen\0\x06\x00\0\0");
-        notes.extend([4, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0]);
-        notes.extend(b"GNU\0\xab\x01\0\0");
-        assert_eq!(build_id(&notes).as_deref(), Some("ab01"));
-        assert_eq!(build_id(&notes[..30]), None);
-        assert_eq!(build_id(&[0xff; 64]), None);
     }
 
     #[test]

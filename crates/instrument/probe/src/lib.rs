@@ -32,9 +32,18 @@ pub mod attach;
 pub mod place;
 pub mod plan;
 pub mod program;
-pub mod separate;
 pub mod stream;
 pub mod view;
+
+impl From<kprism_expr::dwarf::Error> for Error {
+    fn from(error: kprism_expr::dwarf::Error) -> Self {
+        match error {
+            // The place may be there, but not in the file that was named.
+            kprism_expr::dwarf::Error::DebugOnly(_) => Self::Cannot(error.to_string()),
+            error => Self::Dwarf(error),
+        }
+    }
+}
 
 impl From<kprism_btf::Error> for Error {
     fn from(error: kprism_btf::Error) -> Self {
@@ -53,7 +62,7 @@ pub enum Error {
     Expression(String),
     /// Debug information cannot be read, or does not contain the place.
     #[error(transparent)]
-    Dwarf(#[from] kprism_expr::dwarf::Error),
+    Dwarf(kprism_expr::dwarf::Error),
     /// The kernel's BTF cannot be read, or does not contain the place.
     #[error(transparent)]
     Btf(#[from] kprism_expr::btf::Error),

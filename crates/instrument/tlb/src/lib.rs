@@ -4,41 +4,35 @@
 //! Input: memory accesses (from the observer, one by one), or the page walks seen on a memory bus. Output: misses as a
 //! stream, and sums over them. The crate does no I/O: bytes and values in, values and bytes out.
 //!
-//! | file | job |
+//! ```text
+//! accesses ── model ──┐
+//!                     ├── stream ── objects ── analysis ── tables
+//! bus trace ── bus ───┘
+//! ```
+//!
+//! | folder | job |
 //! |---|---|
-//! | [`geometry`], [`presets`] | descriptions of a processor's TLBs, from JSON or by name |
-//! | [`model`], `array`, `full` | simulate one processor's TLBs |
-//! | [`bank`], `recent`, [`sieve`] | several geometries over one stream of accesses, and the filters in front of them |
-//! | [`walk()`] | the page walk, for callers that can read the memory |
-//! | [`stream`] | misses as bytes |
-//! | [`objects`], [`allocs`], [`profile`], [`heat`] | the objects whose memory misses: how often, where and when |
+//! | [`model`] | simulates the TLBs of processors: one, or several over the same accesses |
 //! | [`bus`] | a memory bus's accesses to page tables → misses |
-//! | [`whatif`] | the same run with larger pages |
-//! | [`live`] | counters that survive the recorder that writes them |
+//! | [`stream`] | misses as bytes, and counters that survive the recorder that writes them |
+//! | [`objects`] | the objects whose memory misses, allocations among them |
+//! | [`analysis`] | how often, where and when they miss; the same run with larger pages |
+//! | [`x86`] | page tables and address space of x86-64 |
 #![forbid(unsafe_code)]
 
-pub mod allocs;
-mod array;
-pub mod bank;
+pub mod analysis;
 pub mod bus;
-pub mod counters;
-mod full;
-pub mod geometry;
-pub mod heat;
-pub mod live;
 pub mod model;
 pub mod objects;
-pub mod presets;
-pub mod profile;
-mod recent;
-pub mod sieve;
 pub mod stream;
-pub mod walk;
-pub mod whatif;
+pub mod x86;
 
-pub use bank::Bank;
-pub use bank::Missed;
-pub use geometry::{Access, Geometry, GeometryError, PageSize, Policy};
-pub use model::{Outcome, Page, Tlb};
-pub use sieve::Sieve;
-pub use walk::walk;
+pub use analysis::{counters, heat, profile, whatif};
+pub use model::bank::{Bank, Missed};
+pub use model::geometry::{Access, Geometry, GeometryError, PageSize, Policy};
+pub use model::sieve::Sieve;
+pub use model::tlb::{Outcome, Page, Tlb};
+pub use model::{bank, geometry, presets, sieve};
+pub use objects::allocs;
+pub use stream::live;
+pub use x86::walk;

@@ -56,9 +56,3 @@ pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Elf, ImportError> {
     }
     Ok(Elf { base, code })
 }
-
-/// The build id that the linker put into a file; empty if there is none.
-pub(crate) fn build_id(bytes: &[u8]) -> Vec<u8> {
-    let file = object::File::parse(bytes).ok();
-    file.and_then(|f| Some(object::Object::build_id(&f).ok()??.to_vec())).unwrap_or_default()
-}

@@ -10,6 +10,7 @@ use kprism_debuginfo::source::Source;
 use kprism_flow::annotate::{Counter, Counts};
 use kprism_flow::replay::Task;
 use kprism_image::glob::glob;
+use kprism_image::is_kernel;
 use kprism_image::symbols::{FunctionId, Symbols, under_root};
 use kprism_store::Run;
 
@@ -29,11 +30,11 @@ pub fn choose(spec: &str, symbols: &Symbols) -> Result<Vec<bool>> {
     let all = || (0..symbols.len() as u32).map(FunctionId);
     if let Some(address) = spec.strip_prefix("0x") {
         let address = u64::from_str_radix(address, 16).map_err(|e| anyhow!("{spec}: {e}"))?;
-        if let Some(at) = symbols.locate(0, address, u64::MAX).filter(|_| address >> 63 == 1) {
+        if let Some(at) = symbols.locate(0, address, u64::MAX).filter(|_| is_kernel(address)) {
             chosen[at.func.0 as usize] = true;
         }
         // Programs' functions by their address in the file.
-        for id in all().filter(|&id| address >> 63 == 0 && symbols.function(id).start == address) {
+        for id in all().filter(|&id| !is_kernel(address) && symbols.function(id).start == address) {
             chosen[id.0 as usize] = true;
         }
     } else {

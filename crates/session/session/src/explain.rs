@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use kprism_btf::Btf;
+use kprism_debuginfo::separate;
 use kprism_expr::agent;
 use kprism_expr::btf;
 use kprism_expr::dwarf::{Debug, Image, Places};
@@ -18,8 +19,7 @@ use kprism_expr::explained::Explained;
 use kprism_expr::ir::{Op, Space};
 use kprism_expr::lower::{self, Env, Lowered};
 use kprism_expr::scope::{Bare, ProbePoint, Scope};
-use kprism_probe::place::tracepoint::{self, Name};
-use kprism_probe::{place, separate};
+use kprism_probe::place::{self, tracepoint::{self, Name}};
 
 use crate::progress::Progress;
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use kprism_flow::annotate::{Counts, Site, Target};
 use kprism_image::insn::Kind;
+use kprism_image::is_kernel;
 use kprism_image::symbols::{FunctionId, Symbols};
 use kprism_profile::units::{count, duration, grouped, percent, printable};
 use kprism_report::Style;
@@ -295,22 +296,22 @@ fn many(n: u64, what: &str) -> String {
 fn place(symbols: &Symbols, site: &Site, start: u64, to: u64) -> String {
     let entry = site.ip.wrapping_sub(site.offset);
     let offset = to.wrapping_sub(entry);
-    let found = match to >> 63 {
-        1 => symbols.locate(0, to, u64::MAX),
+    let found = match is_kernel(to) {
+        true => symbols.locate(0, to, u64::MAX),
         // The address in some process corresponds to the one in the file, moved.
-        _ => symbols.locate_in_module(FunctionId(site.func), start.wrapping_add(offset)),
+        false => symbols.locate_in_module(FunctionId(site.func), start.wrapping_add(offset)),
     };
     match found {
         Some(at) if at.func.0 == site.func => format!("+{offset:#x}"),
         Some(at) if at.known => {
             let name = printable(&symbols.function(at.func).name);
-            let link = if to >> 63 == 1 { to } else { start.wrapping_add(offset) };
+            let link = if is_kernel(to) { to } else { start.wrapping_add(offset) };
             match link.wrapping_sub(at.entry) {
                 0 => format!("<{name}>"),
                 more => format!("<{name}+{more:#x}>"),
             }
         }
-        _ if to >> 63 == 1 => "[unknown]".to_owned(),
+        _ if is_kernel(to) => "[unknown]".to_owned(),
         _ => format!("+{offset:#x}"),
     }
 }

@@ -12,6 +12,7 @@ use kprism_flow::replay::Code;
 use kprism_image::Image;
 use kprism_image::code::KeyHasher;
 use kprism_image::insn::{Far, Kind, Mode, classify};
+use kprism_image::is_kernel;
 use kprism_image::resolve::{FuncRef, Resolve};
 
 use crate::disasm::{Disassembler, Refers, Syntax};
@@ -161,7 +162,7 @@ impl Codes {
     fn func_at(&mut self, asid: u64, ip: u64, resolver: &impl Resolve, ns: u64) -> FuncRef {
         let (space, func) = self.last_func;
         // Ranges of a space's mappings may change with time, but not within one block's definition.
-        if space != asid || ip < func.start || func.end <= ip || ip >> 63 == 0 {
+        if space != asid || ip < func.start || func.end <= ip || !is_kernel(ip) {
             self.last_func = (asid, resolver.function_at(asid, ip, ns));
         }
         self.last_func.1
@@ -309,7 +310,7 @@ impl Insn {
 
     /// Returns true for kernel code.
     pub fn is_kernel(&self) -> bool {
-        self.ip >> 63 == 1
+        is_kernel(self.ip)
     }
 }
 
@@ -324,7 +325,7 @@ pub(crate) struct CodePlace {
 
 impl CodePlace {
     pub fn find(ip: u64, asid: u64, resolver: &impl Resolve, ns: u64) -> Self {
-        let func = resolver.function_at(if ip >> 63 == 1 { 0 } else { asid }, ip, ns);
+        let func = resolver.function_at(if is_kernel(ip) { 0 } else { asid }, ip, ns);
         Self { ip, func: func.id, entry: func.entry, known: func.known }
     }
 }

@@ -5,6 +5,7 @@ use kprism_flow::event::{Event, EventKind};
 use kprism_flow::replay::{Code, Listener, TracePosition};
 use kprism_image::Image;
 use kprism_image::insn::Far;
+use kprism_image::is_kernel;
 use kprism_image::resolve::Resolve;
 
 use crate::calls::Inside;
@@ -115,7 +116,7 @@ impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
         let side = |place| match place {
             Place::Nowhere => None,
             Place::Insn(id) => Some(lane.codes.insn(id).is_kernel()),
-            Place::Address(ip) => Some(ip >> 63 == 1),
+            Place::Address(ip) => Some(is_kernel(ip)),
         };
         let kernel = side(to).or(side(from)).unwrap_or(false);
         if !lane.prefix.taken || !select.takes_time(ns) || !select.takes_ring(kernel) || self.out.is_done() {

@@ -9,13 +9,13 @@ use std::rc::Rc;
 
 use kprism_btf::{Btf, Kind};
 
-use crate::abi;
 use crate::ast::Tag;
 use crate::ctype::{Def, Ty, TypeRef, Types, resolve, size_of};
 use crate::error::suggestion;
 use crate::ir::Space;
 use crate::regs::Reg;
 use crate::scope::{Location, Piece, ProbePoint, Role, Scope, Storage, Sym, Variable};
+use crate::x86::abi;
 
 use super::{ty, variant};
 

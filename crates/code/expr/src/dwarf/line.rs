@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Line tables: converts addresses to lines and lines to addresses.
 
+use kprism_debuginfo::lines;
+
 use super::{Debug, Error, Unit};
 
 /// A source line.
@@ -38,11 +40,9 @@ impl<'d> Debug<'d> {
     }
 
     fn file_name(&self, unit: &Unit<'d>, index: u64) -> Option<String> {
-        let header = unit.line_program.as_ref()?.header();
-        let file = header.file(index)?;
-        let text = |v| Some(self.parts[0].dwarf.attr_string(unit, v).ok()?.to_string_lossy().into_owned());
-        let name = text(file.path_name())?;
-        match file.directory(header).and_then(text) {
+        let listed = lines::listed(&self.parts[0].dwarf, unit, unit.line_program.as_ref()?.header(), index)?;
+        let name = listed.name?;
+        match listed.folder {
             Some(dir) if !name.starts_with('/') && !dir.is_empty() => Some(format!("{dir}/{name}")),
             _ => Some(name),
         }

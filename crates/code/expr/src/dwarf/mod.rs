@@ -3,10 +3,12 @@
 //!
 //! There is no index. Units are found by address in `.debug_aranges`. By name, they are found by a search for the name
 //! in the string table, then for its offset in the bytes of `.debug_info`. That is faster than building a table first.
-//! Only units that are needed are parsed. Files are mapped, not read.
+//! Only units that are needed are parsed.
+//!
+//! Input: an [`Image`] of `kprism-debuginfo`, which maps the file and its .dwo files. Output: places in the code with the
+//! variables in scope, types, and the expressions of their locations.
 
 mod copies;
-mod file;
 mod find;
 mod frame;
 mod line;
@@ -22,41 +24,19 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use gimli::{EndianSlice, LittleEndian};
-
 use crate::ast::Tag;
 use crate::ctype::{Def, Ty, TypeRef};
 
-pub use file::{Image, build_id};
+pub use kprism_debuginfo::{Error, Image};
 pub use line::Line;
 pub use place::{Place, Places};
 pub use saved::Saved;
 pub use symbol::Bare;
 pub use tracepoint::{Event, Site};
 
-pub(crate) type R<'d> = EndianSlice<'d, LittleEndian>;
+pub(crate) type R<'d> = kprism_debuginfo::Slice<'d>;
 pub(crate) type Unit<'d> = gimli::Unit<R<'d>>;
 pub(crate) type Entry<'d> = gimli::DebuggingInformationEntry<R<'d>>;
-
-/// An error in debug information, or a missing item.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A file could not be read.
-    #[error("{0}: {1}")]
-    Io(String, std::io::Error),
-    /// The file is not a readable object file.
-    #[error("{0}: not an object file that can be read: {1}")]
-    Object(String, object::Error),
-    /// The file has no debug information.
-    #[error("{0}: no debug information (.debug_info); build with -g, or name the file that has it")]
-    Stripped(String),
-    /// The debug information violates the DWARF format. File, section, cause.
-    #[error("{0}: {1}: {2}")]
-    Dwarf(String, &'static str, gimli::Error),
-    /// The requested item does not exist.
-    #[error("{0}")]
-    Nothing(String),
-}
 
 /// Position of a DIE: the part (0 is the main file; then the .dwo files, then `.debug_types`) and the offset in its
 /// section.

@@ -15,6 +15,7 @@ use std::rc::Rc;
 use crate::ir::{BinOp, Cond, Space};
 use crate::regs::Reg;
 use crate::scope::{Location, ProbePoint, Scope as _, Storage, Sym};
+use crate::x86::patched::{is_call, jump_target};
 
 use super::tracepoint::{Members, Site};
 use super::{Debug, Error, Place};
@@ -125,10 +126,7 @@ impl Debug<'_> {
     /// Returns true if the first 256 bytes of a function contain a jump to this address.
     fn jumps(&self, function: u64, to: u64) -> bool {
         let Some(symbol) = self.image.around(function) else { return false };
-        let is_jump = |at: u64| {
-            self.image.bytes_at(at, 1) == Some(&[0xe9])
-                && self.image.near_at(at + 1).map(|to| to.wrapping_add(4)) == Some(to)
-        };
+        let is_jump = |at: u64| jump_target(self.image, at) == Some(to);
         (symbol.address..symbol.address + symbol.size.min(256)).any(is_jump)
     }
 
@@ -149,9 +147,9 @@ impl Debug<'_> {
             (own == key && within.contains(&call) && call >= site.target).then_some(call)
         });
         let call = calls.min().ok_or_else(|| fail("no static call behind its jump label"))?;
-        match image.bytes_at(call, 1) {
-            Some([0xe8]) => Ok(call),
-            _ => Err(fail("its static call is a jump: the function's frame is gone then")),
+        match is_call(image, call) {
+            true => Ok(call),
+            false => Err(fail("its static call is a jump: the function's frame is gone then")),
         }
     }
 }

@@ -9,11 +9,11 @@ use std::collections::HashMap;
 use crate::ast::Tag;
 use crate::ctype::{Def, Record, Types, resolve};
 use crate::event::Field;
+use crate::x86::patched::{is_traced, jump_label_len};
 
 use super::{Debug, Error, Image};
 
-/// Limits of a text's length in bytes and of an event's fields. The input may be damaged.
-const LONGEST: usize = 4096;
+/// Limit of an event's fields. The input may be damaged.
 const MOST_FIELDS: u64 = 256;
 
 /// A trace event of the kernel.
@@ -79,50 +79,19 @@ impl Members {
     }
 }
 
-impl Image {
-    pub(crate) fn word_at(&self, address: u64) -> Option<u64> {
-        Some(u64::from_le_bytes(self.bytes_at(address, 8)?.try_into().ok()?))
-    }
-
-    pub(crate) fn half_at(&self, address: u64) -> Option<u32> {
-        Some(u32::from_le_bytes(self.bytes_at(address, 4)?.try_into().ok()?))
-    }
-
-    /// Reads a signed 32-bit offset relative to its own address.
-    pub(crate) fn near_at(&self, address: u64) -> Option<u64> {
-        Some(address.wrapping_add_signed(i64::from(self.half_at(address)?.cast_signed())))
-    }
-
-    fn text_at(&self, address: u64) -> Option<String> {
-        if address == 0 {
-            return None;
-        }
-        let long = (0..=LONGEST).rev().step_by(64).find_map(|len| self.bytes_at(address, len))?;
-        let end = memchr::memchr(0, long)?;
-        Some(String::from_utf8_lossy(&long[..end]).into_owned())
-    }
-
-    /// Returns the instructions that the kernel patches at run time (jump labels and static calls), with their length,
-    /// sorted by address.
-    fn patched(&self) -> Vec<(u64, u64)> {
-        let codes = |start: &str, stop: &str, step| {
-            let (start, stop) = self.between(start, stop).unwrap_or((0, 0));
-            (start..stop).step_by(step).filter_map(|at| self.near_at(at))
-        };
-        let labels = codes("__start___jump_table", "__stop___jump_table", 16).map(|code| {
-            let short = matches!(self.bytes_at(code, 2), Some([0x66, 0x90] | [0xeb, _]));
-            (code, if short { 2 } else { 5 })
-        });
-        let calls = codes("__start_static_call_sites", "__stop_static_call_sites", 8).map(|code| (code, 5));
-        let mut all: Vec<_> = labels.chain(calls).collect();
-        all.sort_unstable();
-        all
-    }
-
-    /// Returns the addresses of two linker symbols that delimit a table.
-    pub(crate) fn between(&self, start: &str, stop: &str) -> Option<(u64, u64)> {
-        Some((self.symbol(start)?, self.symbol(stop)?)).filter(|(a, b)| a <= b)
-    }
+/// Returns the instructions that the kernel patches at run time (jump labels and static calls), with their length,
+/// sorted by address.
+fn patched(image: &Image) -> Vec<(u64, u64)> {
+    let codes = |start: &str, stop: &str, step| {
+        let (start, stop) = image.between(start, stop).unwrap_or((0, 0));
+        (start..stop).step_by(step).filter_map(|at| image.near_at(at))
+    };
+    let labels = codes("__start___jump_table", "__stop___jump_table", 16)
+        .map(|code| (code, jump_label_len(image, code).unwrap_or(5)));
+    let calls = codes("__start_static_call_sites", "__stop_static_call_sites", 8).map(|code| (code, 5));
+    let mut all: Vec<_> = labels.chain(calls).collect();
+    all.sort_unstable();
+    all
 }
 
 impl Debug<'_> {
@@ -168,11 +137,8 @@ impl Debug<'_> {
                 continue;
             }
             let (Some(nop), Some(target)) = (image.near_at(at), image.near_at(at + 4)) else { continue };
-            let len = match image.bytes_at(nop, 2) {
-                Some([0x66, 0x90] | [0xeb, _]) => 2,
-                Some([0x0f, 0x1f] | [0xe9, _]) => 5,
-                _ => return Err(fail(&format!("no jump label at {nop:#x}, where {tracepoint} should be"))),
-            };
+            let none = || fail(&format!("no jump label at {nop:#x}, where {tracepoint} should be"));
+            let len = jump_label_len(image, nop).ok_or_else(none)?;
             if !(boot.0..boot.1).contains(&nop) {
                 found.push(Site { nop, next: nop + len, target });
             }
@@ -206,20 +172,10 @@ impl Debug<'_> {
         {
             return Some(format!("{} is excluded (NOKPROBE_SYMBOL)", symbol.name));
         }
-        let fentry = image.symbol("__fentry__");
-        let entry = match image.bytes_at(symbol.address, 4) {
-            Some([0xf3, 0x0f, 0x1e, 0xfa]) => symbol.address + 4,
-            _ => symbol.address,
-        };
-        let traced = match image.bytes_at(entry, 1) {
-            Some([0xe8]) => image.near_at(entry + 1).map(|to| to.wrapping_add(4)) == fentry,
-            Some([0x0f]) => image.bytes_at(entry, 5) == Some(&[0x0f, 0x1f, 0x44, 0, 0]),
-            _ => false,
-        };
-        if !traced {
+        if !is_traced(image, symbol.address) {
             return Some(format!("{} is not traced (notrace)", symbol.name));
         }
-        let patched = self.patched.get_or_init(|| image.patched());
+        let patched = self.patched.get_or_init(|| patched(image));
         let before = patched[..patched.partition_point(|p| p.0 <= address)].last();
         let lies = before.is_some_and(|(code, len)| address < code + len);
         lies.then(|| {

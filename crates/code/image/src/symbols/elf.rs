@@ -16,6 +16,7 @@ use object::{LittleEndian, Object as _, ObjectSection as _, ObjectSymbol as _, O
 
 use super::names::Binding;
 use super::table::{Symbol, Table};
+use crate::x86::stubs;
 
 /// The reason why a file gives no functions.
 #[derive(Debug, thiserror::Error)]
@@ -171,14 +172,13 @@ fn add_plt(file: &Elf, out: &mut Vec<Symbol<'_>>) {
         }
     }
     slots.sort();
-    for (section_name, size) in [(".plt", 16), (".plt.sec", 16), (".plt.got", 8), (".iplt", 16)] {
+    for section_name in stubs::PLT {
         let Some(section) = file.section_by_name(section_name) else { continue };
         let Ok(data) = section.data() else { continue };
-        // Entries of `.plt.got` have 8 bytes, or 16 if they begin with ENDBR64.
-        let size = if size == 8 && data.starts_with(&ENDBR64) { 16 } else { size };
+        let size = stubs::entry_size(section_name, data);
         for (i, entry) in data.chunks_exact(size).enumerate() {
             let start = section.address().wrapping_add((i * size) as u64);
-            let slot = jump_slot(entry, start);
+            let slot = stubs::jump_slot(entry, start);
             let found = slot.and_then(|s| slots.binary_search_by(|(at, _)| at.cmp(&s)).ok());
             let name = found.map_or_else(|| section_name.to_owned(), |at| format!("{}@plt", slots[at].1));
             out.push(Symbol {
@@ -198,24 +198,8 @@ fn resolver_name(symbols: &[Symbol<'_>], address: u64) -> Option<String> {
     aliases.max_by_key(|s| key(s)).map(|s| s.name.to_string())
 }
 
-const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
-
-/// Address of the GOT slot through which a PLT entry jumps: `[endbr64] [bnd] jmp *disp32(%rip)`.
-fn jump_slot(entry: &[u8], address: u64) -> Option<u64> {
-    let mut i = if entry.starts_with(&ENDBR64) { 4 } else { 0 };
-    if entry.get(i) == Some(&0xf2) {
-        i += 1;
-    }
-    if entry.get(i..i + 2)? != [0xff, 0x25] {
-        return None;
-    }
-    let displacement = i32::from_le_bytes(entry.get(i + 2..i + 6)?.try_into().ok()?);
-    Some(address.wrapping_add(i as u64 + 6).wrapping_add_signed(i64::from(displacement)))
-}
-
 /// Adds `_start`, at which the file (a program, or the dynamic linker) begins, and `main`, which `_start` passes to the
-/// C library. Stripped programs lose both names. `main` is the address in RDI when `_start` makes its call (psABI
-/// 3.2.3; `_start` of glibc and musl loads it by `lea main(%rip), %rdi` or `mov $main, %rdi`).
+/// C library. Stripped programs lose both names.
 fn add_entry(file: &Elf, in_code: &dyn Fn(u64) -> bool, out: &mut Vec<Symbol<'_>>) {
     let entry = file.entry();
     let is_known = |at: u64, out: &[Symbol<'_>]| out.iter().any(|s| s.start == at);
@@ -231,12 +215,7 @@ fn add_entry(file: &Elf, in_code: &dyn Fn(u64) -> bool, out: &mut Vec<Symbol<'_>
     };
     out.push(named(entry, "_start"));
     let Ok(Some(code)) = text.data_range(entry, 48) else { return };
-    let word = |at: usize| code.get(at..at + 4).map(|w| i32::from_le_bytes([w[0], w[1], w[2], w[3]]));
-    let main = (0..code.len()).find_map(|i| match code.get(i..i + 3)? {
-        [0x48, 0x8d, 0x3d] => Some((entry + i as u64 + 7).wrapping_add_signed(i64::from(word(i + 3)?))),
-        [0x48, 0xc7, 0xc7] => Some(i64::from(word(i + 3)?) as u64),
-        _ => None,
-    });
+    let main = stubs::main(code, entry);
     if let Some(main) = main.filter(|&m| in_code(m) && !is_known(m, out)) {
         out.push(named(main, "main"));
     }

@@ -11,6 +11,7 @@
 use kprism_image::glob::glob;
 use kprism_image::insn::pattern::{Decoded, Pattern, Seen};
 use kprism_image::insn::{Insn, Kind, Mode};
+use kprism_image::is_kernel;
 
 /// Effect of a marked instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,7 +121,7 @@ impl Markers {
     pub(crate) fn may_be(&self, insn: &Insn, bytes: &[u8], ip: u64) -> bool {
         self.looks_at_all()
             || self.kernel
-                && ip >> 63 == 1
+                && is_kernel(ip)
                 && (matches!(insn.kind, Kind::Cli | Kind::Sti | Kind::Pushf | Kind::Popf | Kind::Halt)
                     || bytes.first() == Some(&0x65) && self.preempt_count.is_some())
     }
@@ -137,7 +138,7 @@ impl Markers {
         mut out: impl FnMut(u32),
     ) {
         if self.kernel
-            && ip >> 63 == 1
+            && is_kernel(ip)
             && let Some(op) = self.kernel_op(insn, bytes, ip)
         {
             out(op.pack());

@@ -2,6 +2,7 @@
 //! The effect of each packet on the flow. Section names are those of the SDM's Intel PT chapter.
 
 use kprism_image::insn::Far;
+use kprism_image::is_kernel;
 use kprism_image::resolve::Resolve;
 use kprism_pt::IpPayload;
 
@@ -182,7 +183,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         let aborts = std::mem::take(&mut self.abort);
         self.settle();
         self.stats.branches += 1;
-        if !aborts && ip >> 63 == 1 {
+        if !aborts && is_kernel(ip) {
             self.arrive(EventKind::Async, from, target);
         } else if before != target.start_func || target.flags & WATCHED != 0 {
             self.arrive(EventKind::Tail, ip, target);

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
 use kprism_image::code::KeyHasher;
+pub(crate) use kprism_image::is_kernel;
 
 use crate::decode::event::NO_FUNC;
 use kprism_profile::{FrameKind, NO_PARENT, Node};
@@ -79,11 +80,6 @@ impl Frame {
         let over = std::mem::replace(&mut self.ends[free.unwrap_or(1)], func);
         (over != NO_FUNC).then_some(over)
     }
-}
-
-/// Returns true if the address is in the kernel.
-pub(crate) fn is_kernel(ip: u64) -> bool {
-    ip >> 63 == 1
 }
 
 /// Returns true if `ip` is the address to which a system call returns, or that of the call itself, to be restarted (Linux

@@ -242,9 +242,12 @@ fn checked(plans: &[Plan]) -> Result<u64, Error> {
     for plan in plans {
         let place = &plan.probe.place;
         let (found, what) = match &plan.site {
-            Site::User { file, .. } => (kprism_expr::dwarf::build_id(file), file.display().to_string()),
+            Site::User { file, .. } => {
+                (Image::map(file).ok().and_then(|image| image.build_id()), file.display().to_string())
+            }
             _ => (kernel.clone(), "the running kernel".to_owned()),
         };
+        let found = found.map(|id| id.to_string());
         if let (Some(made_for), Some(found)) = (&plan.origin.build_id, &found)
             && made_for != found
         {

@@ -52,5 +52,5 @@ pub(crate) fn at_breakpoint(func: &mut Func, moment: ProbePoint, pc: u64) {
 pub(crate) fn origin(image: &Image) -> Result<Origin, Error> {
     let missing = || Error::Cannot(format!("{}: no symbol _text: is it a vmlinux?", image.name()));
     let text = image.symbol("_text").ok_or_else(missing)?;
-    Ok(Origin { build_id: image.build_id(), text: Some(text) })
+    Ok(Origin { build_id: image.build_id().map(|id| id.to_string()), text: Some(text) })
 }

@@ -11,7 +11,8 @@ use kprism_expr::scope::{ProbePoint, Scope as _};
 use super::machine;
 use super::several::{At, addresses, join};
 use crate::plan::{Origin, Plan, Request, Site, compile};
-use crate::{Error, separate};
+use crate::Error;
+use kprism_debuginfo::separate;
 
 /// Compiles a probe at every code address of the name or line.
 pub(crate) fn plans(
@@ -112,7 +113,7 @@ fn in_program(path: &Path, image: &Image, place: &At<'_>, request: &Request<'_>)
     };
     let mut plan = compile(place.scope, request, site, Some(pc), &mut fix)?;
     plan.probe.file = Some(path.display().to_string());
-    plan.origin = Origin { build_id: image.build_id(), text: None };
+    plan.origin = Origin { build_id: image.build_id().map(|id| id.to_string()), text: None };
     let may_throw =
         place.scope.is_bare() || (!image.is_described() && image.has_section(".gcc_except_table"));
     if at_return && may_throw {

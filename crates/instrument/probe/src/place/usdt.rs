@@ -11,7 +11,8 @@ use kprism_expr::usdt::{self, Usdt};
 
 use super::tracepoint::Name;
 use crate::plan::{Origin, Plan, Request, Site, compile};
-use crate::{Error, separate};
+use crate::Error;
+use kprism_debuginfo::separate;
 
 /// Static tracepoints of a program: all with this name.
 pub(crate) fn plans(
@@ -46,7 +47,7 @@ pub(crate) fn plans(
             Ok(())
         })?;
         plan.probe.file = Some(path.display().to_string());
-        plan.origin = Origin { build_id: image.build_id(), text: None };
+        plan.origin = Origin { build_id: image.build_id().map(|id| id.to_string()), text: None };
         plans.push(plan);
     }
     if plans.is_empty() {

@@ -8,7 +8,7 @@
 
 use super::BusError;
 use super::trace::{u32_at, u64_at};
-use crate::geometry::PageSize;
+use crate::model::geometry::PageSize;
 
 /// Magic number of a file of 13-byte records. A bare dump has none and is read with [`Reader::bare`].
 pub const NARROW: &[u8; 8] = b"KPPTE001";

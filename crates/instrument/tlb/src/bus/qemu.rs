@@ -13,7 +13,7 @@
 
 use super::mappings::Record;
 use super::trace::{Access, Kind, MOST_CPU};
-use crate::geometry::PageSize;
+use crate::model::geometry::PageSize;
 
 /// The first word that the module writes to the mailbox: `HPTAT001`.
 const HELLO: u64 = u64::from_le_bytes(*b"HPTAT001");

@@ -17,7 +17,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use super::mappings::Record;
 use super::trace::{Access, Kind};
-use crate::geometry::PageSize;
+use crate::model::geometry::PageSize;
 
 /// The page that an entry maps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

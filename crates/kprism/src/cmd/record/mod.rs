@@ -43,7 +43,7 @@ pub enum Command {
     #[command(after_help = boot::HELP)]
     Boot(boot::Args),
     /// Record every TLB miss of a command in the guest, by models of processors' TLBs
-    #[command(after_help = tlb::HELP)]
+    #[command(after_help = tlb::help())]
     Tlb(Box<tlb::Args>),
 }
 

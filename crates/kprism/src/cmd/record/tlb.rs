@@ -16,10 +16,16 @@ use crate::cmd::lab::{self, Output};
 use crate::exit::{self, Outcome};
 use crate::given::Given;
 
-pub const HELP: &str = "\
-Geometries: ivybridge-ep, skylake-sp, sapphire-rapids, zen4, zen5, or a JSON file
+/// The end of the help.
+pub fn help() -> String {
+    let presets = presets::NAMES.join(", ");
+    format!(
+        "\
+Geometries: {presets}, or a JSON file
 (docs/tlb.md). The first is the one that reports are about; the others are counted
-beside it, in the same pass. Exit codes are those of `kprism lab run`.";
+beside it, in the same pass. Exit codes are those of `kprism lab run`."
+    )
+}
 
 /// Options of `kprism record tlb`.
 #[derive(Debug, clap::Args)]

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::elf::build_id;
+use kprism_image::BuildId;
+
 use crate::write::below;
 
 /// A file's path and contents.
@@ -22,65 +23,58 @@ pub(crate) struct Finder {
     /// perf's cache of files by build id, usually `~/.debug`.
     pub cache: Option<PathBuf>,
     /// Build ids in the recording, by path.
-    pub build_ids: BTreeMap<String, Vec<u8>>,
-    pub known: BTreeMap<(String, Vec<u8>), Option<Found>>,
+    pub build_ids: BTreeMap<String, BuildId>,
+    pub known: BTreeMap<(String, Option<BuildId>), Option<Found>>,
     pub notes: Vec<String>,
 }
 
 impl Finder {
-    /// The file mapped under this path. `id` is the build id in the mapping itself, if any.
+    /// The file mapped under this path. `id` is the build id in the mapping itself, empty if there is none.
     pub fn find(&mut self, path: &str, id: &[u8]) -> Option<Found> {
-        let id = match id {
-            [] => self.build_ids.get(path).cloned().unwrap_or_default(),
-            id => id.to_vec(),
-        };
+        let id = BuildId::new(id).or_else(|| self.build_ids.get(path).cloned());
         let key = (path.to_owned(), id);
         if !self.known.contains_key(&key) {
-            let found = self.look(path, &key.1);
+            let found = self.look(path, key.1.as_ref());
             self.known.insert(key.clone(), found);
         }
         self.known.get(&key).cloned().flatten()
     }
 
-    fn look(&mut self, path: &str, id: &[u8]) -> Option<Found> {
+    fn look(&mut self, path: &str, id: Option<&BuildId>) -> Option<Found> {
         if !path.starts_with('/') || path.starts_with("//") {
             // Memory without a file. The vdso belongs to the kernel, and perf caches it by build id.
-            return self.cached(path, id);
+            return self.cached(path, id?);
         }
         let plain = path.strip_suffix(" (deleted)").unwrap_or(path);
         let root = self.symfs.clone().unwrap_or_else(|| PathBuf::from("/"));
         let own = below(&root, plain).and_then(|place| load(&place));
-        match own {
-            Some(found) if id.is_empty() || build_id(&found.bytes) == id => return Some(found),
-            Some(found) => {
-                if let Some(cached) = self.cached(path, id) {
-                    return Some(cached);
-                }
-                let (is, was) = (hex(&build_id(&found.bytes)), hex(id));
-                let is = if is.is_empty() { "none".to_owned() } else { is };
+        let is = own.as_ref().and_then(|found| BuildId::of_elf(&found.bytes));
+        if own.is_some() && (id.is_none() || id == is.as_ref()) {
+            return own;
+        }
+        if let Some(cached) = id.and_then(|id| self.cached(path, id)) {
+            return Some(cached);
+        }
+        self.notes.push(match own.zip(id) {
+            Some((found, was)) => {
+                let is = is.map_or_else(|| "none".to_owned(), |id| id.to_string());
                 let place = found.place.display();
-                self.notes.push(format!(
+                format!(
                     "{place}: its build id is {is}, recorded was {was}: not used (name the folder with the recorded \
                      files by --symfs)"
-                ));
+                )
             }
-            None => {
-                if let Some(cached) = self.cached(path, id) {
-                    return Some(cached);
-                }
-                self.notes
-                    .push(format!("{path}: not found (name the folder with the recorded files by --symfs)"));
-            }
-        }
+            None => format!("{path}: not found (name the folder with the recorded files by --symfs)"),
+        });
         None
     }
 
     /// Looks in perf's cache: `PATH/ID/elf`, or `PATH/ID/vdso`.
-    fn cached(&self, path: &str, id: &[u8]) -> Option<Found> {
-        let cache = self.cache.as_ref().filter(|_| !id.is_empty())?;
+    fn cached(&self, path: &str, id: &BuildId) -> Option<Found> {
+        let cache = self.cache.as_ref()?;
         let folder = if path.starts_with('/') { below(cache, path)? } else { cache.join(path) };
-        let found = ["elf", "vdso"].iter().find_map(|name| load(&folder.join(hex(id)).join(name)))?;
-        (build_id(&found.bytes) == id).then_some(found)
+        let found = ["elf", "vdso"].iter().find_map(|name| load(&folder.join(id.to_string()).join(name)))?;
+        (BuildId::of_elf(&found.bytes).as_ref() == Some(id)).then_some(found)
     }
 }
 
@@ -88,8 +82,4 @@ fn load(place: &Path) -> Option<Found> {
     let regular = std::fs::metadata(place).is_ok_and(|m| m.is_file());
     let bytes = regular.then(|| std::fs::read(place).ok())??;
     Some(Found { place: place.to_owned(), bytes: bytes.into() })
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }

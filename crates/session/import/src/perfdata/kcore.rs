@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+use kprism_image::is_kernel;
 use object::elf::{PF_X, PT_LOAD};
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Object, ObjectSymbol};
@@ -27,7 +28,7 @@ pub(crate) fn code(path: &Path, bytes: &[u8], slide: u64) -> Result<Vec<Region>,
         let len = usize::try_from(header.p_filesz(endian)).unwrap_or(usize::MAX);
         // The part of the segment in a truncated file.
         let there = &bytes[at..at.saturating_add(len).min(bytes.len())];
-        if va >> 63 == 0 {
+        if !is_kernel(va) {
             continue;
         }
         let pages = (va..).step_by(PAGE).zip(there.chunks(PAGE));
@@ -58,7 +59,7 @@ pub(crate) fn symbols(bytes: &[u8], slide: u64) -> String {
     let Ok(file) = object::File::parse(bytes) else { return String::new() };
     let mut lines: Vec<(u64, char, &str)> = file
         .symbols()
-        .filter(|s| s.address() >> 63 == 1)
+        .filter(|s| is_kernel(s.address()))
         .filter_map(|s| {
             let text = s.kind() == object::SymbolKind::Text;
             Some((s.address().wrapping_add(slide), if text { 't' } else { 'd' }, s.name().ok()?))

@@ -18,6 +18,8 @@ use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::Path;
 
+use kprism_image::BuildId;
+
 use super::trace::skip_to_raw;
 use kprism_perfdata::attr::{flag, kind};
 use kprism_perfdata::record::sample;
@@ -92,7 +94,7 @@ pub struct Samples {
     /// Names of threads: time, thread, process, name.
     pub names: Vec<(u64, u32, u32, String)>,
     /// Build ids of files, as far as known.
-    pub build_ids: Vec<(String, Vec<u8>)>,
+    pub build_ids: Vec<(String, BuildId)>,
     /// The command, if known.
     pub command: Vec<String>,
     /// Release of the kernel, if known.
@@ -211,7 +213,7 @@ pub fn read(bytes: &[u8]) -> Samples {
     let mut out = Samples {
         command: contents.header.command.clone(),
         release: contents.header.release.clone(),
-        build_ids: contents.header.build_ids.clone(),
+        build_ids: super::build_ids(&contents.header.build_ids).collect(),
         notes: contents.notes,
         ..Samples::default()
     };

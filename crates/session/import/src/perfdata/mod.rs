@@ -30,5 +30,12 @@ mod tasks;
 mod timeline;
 pub mod trace;
 
+use kprism_image::BuildId;
+
 pub(crate) use read::is_perf_data;
 pub use read::{Parts, Search, from_parts, read};
+
+/// Build ids of files by path, without those that say nothing.
+fn build_ids(all: &[(String, Vec<u8>)]) -> impl Iterator<Item = (String, BuildId)> {
+    all.iter().filter_map(|(path, id)| Some((path.clone(), BuildId::new(id)?)))
+}

@@ -12,7 +12,7 @@ use super::files::Finder;
 use super::spaces::{self, Spaces};
 use super::streams::{self, Trace};
 use super::tasks::{self, History, Thread};
-use super::{kcore, place};
+use super::{build_ids, kcore, place};
 use crate::capture::{Placed, SwitchAt, Switched, Task};
 use crate::error::read_file;
 use crate::{Capture, Clock, CpuModel, ImportError, Stream};
@@ -140,12 +140,12 @@ fn from_parts_with(path: &Path, parts: &Parts, mut finder: Finder) -> Result<Cap
     let clock = info.clock(&header.attrs);
     let history = tasks::history(events, &header);
     let traces = streams::assemble(pieces, &history);
-    finder.build_ids = header.build_ids.iter().cloned().collect();
+    finder.build_ids = build_ids(&header.build_ids).collect();
 
     let mut capture = Capture { notes, clock, command: header.command.clone(), ..Capture::default() };
     capture.kernel.0.clone_from(&header.release);
     if let Some(id) = finder.build_ids.get("[kernel.kallsyms]") {
-        capture.kernel.1 = id.iter().map(|b| format!("{b:02x}")).collect();
+        capture.kernel.1 = id.to_string();
     }
     capture.cpu = cpu_model(&header.cpuid);
     losses(&history, &traces, &mut capture.notes);

@@ -16,6 +16,8 @@
 use std::collections::BTreeMap;
 
 use kprism_flow::clock::ClockConfig;
+use kprism_image::is_kernel;
+use kprism_image::x86::address::page_table;
 use kprism_pt::{LastIp, Packet};
 
 use super::streams::Trace;
@@ -25,9 +27,6 @@ use super::timeline::walk;
 /// Number of pieces of evidence that suffices for a space, and the required fraction of all.
 const MANY: u64 = 8;
 const PART: u64 = 20;
-
-/// CR3 without flags and PCID.
-const CR3_BASE: u64 = 0x000f_ffff_ffff_f000;
 
 /// A place in a stream where another task continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,7 +99,7 @@ pub(crate) fn find(
                 return;
             }
             Packet::Pip { cr3: new, .. } => {
-                cr3 = Some(new & CR3_BASE);
+                cr3 = Some(page_table(new));
                 return;
             }
             Packet::TipPge(payload) => (last_ip.apply(payload), true),
@@ -109,7 +108,7 @@ pub(crate) fn find(
             _ => return,
         };
         let Some(ip) = ip else { return };
-        spaces.kernel |= ip >> 63 == 1;
+        spaces.kernel |= is_kernel(ip);
         let Some((thread, life)) = who.at(now) else { return };
         // Without such entries, a kernel's tasks change at the first address after the record.
         let begins = begins || cr3.is_some() && !entries && history.cpu_wide;
@@ -118,7 +117,7 @@ pub(crate) fn find(
             turns.push(TurnAt { offset: offset as u64, ns: now, asid, thread });
         }
         if let (Some(cr3), Some(life)) = (cr3, life)
-            && ip >> 63 == 0
+            && !is_kernel(ip)
         {
             evidence.entry((cr3, life)).or_insert((0, now)).0 += 1;
         }

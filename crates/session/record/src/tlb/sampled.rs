@@ -9,13 +9,13 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use kprism_image::BuildId;
 use kprism_image::symbols::kallsyms::{self, KallsymsError};
 use kprism_image::symbols::under_root;
 use kprism_import::perfdata::mem;
 use kprism_store::{Instrument, Kernel, Manifest, Run, RunKind};
 use kprism_tlb::stream::{Event, Miss, Writer};
 use kprism_tlb::{Access, PageSize};
-use object::Object as _;
 use serde_json::json;
 
 use kprism_session::{date, files as run_files};
@@ -169,9 +169,9 @@ fn files(run: &Run, samples: &mem::Samples, root: &Path) -> Result<Vec<String>> 
         };
         // Data that a program mapped has no functions.
         let Ok(elf) = object::File::parse(bytes.as_slice()) else { continue };
-        let recorded = samples.build_ids.iter().find(|(name, _)| name == path).map(|(_, id)| id.as_slice());
-        let own = elf.build_id().ok().flatten();
-        if recorded.is_some_and(|recorded| own.is_some_and(|own| own != recorded)) {
+        let recorded = samples.build_ids.iter().find(|(name, _)| name == path).map(|(_, id)| id);
+        let own = BuildId::of_object(&elf);
+        if recorded.is_some_and(|recorded| own.is_some_and(|own| own != *recorded)) {
             others.push(path);
             continue;
         }

@@ -70,10 +70,8 @@ impl DebugFiles {
     /// Folders with debug information by build id, distributions' own last.
     pub fn folders(&self) -> Vec<PathBuf> {
         let mut folders = self.debug_dir.clone();
-        folders.push(PathBuf::from(DEBUG));
+        folders.push(PathBuf::from(kprism_debuginfo::separate::GLOBAL));
         folders
     }
 }
 
-/// Where distributions put debug information.
-const DEBUG: &str = "/usr/lib/debug";

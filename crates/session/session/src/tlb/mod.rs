@@ -20,8 +20,8 @@ use kprism_tlb::Geometry;
 use kprism_tlb::counters::{BySide, Counter};
 use kprism_tlb::heat::Heat;
 use kprism_tlb::objects::Objects;
-use kprism_tlb::profile::{Context as Place, Profile, for_each};
-use kprism_tlb::stream::{Event, Reader, StreamError};
+use kprism_tlb::profile::Profile;
+use kprism_tlb::stream::{Context as Place, Event, Reader, StreamError, for_each};
 use serde_json::Value;
 
 use crate::{files, flow, tlb_account};

@@ -6,13 +6,13 @@ use gimli::AttributeValue;
 
 use super::Place;
 use crate::dwarf::copies::Copy;
-use crate::dwarf::file::Symbol;
 use crate::dwarf::pattern::{Pattern, demangled};
 use crate::dwarf::symbol::Bare;
 use crate::dwarf::{Debug, Error, Node};
 use crate::error::suggestion;
 use crate::ir::Space;
 use crate::scope::ProbePoint;
+use kprism_debuginfo::Symbol;
 
 /// Limit of the places of one name or line.
 const MOST_PLACES: usize = 1000;

@@ -8,11 +8,11 @@ use gimli::Expression;
 use super::line::Line;
 use super::location::Context;
 use super::{Debug, Entry, Error, Node, R, Unit};
-use crate::abi;
 use crate::ast::Tag;
 use crate::ctype::{Def, Ty, TypeRef, Types};
 use crate::ir::Space;
 use crate::scope::{Location, ProbePoint, Role, Scope, Storage, Sym, Variable};
+use crate::x86::abi;
 
 mod code;
 mod variable;

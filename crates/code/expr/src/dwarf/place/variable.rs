@@ -6,7 +6,6 @@ use std::rc::Rc;
 use gimli::{AttributeValue, Expression};
 
 use super::{Local, Place};
-use crate::abi;
 use crate::ctype::{Def, Ty, Types};
 use crate::dwarf::find::Take;
 use crate::dwarf::line::Line;
@@ -15,6 +14,7 @@ use crate::dwarf::pattern::Pattern;
 use crate::dwarf::{Error, Node, R, Unit};
 use crate::ir::{BinOp, Space};
 use crate::scope::{Location, ProbePoint, Role, Storage, Sym, Variable};
+use crate::x86::abi;
 
 impl<'d> Place<'_, 'd> {
     /// Returns the function's parameters in order: DIE, type, and whether the object is passed by address.

@@ -20,6 +20,8 @@ use std::io::BufWriter;
 use std::path::Path;
 
 use kprism_flow::clock::ClockConfig;
+use kprism_image::BuildId;
+use kprism_image::is_kernel;
 use kprism_image::maps::{self, CONFLICT, Dict, MapRecord};
 use kprism_image::sideband::{Mmap, Record as Side, Switch};
 use kprism_image::symbols::maps::Maps;
@@ -114,11 +116,14 @@ pub fn export(source: &Source<'_>, dir: &Path) -> Result<(), ImportError> {
         }
         let own: Vec<&Mmap> =
             mmaps(source.records).filter(|m| m.asid == owner.asid && m.tgid == owner.tgid).collect();
-        let of_space: Vec<Seen<'_>> =
-            seen.iter().filter(|(asid, s)| *asid == owner.asid && s.va >> 63 == 0).map(|(_, s)| *s).collect();
+        let of_space: Vec<Seen<'_>> = seen
+            .iter()
+            .filter(|(asid, s)| *asid == owner.asid && !is_kernel(s.va))
+            .map(|(_, s)| *s)
+            .collect();
         user::map(owner, &of_space, &own, &maps, &mut files, &mut user);
     }
-    let in_kernel = seen.iter().filter(|(_, s)| s.va >> 63 == 1).map(|(_, s)| *s);
+    let in_kernel = seen.iter().filter(|(_, s)| is_kernel(s.va)).map(|(_, s)| *s);
     let (kernel, changes) = Code::first(in_kernel);
     let kernel = (!source.kallsyms.is_empty() && !kernel.ranges(0).is_empty()).then_some(kernel);
 
@@ -341,17 +346,15 @@ fn time_conv(tsc_hz: u64) -> TimeConv {
 
 fn build_ids(source: &Source<'_>, user: &User) -> Vec<u8> {
     let mut out = Vec::new();
-    let mut add = |pid, id: Vec<u8>, path: &str| {
-        if !id.is_empty() {
-            let record = Record::BuildId { pid, id, path: path.to_owned() };
+    let mut add = |pid, id: Option<BuildId>, path: &str| {
+        if let Some(id) = id {
+            let record = Record::BuildId { pid, id: id.bytes().to_vec(), path: path.to_owned() };
             record.encode(0, &Trailer::default(), &mut out);
         }
     };
-    let digits = source.build_id.as_bytes().chunks(2);
-    let id = digits.map_while(|d| u8::from_str_radix(std::str::from_utf8(d).ok()?, 16).ok()).collect();
-    add(NOBODY, id, "[kernel.kallsyms]");
+    add(NOBODY, BuildId::from_hex(source.build_id), "[kernel.kallsyms]");
     for (path, bytes) in &user.used {
-        add(NOBODY, crate::elf::build_id(bytes), path);
+        add(NOBODY, BuildId::of_elf(bytes), path);
     }
     out
 }

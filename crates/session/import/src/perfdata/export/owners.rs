@@ -6,6 +6,7 @@ use kprism_flow::clock::ClockConfig;
 use kprism_flow::decode::{Decoder, Setup};
 use kprism_flow::event::{Event, EventKind, Sink};
 use kprism_image::Image;
+use kprism_image::is_kernel;
 use kprism_image::resolve::{FuncInfo, FuncRef, Resolve};
 use kprism_image::sideband::Switch;
 
@@ -28,7 +29,7 @@ struct Parts {
 impl Resolve for Parts {
     fn function_at(&self, _asid: u64, va: u64, _at_ns: u64) -> FuncRef {
         let (id, start, end) = match va {
-            _ if va >> 63 == 0 => (0, 0, 1 << 63),
+            _ if !is_kernel(va) => (0, 0, 1 << 63),
             _ if va == self.watch => (2, va, va + 1),
             _ if va < self.watch => (1, 1 << 63, self.watch),
             _ => (1, self.watch.saturating_add(1).max(1 << 63), u64::MAX),
@@ -60,7 +61,7 @@ impl Sink for Watch<'_> {
                 }
             }
             EventKind::Space => self.asid = event.ip,
-            EventKind::Exit | EventKind::Start | EventKind::Resume if event.ip >> 63 == 0 => self.user(),
+            EventKind::Exit | EventKind::Start | EventKind::Resume if !is_kernel(event.ip) => self.user(),
             _ => {}
         }
     }
@@ -136,7 +137,7 @@ impl Sink for FirstRuns<'_> {
     }
 
     fn ips(&mut self, ips: &[u64]) {
-        for ip in ips.iter().filter(|ip| *ip >> 63 == 1 || self.space == self.asid) {
+        for ip in ips.iter().filter(|ip| is_kernel(**ip) || self.space == self.asid) {
             for (time, (start, end)) in self.times.iter_mut().zip(self.places) {
                 if time.is_none() && start <= ip && ip < end {
                     *time = Some(self.now);

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use kprism_debuginfo::lines::Lines;
-use kprism_debuginfo::source::by_build_id;
+use kprism_debuginfo::separate::by_build_id;
+use kprism_image::BuildId;
 use kprism_image::symbols::{FunctionId, under_root};
 use kprism_store::Run;
 
@@ -62,12 +63,7 @@ pub fn find(
 /// The debug information of the recorded kernel, where distributions put it.
 pub fn installed_vmlinux(loaded: &flow::Loaded, debug: &[PathBuf]) -> Option<PathBuf> {
     let kernel = loaded.manifest.kernel.as_ref()?;
-    let id: Vec<u8> = kernel
-        .build_id
-        .as_bytes()
-        .chunks_exact(2)
-        .map_while(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
-        .collect();
+    let by_id = BuildId::from_hex(&kernel.build_id).and_then(|id| by_build_id(&id, debug));
     let by_release = debug.iter().map(|dir| dir.join(format!("boot/vmlinux-{}", kernel.release)));
-    by_build_id(&id, debug).or_else(|| by_release.into_iter().find(|place| Path::is_file(place)))
+    by_id.or_else(|| by_release.into_iter().find(|place| Path::is_file(place)))
 }

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tables over a stream of misses. Input: the stream's events, and the objects in memory. Output: sums and predictions.
+//!
+//! | file | table |
+//! |---|---|
+//! | [`profile`] | misses by task, instruction, object and page |
+//! | [`heat`] | misses over address and time |
+//! | [`counters`] | the processor's own counts of misses, for comparison |
+//! | [`whatif`] | the misses with larger pages, predicted |
+
+pub mod counters;
+pub mod heat;
+pub mod profile;
+pub mod whatif;
