@@ -19,7 +19,10 @@ use kprism_expr::explained::Explained;
 use kprism_expr::ir::{Op, Space};
 use kprism_expr::lower::{self, Env, Lowered};
 use kprism_expr::scope::{Bare, ProbePoint, Scope};
-use kprism_probe::place::{self, tracepoint::{self, Name}};
+use kprism_probe::place::{
+    self,
+    tracepoint::{self, Name},
+};
 
 use crate::progress::Progress;
 

@@ -24,6 +24,7 @@ use kprism_bpf::mapping::Mapping;
 use kprism_bpf::numbers::Numbers;
 use kprism_bpf::prog::{ProgKind, Program};
 use kprism_bpf::wanted::{self, CHILDREN_ONLY, TRACED, Wanted};
+use kprism_debuginfo::Image;
 
 use crate::Error;
 use crate::plan::{Plan, Site};

@@ -10,8 +10,8 @@ use kprism_expr::scope::{ProbePoint, Scope as _};
 
 use super::machine;
 use super::several::{At, addresses, join};
-use crate::plan::{Origin, Plan, Request, Site, compile};
 use crate::Error;
+use crate::plan::{Origin, Plan, Request, Site, compile};
 use kprism_debuginfo::separate;
 
 /// Compiles a probe at every code address of the name or line.

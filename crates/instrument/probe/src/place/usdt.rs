@@ -10,8 +10,8 @@ use kprism_expr::scope::{Bare, ProbePoint, Scope};
 use kprism_expr::usdt::{self, Usdt};
 
 use super::tracepoint::Name;
-use crate::plan::{Origin, Plan, Request, Site, compile};
 use crate::Error;
+use crate::plan::{Origin, Plan, Request, Site, compile};
 use kprism_debuginfo::separate;
 
 /// Static tracepoints of a program: all with this name.

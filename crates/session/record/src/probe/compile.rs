@@ -13,7 +13,7 @@ use kprism_probe::plan::file::{Compiled, VERSION};
 use kprism_probe::plan::{Plan, Request, Site, expressions, split};
 use kprism_probe::stream::Part;
 
-use kprism_session::{Progress, flow};
+use kprism_session::{Progress, files};
 use kprism_tracefs::path::{self, NotFound};
 
 /// Probes, and what each of their hits does. The fields are the options of `kprism record probe`.

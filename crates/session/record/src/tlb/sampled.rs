@@ -18,7 +18,7 @@ use kprism_tlb::stream::{Event, Miss, Writer};
 use kprism_tlb::{Access, PageSize};
 use serde_json::json;
 
-use kprism_session::{date, files as run_files};
+use kprism_session::{date, files};
 
 /// Makes a run of a perf.data, file or folder. Files of programs are looked for under `root`.
 pub fn import(path: &Path, root: &Path, kallsyms: Option<&Path>, output: &Path) -> Result<Run> {
@@ -80,7 +80,7 @@ pub fn import(path: &Path, root: &Path, kallsyms: Option<&Path>, output: &Path) 
         .iter()
         .map(|(name, (all, misses))| json!({"event": name, "samples": all, "misses": misses}))
         .collect();
-    notes.extend(files(&run, &samples, root)?);
+    notes.extend(copies(&run, &samples, root)?);
     let account = json!({"method": "sampled", "samples": samples.misses.len(), "period": squares / sum,
         "events": of_events, "lost": samples.lost, "without_address": samples.nowhere, "of_no_known_event": samples.nameless,
         "cut_short": samples.short, "notes": notes, "vcpus": []});
@@ -150,13 +150,13 @@ fn sideband(samples: &mem::Samples, begin: u64) -> String {
 }
 
 /// Copies the mapped files into the run, for names. Returns why some are not there: their functions have no names.
-fn files(run: &Run, samples: &mem::Samples, root: &Path) -> Result<Vec<String>> {
+fn copies(run: &Run, samples: &mem::Samples, root: &Path) -> Result<Vec<String>> {
     let paths: BTreeSet<&str> =
         samples.maps.iter().map(|m| m.path.as_str()).filter(|path| path.starts_with('/')).collect();
-    let (copies, mut missing, mut others) = (run.root(), Vec::new(), Vec::new());
+    let (folder, mut missing, mut others) = (run.root(), Vec::new(), Vec::new());
     for path in paths {
         // A path of a recording from elsewhere.
-        let Some((from, to)) = under_root(root, path).zip(under_root(&copies, path)) else { continue };
+        let Some((from, to)) = under_root(root, path).zip(under_root(&folder, path)) else { continue };
         let bytes = match fs::metadata(&from) {
             // Devices that a program mapped.
             Ok(meta) if !meta.is_file() => continue,
