@@ -6,6 +6,7 @@
 //! | 0 | done |
 //! | 1 | nothing matched: an empty table, no runs, something necessary missing in `check` |
 //! | 2 | error; also of the command line itself |
+//! | 3 | a rule of `kprism gate` fired |
 //! | 4 | with `--strict`: something was lost, not understood or guessed, whether anything matched or not |
 //!
 //! `kprism lab run` is different, so that it can stand in front of any command: it ends with the guest
@@ -38,6 +39,8 @@ impl Outcome {
     }
 }
 
+/// A rule of `kprism gate` fired.
+pub const GATE: u8 = 3;
 /// `kprism lab run` gave the command up after `--timeout`.
 pub const TIMED_OUT: u8 = 124;
 /// `kprism lab run` itself failed.

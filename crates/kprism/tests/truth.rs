@@ -328,7 +328,7 @@ fn the_observer_is_deterministic_and_leaves_the_guest_alone() {
         assert!(here["parts"]["package coreutils"].is_string(), "{here}");
         assert_eq!(here, environment(&second.0));
         let compared: Value =
-            serde_json::from_str(&ok(&["diff", text(&first.0), text(&second.0), "--json"])).unwrap();
+            serde_json::from_slice(&ok(&["diff", text(&first.0), text(&second.0), "--json"])).unwrap();
         assert_eq!(compared["environment"]["same"], true);
         let other = environment(&unobserved.0);
         assert!(here["parts"]["observer"].is_string() && other["parts"]["observer"].is_null());

@@ -11,6 +11,7 @@ mod diff;
 mod explain;
 mod export;
 mod flow_cost;
+mod gate;
 mod gcov_kernel;
 mod gdbserver;
 mod generate;
@@ -51,6 +52,9 @@ pub enum Command {
     Impact(Box<impact::Args>),
     /// Compare two runs: what one did that the other did not, and what cost more
     Diff(diff::Args),
+    /// Fail where a run costs more than it may: rules over exact counts, for continuous integration
+    #[command(after_help = gate::help())]
+    Gate(gate::Args),
     /// Write a run for other tools: Perfetto, flame graphs, JSON, CSV
     #[command(after_help = kprism_export::formats::after_help())]
     Export(export::Args),
@@ -93,6 +97,7 @@ impl Command {
             Command::Report(_)
                 | Command::Impact(_)
                 | Command::Diff(_)
+                | Command::Gate(_)
                 | Command::Script(_)
                 | Command::Annotate(_)
                 | Command::Explain(_)
@@ -131,6 +136,7 @@ pub fn run(
             let outcome = diff::run(args, given, color, progress, out)?;
             strict::judge(args.strict, &args.runs(), outcome, progress)
         }
+        Command::Gate(args) => gate::run(args, color, progress, out),
         Command::Export(args) => {
             let outcome = export::run(args, given, progress, out)?;
             strict::judge(args.strict, &[&args.input], outcome, progress)

@@ -4,6 +4,7 @@
 //! The library prints nothing. It tells each step to a function that its user passes in; [`Progress::silent`] tells nobody.
 
 use std::fmt;
+use std::sync::Arc;
 
 /// One thing to show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,10 +34,11 @@ pub enum Update<'t> {
     Clear,
 }
 
-/// Receiver of the updates.
+/// Receiver of the updates. A copy tells the same function.
+#[derive(Clone)]
 pub struct Progress {
     verbose: bool,
-    show: Box<dyn Fn(Update<'_>) + Send + Sync>,
+    show: Arc<dyn Fn(Update<'_>) + Send + Sync>,
 }
 
 impl fmt::Debug for Progress {
@@ -48,7 +50,7 @@ impl fmt::Debug for Progress {
 impl Progress {
     /// Updates go to `show`, from any thread. `verbose`: details are wanted, even where they cost something.
     pub fn new(verbose: bool, show: impl Fn(Update<'_>) + Send + Sync + 'static) -> Self {
-        Progress { verbose, show: Box::new(show) }
+        Progress { verbose, show: Arc::new(show) }
     }
 
     /// Updates go nowhere.

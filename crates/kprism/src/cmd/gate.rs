@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kprism gate`: rules over a run's exact counts, for continuous integration.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use kprism_gate::render::{FORMS, Form, json, text};
+use kprism_gate::{Rule, Side, judge, metric, summary};
+use kprism_report::Style;
+use kprism_session::{DEFAULT_RUN, Progress};
+
+use super::output::{print_json, wants_color};
+use crate::exit::{self, Outcome};
+
+/// The help that stands after the options.
+pub fn help() -> String {
+    format!(
+        "\
+Rules:
+  METRIC OP LIMIT, OP one of > >= < <= == !=. The gate fails where a rule is true.
+  5M, 20us          a value
+  +1000, -10        a change against the baseline
+  +0.5%             the same, in percent of the baseline
+
+Metrics; names in brackets may have `*` and `?`, but those of wall times:
+{}
+Two runs of a command in one environment of the lab are the same to the
+instruction: `insns > +0` fires on one instruction more. Of recordings that
+vary give several runs on each side: medians are compared, and a change fires
+only if a rank test calls it significant.
+
+  kprism lab run -o now -- ls /bin
+  kprism gate now --save baseline.json
+  kprism gate now --baseline baseline.json --fail-if 'kernel_insns > +0.1%'
+
+Exit codes: 0 no rule fired, 2 error, 3 a rule fired.",
+        metric::help()
+    )
+}
+
+/// Options of `kprism gate`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Run folder, or several of one command where counts vary
+    #[arg(value_name = "RUN", default_value = DEFAULT_RUN)]
+    pub runs: Vec<PathBuf>,
+    /// Run folder, or a file that --save wrote, to compare with (can be repeated)
+    #[arg(short, long, value_name = "RUN|FILE")]
+    pub baseline: Vec<PathBuf>,
+    /// A rule; the gate fails where it is true (can be repeated)
+    #[arg(short, long = "fail-if", value_name = "RULE", required_unless_present = "save")]
+    pub fail_if: Vec<String>,
+    /// Refuse to compare with runs of another environment
+    #[arg(long, requires = "baseline")]
+    pub same_environment: bool,
+    /// Write the numbers of the first run into a file: the next baseline
+    #[arg(long, value_name = "FILE")]
+    pub save: Option<PathBuf>,
+    /// Write the verdict for another tool (can be repeated): markdown, junit, sarif, json,
+    /// github-action-benchmark, bencher
+    #[arg(long, value_name = "FORM=FILE", requires = "fail_if")]
+    pub write: Vec<String>,
+    /// Print as JSON
+    #[arg(long, requires = "fail_if")]
+    pub json: bool,
+}
+
+/// Judges, writes, prints.
+pub fn run(
+    args: &Args,
+    color: clap::ColorChoice,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
+    let rules = args.fail_if.iter().map(|text| Rule::parse(text)).collect::<Result<Vec<_>>>()?;
+    let writes = args.write.iter().map(|text| form(text)).collect::<Result<Vec<_>>>()?;
+    let cover = rules.iter().any(|rule| rule.metric.name.name.starts_with("cover."));
+    let new = side(&args.runs, cover, progress)?;
+    let old = match args.baseline.as_slice() {
+        [] => None,
+        paths => Some(side(paths, cover, progress)?),
+    };
+    progress.clear();
+    if let Some(file) = &args.save {
+        let text = serde_json::to_string_pretty(&new.summaries[0])? + "\n";
+        std::fs::write(file, text).with_context(|| file.display().to_string())?;
+        progress.say(&format!("wrote {}", file.display()));
+    }
+    if rules.is_empty() {
+        return Ok(Outcome::Done);
+    }
+    let verdict = judge(&rules, old.as_ref(), &new)?;
+    if args.same_environment
+        && let Some(environment) = verdict.environment.as_ref().filter(|environment| !environment.is_same())
+    {
+        let why = match environment.to_text() {
+            text if text.is_empty() => "neither run states its environment".to_owned(),
+            text => text.trim_end().to_owned(),
+        };
+        bail!("--same-environment: {why}");
+    }
+    for (form, file) in writes {
+        std::fs::write(file, form.write(&verdict, &new.summaries[0])).with_context(|| file.to_owned())?;
+    }
+    match args.json {
+        true => print_json(&json::value(&verdict), out)?,
+        false => write!(out, "{}", text::write(&verdict, Style { color: wants_color(color) }))?,
+    }
+    Ok(if verdict.failed() { Outcome::Code(exit::GATE) } else { Outcome::Done })
+}
+
+/// Reads runs or summaries. Of the first the profile is kept, for the paths behind a difference.
+fn side(paths: &[PathBuf], cover: bool, progress: &Progress) -> Result<Side> {
+    let mut side = Side::default();
+    for path in paths {
+        progress.step(&format!("reading {}", path.display()));
+        let (summary, profile) = summary::load(path, cover, progress.clone())?;
+        if side.summaries.is_empty() {
+            side.profile = profile;
+        }
+        side.summaries.push(summary);
+    }
+    Ok(side)
+}
+
+/// `junit=gate.xml`.
+fn form(text: &str) -> Result<(Form, &str)> {
+    match text.split_once('=') {
+        Some((name, file)) if !file.is_empty() && Path::new(file).file_name().is_some() => {
+            Ok((Form::parse(name).with_context(|| format!("--write {text}"))?, file))
+        }
+        _ => {
+            let names: Vec<&str> = FORMS.iter().map(|(name, _)| *name).collect();
+            bail!("--write {text}: expected FORM=FILE, with one of the forms {}", names.join(", "))
+        }
+    }
+}

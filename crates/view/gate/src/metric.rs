@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One number of a summary, by name: `insns`, `kernel_insns[openat]`, `irqs_off.max`.
+//!
+//! In: the text of a metric, and a summary. Out: its value and unit. All metrics are one list, which is also their help.
+
+use anyhow::{Result, bail};
+use kprism_image::glob::glob;
+use kprism_profile::units;
+
+use crate::summary::{Flow, Spread, Summary};
+
+/// A number that a rule is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Metric {
+    /// Name in the list [`NAMES`].
+    pub name: &'static Name,
+    /// In brackets: a system call, a function, a path, a TLB.
+    pub argument: Option<String>,
+}
+
+/// The unit of a metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Instructions, calls, misses, lines.
+    Count,
+    /// Nanoseconds of the run's clock.
+    Ns,
+    /// Parts of a hundred.
+    Percent,
+}
+
+/// What may stand in brackets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Argument {
+    /// Nothing.
+    No,
+    /// This, or nothing.
+    May(&'static str),
+    /// This.
+    Must(&'static str),
+}
+
+/// An entry of the list of metrics.
+#[derive(Debug)]
+pub struct Name {
+    /// As rules write it.
+    pub name: &'static str,
+    /// What may stand in brackets.
+    pub argument: Argument,
+    /// The unit.
+    pub unit: Unit,
+    /// Meaning, for the help.
+    pub about: &'static str,
+    value: fn(&Summary, Option<&str>) -> Option<f64>,
+}
+
+impl PartialEq for Name {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Name {}
+
+/// All metrics. A value is `None` if the instrument did not record.
+pub const NAMES: [Name; 22] = [
+    flow("insns", Argument::No, Unit::Count, "instructions of kernel and programs", |s, _| {
+        s.flow.as_ref().map(|f| (f.kernel_insns + f.user_insns) as f64)
+    }),
+    flow(
+        "kernel_insns",
+        Argument::May("SYSCALL"),
+        Unit::Count,
+        "instructions in the kernel, or in a system call",
+        |s, of| {
+            let flow = s.flow.as_ref()?;
+            Some(match of {
+                Some(name) => sum(flow.syscalls.iter().filter(|c| glob(name, &c.name)).map(|c| c.insns)),
+                None => flow.kernel_insns as f64,
+            })
+        },
+    ),
+    flow("user_insns", Argument::No, Unit::Count, "instructions in programs", |s, _| {
+        s.flow.as_ref().map(|f| f.user_insns as f64)
+    }),
+    flow("cpu_time", Argument::No, Unit::Ns, "time on a CPU", |s, _| {
+        s.flow.as_ref().map(|f| f.cpu_ns as f64)
+    }),
+    flow("syscalls", Argument::May("SYSCALL"), Unit::Count, "system calls made", |s, of| {
+        let taken = |name: &str| of.is_none_or(|of| glob(of, name));
+        let flow = s.flow.as_ref()?;
+        Some(sum(flow.syscalls.iter().filter(|c| taken(&c.name)).map(|c| c.wall.count)))
+    }),
+    flow("wall", Argument::Must("SYSCALL"), Unit::Ns, "sum of a system call's wall times", |s, of| {
+        wall(s, of, |w| w.sum)
+    }),
+    flow("p50", Argument::Must("SYSCALL"), Unit::Ns, "median of a system call's wall times", |s, of| {
+        wall(s, of, |w| w.p50)
+    }),
+    flow("p90", Argument::Must("SYSCALL"), Unit::Ns, "90th percentile", |s, of| wall(s, of, |w| w.p90)),
+    flow("p99", Argument::Must("SYSCALL"), Unit::Ns, "99th percentile", |s, of| wall(s, of, |w| w.p99)),
+    flow("max", Argument::Must("SYSCALL"), Unit::Ns, "longest wall time", |s, of| wall(s, of, |w| w.max)),
+    flow(
+        "calls",
+        Argument::Must("FUNC"),
+        Unit::Count,
+        "calls of a function, of a flow or of durations",
+        |s, of| {
+            let of = of?;
+            match (&s.flow, &s.durations) {
+                (Some(flow), _) => Some(sum(functions(flow, of).map(|f| f.calls))),
+                (None, Some(all)) => {
+                    Some(sum(all.iter().filter(|f| glob(of, &f.name)).map(|f| f.durations.count)))
+                }
+                (None, None) => None,
+            }
+        },
+    ),
+    flow("self_insns", Argument::Must("FUNC"), Unit::Count, "a function's own instructions", |s, of| {
+        Some(sum(functions(s.flow.as_ref()?, of?).map(|f| f.self_insns)))
+    }),
+    flow(
+        "total_insns",
+        Argument::Must("FUNC"),
+        Unit::Count,
+        "instructions of a function and its callees",
+        |s, of| Some(sum(functions(s.flow.as_ref()?, of?).map(|f| f.total_insns))),
+    ),
+    flow(
+        "time",
+        Argument::Must("FUNC"),
+        Unit::Ns,
+        "sum of a function's durations (record durations)",
+        |s, of| {
+            let (all, of) = (s.durations.as_ref()?, of?);
+            Some(sum(all.iter().filter(|f| glob(of, &f.name)).map(|f| f.durations.sum)))
+        },
+    ),
+    flow(
+        "longest",
+        Argument::Must("FUNC"),
+        Unit::Ns,
+        "a function's longest call (record durations)",
+        |s, of| {
+            let (all, of) = (s.durations.as_ref()?, of?);
+            Some(all.iter().filter(|f| glob(of, &f.name)).map(|f| f.durations.max).max().unwrap_or(0) as f64)
+        },
+    ),
+    flow("irqs_off.max", Argument::No, Unit::Ns, "longest time with interrupts off", |s, _| {
+        interval(s, "irqs", |i| i.max)
+    }),
+    flow("irqs_off.p99", Argument::No, Unit::Ns, "99th percentile of those times", |s, _| {
+        interval(s, "irqs", |i| i.p99)
+    }),
+    flow("preempt_off.max", Argument::No, Unit::Ns, "longest time with preemption off", |s, _| {
+        interval(s, "preempt", |i| i.max)
+    }),
+    flow("preempt_off.p99", Argument::No, Unit::Ns, "99th percentile of those times", |s, _| {
+        interval(s, "preempt", |i| i.p99)
+    }),
+    flow(
+        "tlb_misses",
+        Argument::May("TLB"),
+        Unit::Count,
+        "misses of the last level, of the first TLB or a named one",
+        |s, of| {
+            let all = s.tlb.as_ref()?;
+            match of {
+                Some(name) => all.iter().find(|(of, _)| of == name).map(|(_, misses)| *misses as f64),
+                None => all.first().map(|(_, misses)| *misses as f64),
+            }
+        },
+    ),
+    flow(
+        "cover.lines",
+        Argument::May("PATH"),
+        Unit::Count,
+        "lines that ran, in files below a path",
+        |s, of| Some(lines(s, of)?.1),
+    ),
+    flow(
+        "cover.percent",
+        Argument::May("PATH"),
+        Unit::Percent,
+        "lines that ran, of those with code",
+        |s, of| {
+            let (all, ran) = lines(s, of)?;
+            (all > 0.0).then(|| 100.0 * ran / all)
+        },
+    ),
+];
+
+const fn flow(
+    name: &'static str,
+    argument: Argument,
+    unit: Unit,
+    about: &'static str,
+    value: fn(&Summary, Option<&str>) -> Option<f64>,
+) -> Name {
+    Name { name, argument, unit, about, value }
+}
+
+fn sum(numbers: impl Iterator<Item = u64>) -> f64 {
+    numbers.fold(0u64, u64::saturating_add) as f64
+}
+
+fn functions<'s>(flow: &'s Flow, of: &str) -> impl Iterator<Item = &'s crate::summary::Function> {
+    flow.functions.iter().filter(move |f| glob(of, &f.name))
+}
+
+/// Of one system call. One that was not made took no time.
+fn wall(s: &Summary, of: Option<&str>, part: fn(&Spread) -> u64) -> Option<f64> {
+    let (flow, of) = (s.flow.as_ref()?, of?);
+    Some(flow.syscalls.iter().find(|c| c.name == of).map_or(0, |c| part(&c.wall)) as f64)
+}
+
+/// Of an interval. A flow of user code alone has none.
+fn interval(s: &Summary, name: &str, part: fn(&Spread) -> u64) -> Option<f64> {
+    s.flow.as_ref()?.intervals.get(name).map(|spread| part(spread) as f64)
+}
+
+/// Lines with code, and lines that ran.
+fn lines(s: &Summary, of: Option<&str>) -> Option<(f64, f64)> {
+    let below = |path: &str| {
+        of.is_none_or(|of| {
+            let of = of.trim_end_matches('/');
+            glob(of, path) || path == of || path.strip_prefix(of).is_some_and(|rest| rest.starts_with('/'))
+        })
+    };
+    let files = || s.cover.iter().flatten().filter(|f| below(&f.path));
+    s.cover.as_ref()?;
+    Some((sum(files().map(|f| f.lines)), sum(files().map(|f| f.executed))))
+}
+
+impl Metric {
+    /// Reads `NAME`, `NAME[ARGUMENT]` or `NAME(ARGUMENT)`.
+    ///
+    /// # Errors
+    /// No such metric, or its argument is missing or too much.
+    pub fn parse(text: &str) -> Result<Self> {
+        let open = text.find(['[', '(']);
+        let (name, argument) = match open {
+            Some(at) => {
+                let close = if text.as_bytes()[at] == b'[' { ']' } else { ')' };
+                let Some(inside) = text[at + 1..].strip_suffix(close) else {
+                    bail!("{text}: expected `{close}` at its end");
+                };
+                (&text[..at], Some(inside.trim().to_owned()).filter(|inside| !inside.is_empty()))
+            }
+            None => (text, None),
+        };
+        let Some(entry) = NAMES.iter().find(|entry| entry.name == name) else {
+            let names: Vec<&str> = NAMES.iter().map(|entry| entry.name).collect();
+            bail!("no metric {name:?}; there are: {}", names.join(", "));
+        };
+        match (entry.argument, &argument) {
+            (Argument::No, Some(_)) => bail!("{text}: {name} takes nothing in brackets"),
+            (Argument::Must(what), None) => bail!("{text}: {name} needs brackets: {name}[{what}]"),
+            _ => Ok(Metric { name: entry, argument }),
+        }
+    }
+
+    /// Its value in a run; `None` if the run has no such numbers.
+    pub fn value(&self, summary: &Summary) -> Option<f64> {
+        (self.name.value)(summary, self.argument.as_deref())
+    }
+
+    /// A value as people read it.
+    pub fn show(&self, value: f64) -> String {
+        match self.name.unit {
+            Unit::Count => units::grouped(value.round().max(0.0) as u64),
+            Unit::Ns => units::duration(value.round().max(0.0) as u64),
+            Unit::Percent => format!("{value:.2} %"),
+        }
+    }
+}
+
+impl std::fmt::Display for Metric {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.argument {
+            Some(argument) => write!(f, "{}[{argument}]", self.name.name),
+            None => f.write_str(self.name.name),
+        }
+    }
+}
+
+/// The list of metrics, for the help.
+pub fn help() -> String {
+    let mut text = String::new();
+    for entry in &NAMES {
+        let written = match entry.argument {
+            Argument::No => entry.name.to_owned(),
+            Argument::May(what) => format!("{0}, {0}[{what}]", entry.name),
+            Argument::Must(what) => format!("{}[{what}]", entry.name),
+        };
+        text += &format!("  {written:<40} {}\n", entry.about);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn brackets_are_read_and_checked() {
+        let metric = Metric::parse("kernel_insns[openat]").unwrap();
+        assert_eq!(metric.to_string(), "kernel_insns[openat]");
+        assert_eq!(
+            Metric::parse("cover.lines(kernel/sched)").unwrap().to_string(),
+            "cover.lines[kernel/sched]"
+        );
+        for (text, reason) in [
+            ("insns[x]", "takes nothing in brackets"),
+            ("calls", "calls[FUNC]"),
+            ("calls[]", "calls[FUNC]"),
+            ("calls[f", "expected `]`"),
+            ("instructions", "there are: insns, "),
+        ] {
+            let error = Metric::parse(text).unwrap_err().to_string();
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_instrument_that_did_not_record_has_no_value() {
+        let summary = Summary::default();
+        for entry in &NAMES {
+            let argument = (entry.argument != Argument::No).then(|| "x".to_owned());
+            assert_eq!(Metric { name: entry, argument }.value(&summary), None, "{}", entry.name);
+        }
+    }
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The verdict as JUnit's XML, as the schema of Jenkins' xUnit plugin and of Surefire has it.
+
+use kprism_profile::units::printable;
+use kprism_report::Style;
+
+use crate::render::text;
+use crate::verdict::{State, Verdict};
+
+/// Writes it: a test case for each rule. A change that is not significant is a test that was skipped.
+pub fn write(verdict: &Verdict) -> String {
+    let count = |state| verdict.findings.iter().filter(|finding| finding.state == state).count();
+    let (all, failed, noise) = (verdict.findings.len(), count(State::Fired), count(State::Noise));
+    let counts = format!("tests=\"{all}\" failures=\"{failed}\" errors=\"0\"");
+    let mut out = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites {counts} time=\"0\">\n  \
+         <testsuite name=\"kprism gate\" {counts} skipped=\"{noise}\" time=\"0\">\n"
+    );
+    for finding in &verdict.findings {
+        let name = escaped(&finding.rule.text);
+        let old = finding.old.map(|old| finding.rule.metric.show(old) + " → ").unwrap_or_default();
+        let values = format!("{old}{} {}", finding.rule.metric.show(finding.new), finding.change_text());
+        let values = escaped(values.trim());
+        out += &format!("    <testcase classname=\"kprism\" name=\"{name}\" time=\"0\"");
+        out += &match finding.state {
+            State::Passed => "/>\n".to_owned(),
+            State::Noise => {
+                format!("><skipped message=\"{values}: the runs do not differ significantly\"/></testcase>\n")
+            }
+            State::Fired => format!(
+                "><failure message=\"{values}\" type=\"rule\">{}</failure></testcase>\n",
+                escaped(&text::write(verdict, Style::default()))
+            ),
+        };
+    }
+    out + "  </testsuite>\n</testsuites>\n"
+}
+
+/// Text for XML 1.0, in attributes too.
+fn escaped(text: &str) -> String {
+    let mut out = String::new();
+    for line in text.split_inclusive('\n') {
+        for c in printable(line.trim_end_matches('\n')).chars() {
+            match c {
+                '<' => out += "&lt;",
+                '>' => out += "&gt;",
+                '&' => out += "&amp;",
+                '"' => out += "&quot;",
+                '\'' => out += "&apos;",
+                // XML 1.0 has no place for these two, however they are written.
+                '\u{fffe}' | '\u{ffff}' => out.push('\u{fffd}'),
+                _ => out.push(c),
+            }
+        }
+        if line.ends_with('\n') {
+            out.push('\n');
+        }
+    }
+    out
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The verdict for a terminal.
+
+use kprism_profile::units::{grouped, printable};
+use kprism_report::Style;
+
+use crate::render::word;
+use crate::verdict::{State, Verdict};
+
+/// Rules with their values, what is behind those that fired, and remarks.
+pub fn write(verdict: &Verdict, style: Style) -> String {
+    let title = if verdict.command.is_empty() { "gate".to_owned() } else { printable(&verdict.command) };
+    let mut text = style.bold(&title);
+    if !verdict.kernel.is_empty() {
+        text += &format!(" on {}", printable(&verdict.kernel));
+    }
+    text += "\n";
+    if let Some(environment) = &verdict.environment {
+        text += &environment.to_text();
+    }
+    text += "\n";
+    for finding in &verdict.findings {
+        let shown = |value| finding.rule.metric.show(value);
+        let state = match finding.state {
+            State::Fired => style.alert(word(finding.state)),
+            State::Passed | State::Noise => word(finding.state).to_owned(),
+        };
+        text += &format!("{state}  {}: ", printable(&finding.rule.text));
+        text += &match finding.old {
+            Some(old) => format!("{} → {}, {}", shown(old), shown(finding.new), finding.change_text()),
+            None => shown(finding.new),
+        };
+        if let Some(probability) = finding.probability {
+            text += &format!(
+                ", medians of {} and {} runs, p = {probability:.3}",
+                verdict.runs[0], verdict.runs[1]
+            );
+        }
+        text += "\n";
+    }
+    if let Some(blame) = &verdict.blame {
+        if !blame.functions.is_empty() {
+            text += "\nfunctions that changed, by their own instructions\n";
+        }
+        for changed in &blame.functions {
+            let [old, new] = changed.insns.map(grouped);
+            let [before, after] = changed.calls.map(grouped);
+            text += &format!(
+                "{:>+12}  {} {}  {old} → {new} instructions, {before} → {after} calls\n",
+                changed.change(),
+                printable(&changed.name),
+                printable(&changed.module)
+            );
+        }
+        if blame.changed > blame.functions.len() {
+            text +=
+                &format!("… {} more functions\n", grouped((blame.changed - blame.functions.len()) as u64));
+        }
+        if !blame.paths.is_empty() {
+            text += "\npaths on which they changed\n";
+        }
+        for path in &blame.paths {
+            let change = path.insns[1].wrapping_sub(path.insns[0]).cast_signed();
+            let frames: Vec<String> = path.frames.iter().map(|frame| printable(frame)).collect();
+            text += &format!("{change:>+12}  {}\n", frames.join(" < "));
+        }
+    }
+    for note in &verdict.notes {
+        text += &format!("note: {}\n", printable(note));
+    }
+    text
+}

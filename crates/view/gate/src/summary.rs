@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The numbers of a run that rules are about: small enough to be kept in a repository as a baseline.
+//!
+//! In: a run. Out: [`Summary`], which is also a file of JSON. An instrument that did not record is `None`, so that a rule
+//! about it is refused, and not compared with 0.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use kprism_profile::{Filter, Profile};
+use kprism_report::rows;
+use kprism_session::cover::{Loaded, Options};
+use kprism_session::{Progress, open_with};
+use kprism_store::{Environment, Instrument, Manifest};
+use serde::{Deserialize, Serialize};
+
+/// Version of the file.
+const VERSION: u32 = 1;
+
+/// The numbers of a run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Version of this layout. Its name tells files of summaries from others.
+    pub kprism_summary: u32,
+    /// The command.
+    #[serde(default)]
+    pub command: Vec<String>,
+    /// Release of the kernel.
+    #[serde(default)]
+    pub kernel: String,
+    /// The environment of an exact run; `None` where counts vary from run to run, or may.
+    #[serde(default)]
+    pub environment: Option<Environment>,
+    /// Why the recording is not whole; `None` if it is.
+    #[serde(default)]
+    pub fault: Option<String>,
+    /// Exit code of the command.
+    #[serde(default)]
+    pub exit_code: Option<i32>,
+    /// Numbers of the flow of instructions.
+    #[serde(default)]
+    pub flow: Option<Flow>,
+    /// Numbers of a recording of durations.
+    #[serde(default)]
+    pub durations: Option<Vec<Timed>>,
+    /// Misses of the last level, by TLB, in the order of the recording.
+    #[serde(default)]
+    pub tlb: Option<Vec<(String, u64)>>,
+    /// Lines of source files.
+    #[serde(default)]
+    pub cover: Option<Vec<Covered>>,
+}
+
+/// Numbers of the flow of instructions.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flow {
+    /// Instructions in the kernel.
+    pub kernel_insns: u64,
+    /// Instructions in programs.
+    pub user_insns: u64,
+    /// Nanoseconds on a CPU.
+    pub cpu_ns: u64,
+    /// Places that could not be decoded.
+    pub decode_errors: u64,
+    /// Functions, by name and module.
+    pub functions: Vec<Function>,
+    /// System calls, by name.
+    pub syscalls: Vec<Syscall>,
+    /// Intervals between markers, such as interrupts off, by name.
+    pub intervals: BTreeMap<String, Spread>,
+}
+
+/// A function.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Function {
+    /// Its name.
+    pub name: String,
+    /// Its module.
+    pub module: String,
+    /// True if it runs in ring 0.
+    pub kernel: bool,
+    /// Number of entries.
+    pub calls: u64,
+    /// Instructions in the function itself.
+    pub self_insns: u64,
+    /// Instructions with callees.
+    pub total_insns: u64,
+}
+
+/// A system call.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Syscall {
+    /// Name as in the man page.
+    pub name: String,
+    /// Sum of the kernel's instructions.
+    pub insns: u64,
+    /// Wall times, ns.
+    pub wall: Spread,
+}
+
+/// A function of a recording of durations.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timed {
+    /// Its name.
+    pub name: String,
+    /// Its module.
+    pub module: String,
+    /// Durations of calls, ns.
+    pub durations: Spread,
+}
+
+/// How values are spread.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spread {
+    /// Number of values.
+    pub count: u64,
+    /// Their sum.
+    pub sum: u64,
+    /// 50th percentile.
+    pub p50: u64,
+    /// 90th percentile.
+    pub p90: u64,
+    /// 99th percentile.
+    pub p99: u64,
+    /// Largest value.
+    pub max: u64,
+}
+
+/// A source file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Covered {
+    /// Its path.
+    pub path: String,
+    /// Lines with code.
+    pub lines: u64,
+    /// Lines that ran.
+    pub executed: u64,
+}
+
+impl From<&kprism_profile::Histogram> for Spread {
+    fn from(h: &kprism_profile::Histogram) -> Self {
+        let at = |percent| h.percentile(percent);
+        Spread { count: h.count, sum: h.sum, p50: at(50.0), p90: at(90.0), p99: at(99.0), max: at(100.0) }
+    }
+}
+
+/// Reads a run, or a saved summary. With `profile` the run's profile comes with it, for the paths behind a difference.
+///
+/// # Errors
+/// It is neither, or it cannot be read.
+pub fn load(path: &Path, cover: bool, progress: Progress) -> Result<(Summary, Option<Profile>)> {
+    match path.is_file() {
+        true => Ok((from_file(path)?, None)),
+        false => of_run(path, cover, progress),
+    }
+}
+
+fn from_file(path: &Path) -> Result<Summary> {
+    let place = || path.display().to_string();
+    let text = std::fs::read(path).with_context(place)?;
+    let summary: Summary = serde_json::from_slice(&text)
+        .with_context(|| format!("{}: expected a summary that `kprism gate --save` wrote", path.display()))?;
+    if summary.kprism_summary != VERSION {
+        bail!("{}: a summary of version {}, this kprism reads {VERSION}", place(), summary.kprism_summary);
+    }
+    Ok(summary)
+}
+
+/// The numbers of all instruments of a run. Coverage is worked out only if it is wanted: it needs debug information.
+fn of_run(path: &Path, cover: bool, progress: Progress) -> Result<(Summary, Option<Profile>)> {
+    let session = open_with(path, progress)?;
+    let instruments = session.instruments();
+    let holds = |instrument| instruments.contains(&instrument);
+    let (mut summary, mut of_flow) = (Summary { kprism_summary: VERSION, ..Summary::default() }, None);
+    if holds(Instrument::Flow) {
+        let profile = session.flow()?;
+        summary.flow = Some(flow(&profile));
+        of_flow = Some(profile);
+    }
+    if holds(Instrument::Durations) {
+        let (profile, times) = session.durations()?;
+        let timed = |(func, times): (&kprism_profile::Func, &kprism_profile::FuncTimes)| Timed {
+            name: func.name.clone(),
+            module: func.module.clone(),
+            durations: Spread::from(&times.durations),
+        };
+        summary.durations = Some(profile.funcs.iter().zip(&times.funcs).map(timed).collect());
+    }
+    if holds(Instrument::Tlb) {
+        let mut loaded = session.tlb()?;
+        let all = loaded.profile()?.all();
+        let names = match loaded.geometries()? {
+            models if models.is_empty() => vec![loaded.source()?],
+            models => models.into_iter().map(|model| model.name).collect(),
+        };
+        summary.tlb = Some(names.into_iter().zip(all).collect());
+    }
+    if cover {
+        let loaded = session.cover(&Options::default())?;
+        summary.cover = Some(files(&loaded));
+    }
+    // Decoding enters its account into the manifest.
+    facts(&mut summary, &session.run.manifest()?);
+    Ok((summary, of_flow))
+}
+
+/// Lines by file. Paths are relative to the folder of the sources, so that they are the same in every checkout.
+fn files(loaded: &Loaded) -> Vec<Covered> {
+    let root = loaded.cover.root.as_deref().unwrap_or_default();
+    let short = |path: &str| path.strip_prefix(root).unwrap_or(path).trim_start_matches('/').to_owned();
+    let sources = loaded.cover.sources.iter().map(|source| Covered {
+        path: short(&source.path),
+        lines: source.lines.len() as u64,
+        executed: source.lines.iter().filter(|line| line.count > 0).count() as u64,
+    });
+    sources.collect()
+}
+
+fn facts(summary: &mut Summary, manifest: &Manifest) {
+    summary.command.clone_from(&manifest.command);
+    summary.kernel = manifest.kernel.as_ref().map(|kernel| kernel.release.clone()).unwrap_or_default();
+    summary.environment.clone_from(&manifest.environment);
+    summary.exit_code = manifest.exit_code;
+    summary.fault = manifest.fault();
+}
+
+fn flow(profile: &Profile) -> Flow {
+    let all = Filter::default();
+    let tasks = rows::tasks(profile, &all);
+    let mut functions: Vec<Function> = Vec::new();
+    let mut known: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for row in rows::functions(profile, &all) {
+        let func = &profile.funcs[row.func as usize];
+        let at = *known.entry((&func.name, &func.module)).or_insert_with(|| {
+            functions.push(Function {
+                name: func.name.clone(),
+                module: func.module.clone(),
+                kernel: func.kernel,
+                ..Function::default()
+            });
+            functions.len() - 1
+        });
+        let sum = &mut functions[at];
+        sum.calls = sum.calls.saturating_add(row.calls);
+        sum.self_insns = sum.self_insns.saturating_add(row.self_insns);
+        sum.total_insns = sum.total_insns.saturating_add(row.total_insns);
+    }
+    functions.sort_by(|a, b| (&a.name, &a.module).cmp(&(&b.name, &b.module)));
+    let mut syscalls: Vec<Syscall> = rows::syscalls(profile, &all)
+        .iter()
+        .map(|row| Syscall {
+            name: row.name.clone(),
+            insns: row.insns,
+            wall: Spread {
+                count: row.count(),
+                sum: row.wall_total_ns(),
+                p50: row.percentile_ns(50),
+                p90: row.percentile_ns(90),
+                p99: row.percentile_ns(99),
+                max: row.percentile_ns(100),
+            },
+        })
+        .collect();
+    syscalls.sort_by(|a, b| a.name.cmp(&b.name));
+    Flow {
+        kernel_insns: profile.totals.instructions() - tasks.iter().map(|t| t.user_insns).sum::<u64>(),
+        user_insns: tasks.iter().map(|t| t.user_insns).sum(),
+        cpu_ns: tasks.iter().map(|t| t.ns).sum(),
+        decode_errors: profile.totals.errors(),
+        functions,
+        syscalls,
+        intervals: profile.deltas.iter().map(|delta| (delta.name.clone(), Spread::from(&delta.ns))).collect(),
+    }
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Rules held against summaries.
+//!
+//! In: rules, the runs to be judged, and those of the baseline. Out: [`Verdict`], which every rendering is made from.
+
+use anyhow::{Result, bail};
+use kprism_profile::{Profile, units};
+use kprism_report::environment::Compared;
+
+use crate::blame::{self, Blame};
+use crate::rank;
+use crate::rule::Rule;
+use crate::summary::Summary;
+
+/// Runs of one command: one, or several where counts vary.
+#[derive(Debug, Default)]
+pub struct Side {
+    /// The numbers of each run.
+    pub summaries: Vec<Summary>,
+    /// The profile of the first run; `None` of a saved summary.
+    pub profile: Option<Profile>,
+}
+
+/// A rule's result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// It is not true: all is well.
+    Passed,
+    /// It is true.
+    Fired,
+    /// It is true of the medians, but the runs do not differ significantly.
+    Noise,
+}
+
+/// A rule held against the runs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Finding {
+    /// The rule.
+    pub rule: Rule,
+    /// The baseline's value, or the median of several; `None` without a baseline.
+    pub old: Option<f64>,
+    /// The value, or the median of several.
+    pub new: f64,
+    /// The result.
+    pub state: State,
+    /// The probability of such a difference by chance; `None` where values are exact.
+    pub probability: Option<f64>,
+}
+
+/// All rules held against the runs.
+#[derive(Debug)]
+pub struct Verdict {
+    /// The command.
+    pub command: String,
+    /// The kernel's release.
+    pub kernel: String,
+    /// Numbers of runs of the baseline and of those judged.
+    pub runs: [usize; 2],
+    /// Each rule, in the order given.
+    pub findings: Vec<Finding>,
+    /// The environments; `None` without a baseline.
+    pub environment: Option<Compared>,
+    /// Functions and paths behind the rules that fired; `None` if none did, or without a baseline.
+    pub blame: Option<Blame>,
+    /// Remarks on how far the verdict can be trusted.
+    pub notes: Vec<String>,
+}
+
+impl Verdict {
+    /// True if a rule fired.
+    pub fn failed(&self) -> bool {
+        self.findings.iter().any(|finding| finding.state == State::Fired)
+    }
+}
+
+impl Finding {
+    /// The change against the baseline, in the metric's unit.
+    pub fn change(&self) -> Option<f64> {
+        Some(self.new - self.old?)
+    }
+
+    /// The change in percent of the baseline; `None` if that is 0.
+    pub fn percent(&self) -> Option<f64> {
+        let old = self.old.filter(|old| *old != 0.0)?;
+        Some(100.0 * (self.new - old) / old)
+    }
+
+    /// The change as text: `+1,024 (+0.31 %)`; empty without a baseline.
+    pub fn change_text(&self) -> String {
+        let Some(change) = self.change() else { return String::new() };
+        let sign = if change < 0.0 { "-" } else { "+" };
+        let size = self.rule.metric.show(change.abs());
+        match self.percent() {
+            Some(percent) => format!("{sign}{size} ({percent:+.2} %)"),
+            None => format!("{sign}{size}"),
+        }
+    }
+}
+
+/// Holds the rules against the runs.
+///
+/// # Errors
+/// A rule needs a baseline and there is none, or it is about numbers that a run does not have.
+pub fn judge(rules: &[Rule], old: Option<&Side>, new: &Side) -> Result<Verdict> {
+    let Some(first) = new.summaries.first() else { bail!("no run to judge") };
+    let findings = rules.iter().map(|rule| find(rule, old, new)).collect::<Result<Vec<_>>>()?;
+    let environment = old
+        .and_then(|old| old.summaries.first())
+        .map(|old| Compared::new(old.environment.as_ref(), first.environment.as_ref()));
+    let fired: Vec<&Rule> = findings.iter().filter(|f| f.state == State::Fired).map(|f| &f.rule).collect();
+    let blame = match (fired.is_empty(), old) {
+        (false, Some(old)) => Some(blame::find(&fired, old, new)),
+        _ => None,
+    };
+    Ok(Verdict {
+        command: units::quoted(&first.command),
+        kernel: first.kernel.clone(),
+        runs: [old.map_or(0, |old| old.summaries.len()), new.summaries.len()],
+        notes: notes(old, new, &findings),
+        findings,
+        environment,
+        blame,
+    })
+}
+
+fn find(rule: &Rule, old: Option<&Side>, new: &Side) -> Result<Finding> {
+    let values = |side: &Side, which: &str| -> Result<Vec<f64>> {
+        let value = |summary| {
+            rule.metric.value(summary).ok_or_else(|| {
+                anyhow::anyhow!(
+                    "--fail-if {:?}: {which} has no {}: what it needs was not recorded",
+                    rule.text,
+                    rule.metric
+                )
+            })
+        };
+        side.summaries.iter().map(value).collect()
+    };
+    let news = values(new, "the run")?;
+    let olds = match (rule.is_relative(), old) {
+        (true, None) => bail!("--fail-if {:?}: a change is against a baseline: --baseline RUN", rule.text),
+        (_, Some(old)) => Some(values(old, "the baseline")?),
+        (false, None) => None,
+    };
+    let middle = |values: &[f64]| rank::median(values).unwrap_or(0.0);
+    let (old_value, new_value) = (olds.as_deref().map(middle), middle(&news));
+    let varies = news.len() > 1 || olds.as_ref().is_some_and(|olds| olds.len() > 1);
+    let probability =
+        olds.as_deref().filter(|_| varies && rule.is_relative()).map(|olds| rank::probability(olds, &news));
+    let state = match (rule.holds(old_value, new_value), probability) {
+        (false, _) => State::Passed,
+        (true, Some(probability)) if probability >= rank::LEVEL => State::Noise,
+        (true, _) => State::Fired,
+    };
+    Ok(Finding { rule: rule.clone(), old: old_value, new: new_value, state, probability })
+}
+
+fn notes(old: Option<&Side>, new: &Side, findings: &[Finding]) -> Vec<String> {
+    let mut notes = Vec::new();
+    let sides = old.map(|old| ("the baseline", old)).into_iter().chain([("the run", new)]);
+    for (name, side) in sides {
+        for fault in side.summaries.iter().filter_map(|summary| summary.fault.as_ref()) {
+            notes.push(format!("{name} is not whole: {fault}"));
+        }
+        let varies = side.summaries.iter().any(|summary| summary.environment.is_none());
+        let relative = findings.iter().any(|finding| finding.rule.is_relative());
+        if varies && relative && side.summaries.len() < rank::FEWEST {
+            notes.push(format!(
+                "{name}: counts of this recording vary from run to run; with {} runs or more of each, changes are tested for \
+                 significance",
+                rank::FEWEST
+            ));
+        }
+        if side.summaries.windows(2).any(|pair| pair[0].command != pair[1].command) {
+            notes.push(format!("{name}: its runs are of different commands"));
+        }
+    }
+    if let (Some(old), Some(new)) = (old.and_then(|old| old.summaries.first()), new.summaries.first()) {
+        if old.command != new.command {
+            let (old, new) = (units::quoted(&old.command), units::quoted(&new.command));
+            notes.push(format!("the commands differ: {old} and {new}"));
+        }
+        if old.exit_code != new.exit_code {
+            let code = |code: Option<i32>| code.map_or_else(|| "none".to_owned(), |code| code.to_string());
+            let (old, new) = (code(old.exit_code), code(new.exit_code));
+            notes.push(format!("the exit codes differ: {old} and {new}"));
+        }
+    }
+    for finding in findings.iter().filter(|finding| finding.new == 0.0 && finding.old.unwrap_or(0.0) == 0.0) {
+        if finding.rule.metric.argument.is_some() {
+            notes.push(format!("{} is 0: nothing of that name ran", finding.rule.metric));
+        }
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::summary::{Flow, Function};
+    use kprism_store::Environment;
+
+    fn summary(insns: u64, calls: u64) -> Summary {
+        let function =
+            Function { name: "work".into(), kernel: true, calls, self_insns: insns, ..Function::default() };
+        Summary {
+            environment: Some(Environment::new([("qemu".to_owned(), "10".to_owned())])),
+            flow: Some(Flow { kernel_insns: insns, functions: vec![function], ..Flow::default() }),
+            ..Summary::default()
+        }
+    }
+
+    fn side(insns: &[u64]) -> Side {
+        Side { summaries: insns.iter().map(|&n| summary(n, 1)).collect(), profile: None }
+    }
+
+    fn rules(texts: &[&str]) -> Vec<Rule> {
+        texts.iter().map(|text| Rule::parse(text).unwrap()).collect()
+    }
+
+    #[test]
+    fn one_instruction_more_fires_and_is_blamed() {
+        let verdict = judge(
+            &rules(&["insns > +0", "calls[work] > 1", "self_insns[nothing] > 0"]),
+            Some(&side(&[1_000_000])),
+            &side(&[1_000_001]),
+        )
+        .unwrap();
+        let states: Vec<State> = verdict.findings.iter().map(|f| f.state).collect();
+        assert_eq!(states, [State::Fired, State::Passed, State::Passed]);
+        assert!(verdict.failed());
+        assert_eq!(verdict.findings[0].change_text(), "+1 (+0.00 %)");
+        assert_eq!(verdict.blame.unwrap().functions[0].name, "work");
+        assert_eq!(verdict.notes, ["self_insns[nothing] is 0: nothing of that name ran"]);
+    }
+
+    #[test]
+    fn runs_that_vary_fire_only_if_they_differ_significantly() {
+        let mut old = side(&[100, 110, 105, 95, 102]);
+        old.summaries.iter_mut().for_each(|s| s.environment = None);
+        let same = judge(&rules(&["insns > +1%"]), Some(&old), &side(&[104, 99, 111, 98, 108])).unwrap();
+        assert_eq!(same.findings[0].state, State::Noise);
+        let more = judge(&rules(&["insns > +1%"]), Some(&old), &side(&[120, 121, 125, 119, 130])).unwrap();
+        assert_eq!(more.findings[0].state, State::Fired);
+        assert!(more.findings[0].probability.is_some_and(|p| p < 0.01));
+    }
+
+    #[test]
+    fn what_cannot_be_judged_is_refused() {
+        let refused = |texts, old| judge(&rules(texts), old, &side(&[1])).unwrap_err().to_string();
+        assert!(refused(&["insns > +0"], None).contains("--baseline"));
+        assert!(refused(&["tlb_misses > 5"], None).contains("was not recorded"));
+    }
+}
