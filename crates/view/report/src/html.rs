@@ -12,7 +12,9 @@ mod durations;
 mod embed;
 mod histogram;
 mod intervals;
+mod names;
 mod prune;
+mod trees;
 
 use crate::diff::{Diff, Scale};
 use crate::header::Header;

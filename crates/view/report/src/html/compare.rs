@@ -146,7 +146,7 @@ fn embed_tree(diff: &Diff, names: &mut Names, limit: usize) -> EmbeddedTree {
                 }
                 Label::Func(func) => names.func(diff, *func).into(),
             };
-            place[i] = tree.push(parent, reference, super::embed::kind_number(node.kind), &node.amounts);
+            place[i] = tree.push(parent, reference, super::trees::kind_number(node.kind), &node.amounts);
             continue;
         }
         tree.folded += 1;

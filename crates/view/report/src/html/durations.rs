@@ -9,8 +9,8 @@ use kprism_profile::TracingCost;
 use kprism_profile::{FrameKind, Profile, Slice, Times};
 use serde::Serialize;
 
-use super::embed::Names;
 use super::intervals::{Values, values};
+use super::names::Names;
 use kprism_profile::Filter;
 
 /// Maximum of functions in the page: those with the longest total.

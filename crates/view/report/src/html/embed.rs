@@ -5,16 +5,16 @@ use super::Budget;
 use super::durations::{self, Durations};
 use super::histogram;
 use super::intervals::{self, Contexts, Kind};
-use super::prune::{Folded, Kept, prune};
+use super::names::{Funcs, Names};
+use super::trees::{EmbeddedTree, embed_tree};
 use crate::header::Header;
 use crate::rows::{self, FunctionRow};
-use crate::tree::{self, Label, Tree};
+use crate::tree;
 use kprism_profile::Filter;
 use kprism_profile::TracingCost;
-use kprism_profile::{FrameKind, NO_PARENT, Profile, Times};
+use kprism_profile::{Profile, Times};
 use serde::Serialize;
 use serde_json::Value;
-use std::collections::HashMap;
 
 /// The data of the page.
 #[derive(Serialize)]
@@ -38,13 +38,6 @@ pub(super) struct Data {
     cpus: Vec<Cpu>,
 }
 
-#[derive(Default, Serialize)]
-struct Funcs {
-    name: Vec<String>,
-    module: Vec<u32>,
-    kernel: Vec<u8>,
-}
-
 #[derive(Serialize)]
 struct Task {
     pid: u32,
@@ -54,21 +47,6 @@ struct Task {
     kernel_insns: u64,
     ns: u64,
     syscalls: u64,
-}
-
-#[derive(Serialize)]
-struct EmbeddedTree {
-    scope: &'static str,
-    id: u32,
-    label: String,
-    parent: Vec<u32>,
-    #[serde(rename = "ref")]
-    reference: Vec<i64>,
-    kind: Vec<u8>,
-    calls: Vec<u64>,
-    insns: Vec<u64>,
-    ns: Vec<u64>,
-    folded: Folded,
 }
 
 #[derive(Serialize)]
@@ -128,42 +106,6 @@ struct Cpu {
     lost_bytes: u64,
     first_ns: u64,
     last_ns: u64,
-}
-
-/// Numbers functions, modules and task names in order of first use, so that only those in use are embedded.
-#[derive(Default)]
-pub(super) struct Names {
-    funcs: Funcs,
-    func_ids: HashMap<u32, u32>,
-    modules: Vec<String>,
-    module_ids: HashMap<String, u32>,
-    comms: Vec<String>,
-    comm_ids: HashMap<String, u32>,
-}
-
-impl Names {
-    pub(super) fn func(&mut self, profile: &Profile, func: u32) -> u32 {
-        if let Some(&id) = self.func_ids.get(&func) {
-            return id;
-        }
-        let f = &profile.funcs[func as usize];
-        let module = intern(&mut self.modules, &mut self.module_ids, &f.module);
-        self.funcs.name.push(f.name.clone());
-        self.funcs.module.push(module);
-        self.funcs.kernel.push(f.kernel.into());
-        let id = self.funcs.name.len() as u32 - 1;
-        self.func_ids.insert(func, id);
-        id
-    }
-}
-
-fn intern(names: &mut Vec<String>, ids: &mut HashMap<String, u32>, name: &str) -> u32 {
-    if let Some(&id) = ids.get(name) {
-        return id;
-    }
-    names.push(name.to_string());
-    ids.insert(name.to_string(), names.len() as u32 - 1);
-    names.len() as u32 - 1
 }
 
 impl Data {
@@ -249,50 +191,6 @@ impl Data {
             modules: names.modules,
             comms: names.comms,
         }
-    }
-}
-
-fn embed_tree(
-    profile: &Profile,
-    names: &mut Names,
-    (scope, id, label): (&'static str, u32, String),
-    tree: &Tree,
-    limit: usize,
-) -> EmbeddedTree {
-    let (kept, folded) = prune(tree, limit);
-    let reference = |node: &Kept, names: &mut Names| match &node.label {
-        None => -2,
-        _ if node.parent == NO_PARENT => -1, // the page calls it by the tree's label
-        Some(Label::All | Label::Task(_)) => -1,
-        Some(Label::Comm(comm)) => -3 - i64::from(intern(&mut names.comms, &mut names.comm_ids, comm)),
-        Some(Label::Func(func)) => names.func(profile, *func).into(),
-    };
-    EmbeddedTree {
-        scope,
-        id,
-        label,
-        // The root's parent is never read; 0 is shorter than the largest number.
-        parent: kept.iter().enumerate().map(|(i, k)| if i == 0 { 0 } else { k.parent }).collect(),
-        reference: kept.iter().map(|k| reference(k, names)).collect(),
-        kind: kept.iter().map(|k| kind_number(k.kind)).collect(),
-        calls: kept.iter().map(|k| k.calls).collect(),
-        insns: kept.iter().map(|k| k.insns).collect(),
-        ns: kept.iter().map(|k| k.ns).collect(),
-        folded,
-    }
-}
-
-/// Index into the page's `KINDS`.
-pub(super) fn kind_number(kind: FrameKind) -> u8 {
-    match kind {
-        FrameKind::Root => 0,
-        FrameKind::Call => 1,
-        FrameKind::Tail => 2,
-        FrameKind::Syscall => 3,
-        FrameKind::Interrupt => 4,
-        FrameKind::Exception => 5,
-        FrameKind::Signal => 6,
-        FrameKind::Resumed => 7,
     }
 }
 

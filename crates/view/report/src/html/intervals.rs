@@ -2,7 +2,7 @@
 //! Intervals between markers in the page: histograms with fewer bins, the places where intervals began, the longest
 //! ones.
 
-use super::embed::Names;
+use super::names::Names;
 use crate::deltas::{self, SiteGroup};
 use kprism_profile::{Bin, Delta, Histogram, NO_PARENT, Profile, Scope};
 use serde::Serialize;
