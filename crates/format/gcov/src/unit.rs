@@ -19,11 +19,11 @@ pub struct Unit {
 /// A decision: a boolean expression of conditions at the end of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Condition {
-    /// Index into [`Notes::sources`].
+    /// Index into [`Notes::sources`](crate::Notes::sources).
     pub source: u32,
     /// Line that the block belongs to.
     pub line: u32,
-    /// Index into [`Notes::functions`].
+    /// Index into [`Notes::functions`](crate::Notes::functions).
     pub function: u32,
     /// Outcomes of its conditions that occurred.
     pub seen: Outcomes,
@@ -62,7 +62,7 @@ impl Outcomes {
 /// Counts of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FunctionCount {
-    /// Index into [`Notes::functions`].
+    /// Index into [`Notes::functions`](crate::Notes::functions).
     pub index: u32,
     /// Number of calls.
     pub called: i64,
@@ -83,11 +83,11 @@ pub struct FunctionCount {
 /// Count of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Line {
-    /// Index into [`Notes::sources`].
+    /// Index into [`Notes::sources`](crate::Notes::sources).
     pub source: u32,
     /// Line number.
     pub line: u32,
-    /// For a line of a grouped function, the index into [`Notes::functions`].
+    /// For a line of a grouped function, the index into [`Notes::functions`](crate::Notes::functions).
     pub function: Option<u32>,
     /// Number of executions.
     pub count: i64,
@@ -100,11 +100,11 @@ pub struct Line {
 /// An arc out of a block with several, or a call in a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Branch {
-    /// Index into [`Notes::sources`].
+    /// Index into [`Notes::sources`](crate::Notes::sources).
     pub source: u32,
     /// Line that the block belongs to.
     pub line: u32,
-    /// Index into [`Notes::functions`].
+    /// Index into [`Notes::functions`](crate::Notes::functions).
     pub function: u32,
     /// True if the line is one of a grouped function.
     pub in_group: bool,

@@ -2,7 +2,7 @@
 //! LLVM's JSON, as `llvm-cov export` writes it (version 2.0.1).
 //!
 //! LLVM counts regions of the source, gcov lines. So a line with code becomes a region from its first column to
-//! [`END`]. LLVM's rule for a line's count (the highest count of the regions on it and of the region that continues
+//! `END`. LLVM's rule for a line's count (the highest count of the regions on it and of the region that continues
 //! from the line before) then gives gcov's count. A conditional jump with its two outcomes becomes one branch. gcov
 //! does not record which outcome is true; the jump is written as true.
 
