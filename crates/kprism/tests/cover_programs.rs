@@ -273,6 +273,7 @@ fn a_reset_in_the_window_is_never_subtracted() {
     let work = dir.join("work").to_str().unwrap().replace('/', "#");
     let counters = fs::read(dir.join("p.gcda").join(format!("{work}.gcda"))).unwrap();
     assert_eq!(kprism_gcov::data::read(&counters).unwrap().highest(), 9);
+    fs::remove_dir_all(dir.join("p.gcda")).unwrap();
     // Without a window there is none to be cut; the folder's account is whole.
     fs::remove_dir_all(dir.join("before")).unwrap();
     for name in ["boot", "work", "main"] {
