@@ -31,10 +31,10 @@ pub struct View<'a> {
 /// Notes on single files, the first ones.
 pub fn notes(texts: &[String], progress: &Progress) {
     for text in texts.iter().take(NAMED) {
-        progress.say(&format!("kprism: note: {text}"));
+        progress.note(text);
     }
     if texts.len() > NAMED {
-        progress.say(&format!("kprism: note: so too {} more", texts.len() - NAMED));
+        progress.note(&format!("so too {} more", texts.len() - NAMED));
     }
 }
 

@@ -68,7 +68,7 @@ pub fn annotate(
     let SourceText { text, last, short, missing, changed } =
         loaded.read_source(found, from.source_dir.as_deref());
     for remark in short.into_iter().chain(missing.filter(|_| !view.json)).chain(changed) {
-        progress.say(&format!("kprism: note: {remark}"));
+        progress.note(&remark);
     }
     if lines.first > last {
         let end = if text.is_some() { "ends at" } else { "has no code after" };

@@ -41,17 +41,38 @@ impl Instrument {
         Instrument::Cover,
     ];
 
+    /// Its names and commands.
+    pub fn about(self) -> About {
+        let (name, result, report, recorder) = match self {
+            Instrument::Flow => ("flow", "flow of instructions", "report", "lab run"),
+            Instrument::Boot => ("boot", "traced boot", "report boot", "lab boot"),
+            Instrument::Durations => {
+                ("durations", "durations of functions", "report durations", "record durations")
+            }
+            Instrument::Tlb => ("tlb", "TLB misses", "report tlb", "record tlb"),
+            Instrument::Probe => ("probe", "records of probes", "report probe", "record probe"),
+            Instrument::Cover => ("cover", "counters of gcov", "report cover", "record cover"),
+        };
+        About { name, result, report, recorder }
+    }
+
     /// Its name in manifests.
     pub fn name(self) -> &'static str {
-        match self {
-            Instrument::Boot => "boot",
-            Instrument::Cover => "cover",
-            Instrument::Durations => "durations",
-            Instrument::Flow => "flow",
-            Instrument::Probe => "probe",
-            Instrument::Tlb => "tlb",
-        }
+        self.about().name
     }
+}
+
+/// Names and commands of an instrument.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct About {
+    /// Name in manifests.
+    pub name: &'static str,
+    /// Its result in words.
+    pub result: &'static str,
+    /// The command that shows it, after `kprism`.
+    pub report: &'static str,
+    /// The command that records it, after `kprism`.
+    pub recorder: &'static str,
 }
 
 impl fmt::Display for Instrument {

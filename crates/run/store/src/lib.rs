@@ -35,7 +35,7 @@ pub use account::{Account, Entry, Fate, PLACES};
 pub use duration_tables::{has_times, load_times, save_times};
 pub use environment::{Difference, Environment};
 pub use facts::{CallLosses, DurationFacts, ProbeFacts};
-pub use instrument::Instrument;
+pub use instrument::{About, Instrument};
 pub use kprism_layout::GcovFiles;
 pub use manifest::{Clock, Kernel, Manifest, RunKind};
 pub use mapped::Mapped;

@@ -83,17 +83,17 @@ pub(crate) fn counters(request: &Request<'_>, _: &mut dyn Write) -> Result<Writt
     let written = profile_use::write(request.input, &request.cover, request.relative, folder, progress)?;
     tell_problems(&written.problems, progress);
     if written.torn > 0 {
-        progress.say(&format!(
-            "kprism: note: {} counters were negative (torn: several CPUs changed them at once), and are 0 in the profile",
+        progress.note(&format!(
+            "{} counters were negative (torn: several CPUs changed them at once), and are 0 in the profile",
             written.torn
         ));
     }
     for text in written.resets.iter().chain(&written.anew).take(NAMED) {
-        progress.say(&format!("kprism: note: {text}"));
+        progress.note(text);
     }
     if let Some(first) = written.damaged.first() {
-        progress.say(&format!(
-            "kprism: note: {} objects have functions without counters or without notes, the first: {first}; `kprism report \
+        progress.note(&format!(
+            "{} objects have functions without counters or without notes, the first: {first}; `kprism report \
              cover` counts them",
             written.damaged.len()
         ));

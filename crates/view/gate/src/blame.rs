@@ -6,7 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use kprism_profile::{Filter, Profile};
+use kprism_profile::Filter;
+use kprism_profile::units::grouped;
 use kprism_report::diff::{Diff, Within};
 
 use crate::rule::Rule;
@@ -49,30 +50,59 @@ pub struct Changed {
     pub calls: [u64; 2],
 }
 
-impl Changed {
-    /// The change of its own instructions.
-    pub fn change(&self) -> i64 {
-        self.insns[1].wrapping_sub(self.insns[0]).cast_signed()
-    }
+/// A change with its sign: `+1,024`.
+pub fn change([old, new]: [u64; 2]) -> String {
+    let sign = if new < old { '-' } else { '+' };
+    format!("{sign}{}", grouped(old.abs_diff(new)))
 }
 
 /// Finds them. Rules about one system call or function are blamed within it, if both sides are runs.
 pub fn find(rules: &[&Rule], old: &Side, new: &Side) -> Blame {
     let flows = [old, new].map(|side| side.summaries.first().and_then(|summary| summary.flow.as_ref()));
-    let mut blame = Blame::default();
-    if let [Some(old), Some(new)] = flows {
-        let mut changed = functions(old, new);
-        blame.changed = changed.len();
-        changed.truncate(NAMED);
-        blame.functions = changed;
-    }
-    if let (Some(old), Some(new)) = (&old.profile, &new.profile) {
-        blame.paths = paths(rules, old, new);
-    }
-    blame
+    let diff = old.profile.as_ref().zip(new.profile.as_ref());
+    let diff = diff.and_then(|(old, new)| Diff::new(old, new, within(rules), &Filter::default()));
+    let mut functions = match (&diff, flows) {
+        (Some(diff), _) => of_diff(diff),
+        (None, [Some(old), Some(new)]) => of_summaries(old, new),
+        (None, _) => Vec::new(),
+    };
+    functions.retain(|f| f.insns[0] != f.insns[1] || f.calls[0] != f.calls[1]);
+    functions.sort_by_key(|f| std::cmp::Reverse(f.insns[0].abs_diff(f.insns[1])));
+    let changed = functions.len();
+    functions.truncate(NAMED);
+    Blame { functions, changed, paths: diff.map(|diff| paths(&diff)).unwrap_or_default() }
 }
 
-fn functions(old: &Flow, new: &Flow) -> Vec<Changed> {
+/// The system call that all rules are about, if it is one, else everything.
+fn within<'r>(rules: &[&'r Rule]) -> Within<'r> {
+    let mut calls = rules.iter().map(|rule| match rule.metric.name.name {
+        "kernel_insns" | "syscalls" | "wall" | "p50" | "p90" | "p99" | "max" => {
+            rule.metric.argument.as_deref()
+        }
+        _ => None,
+    });
+    let first = calls.next().flatten();
+    match first.filter(|first| calls.all(|other| other == Some(first))) {
+        Some(name) => Within::Syscall(name),
+        None => Within::Everything,
+    }
+}
+
+fn of_diff(diff: &Diff) -> Vec<Changed> {
+    let changed = |row: kprism_report::diff::FunctionDiff| {
+        let func = &diff.funcs[row.func as usize];
+        let own = row.rows.map(|row| row.unwrap_or_default().own);
+        Changed {
+            name: func.name.clone(),
+            module: func.module.clone(),
+            insns: own.map(|own| own.insns),
+            calls: own.map(|own| own.calls),
+        }
+    };
+    diff.functions().into_iter().map(changed).collect()
+}
+
+fn of_summaries(old: &Flow, new: &Flow) -> Vec<Changed> {
     let mut all: BTreeMap<(&str, &str), Changed> = BTreeMap::new();
     for (side, flow) in [old, new].into_iter().enumerate() {
         for function in &flow.functions {
@@ -85,26 +115,11 @@ fn functions(old: &Flow, new: &Flow) -> Vec<Changed> {
             changed.calls[side] = function.calls;
         }
     }
-    let mut changed: Vec<Changed> =
-        all.into_values().filter(|c| c.insns[0] != c.insns[1] || c.calls[0] != c.calls[1]).collect();
-    changed.sort_by_key(|c| std::cmp::Reverse(c.change().unsigned_abs()));
-    changed
+    all.into_values().collect()
 }
 
-/// The paths whose own instructions changed most, within the one system call that all rules are about, else everywhere.
-fn paths(rules: &[&Rule], old: &Profile, new: &Profile) -> Vec<Path> {
-    let mut calls = rules.iter().map(|rule| match rule.metric.name.name {
-        "kernel_insns" | "syscalls" | "wall" | "p50" | "p90" | "p99" | "max" => {
-            rule.metric.argument.as_deref()
-        }
-        _ => None,
-    });
-    let first = calls.next().flatten();
-    let within = match first.filter(|first| calls.all(|other| other == Some(first))) {
-        Some(name) => Within::Syscall(name),
-        None => Within::Everything,
-    };
-    let Some(diff) = Diff::new(old, new, within, &Filter::default()) else { return Vec::new() };
+/// The paths whose own instructions changed most.
+fn paths(diff: &Diff) -> Vec<Path> {
     let insns = |node: usize| diff.nodes[node].amounts.map(|amount| amount.map_or(0, |amount| amount.insns));
     let mut nodes: Vec<usize> = (0..diff.nodes.len()).filter(|&n| insns(n)[0] != insns(n)[1]).collect();
     nodes.sort_by_key(|&n| std::cmp::Reverse(insns(n)[0].abs_diff(insns(n)[1])));
@@ -113,4 +128,15 @@ fn paths(rules: &[&Rule], old: &Profile, new: &Profile) -> Vec<Path> {
         insns: insns(node),
     };
     nodes.iter().take(NAMED).map(path).collect()
+}
+
+/// Frames of a path that are shown to people.
+const SHOWN: usize = 5;
+
+impl Path {
+    /// The innermost frames.
+    pub fn shown(&self) -> String {
+        let more = if self.frames.len() > SHOWN { " < …" } else { "" };
+        self.frames.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(" < ") + more
+    }
 }

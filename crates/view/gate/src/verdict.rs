@@ -166,8 +166,8 @@ fn notes(old: Option<&Side>, new: &Side, findings: &[Finding]) -> Vec<String> {
         let relative = findings.iter().any(|finding| finding.rule.is_relative());
         if varies && relative && side.summaries.len() < rank::FEWEST {
             notes.push(format!(
-                "{name}: counts of this recording vary from run to run; with {} runs or more of each, changes are tested for \
-                 significance",
+                "{name} states no environment, so its counts may vary from run to run; with {} runs or more of each, changes are \
+                 tested for significance",
                 rank::FEWEST
             ));
         }

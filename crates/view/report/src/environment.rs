@@ -64,9 +64,10 @@ impl Compared {
         text
     }
 
-    /// The same as JSON.
+    /// The same as JSON; `same` is null if one is not known.
     pub fn to_json(&self) -> Value {
-        json!({"old": self.ids[0], "new": self.ids[1], "same": self.is_same(), "differences": self.differences})
+        let same = self.ids.iter().all(Option::is_some).then(|| self.is_same());
+        json!({"old": self.ids[0], "new": self.ids[1], "same": same, "differences": self.differences})
     }
 }
 

@@ -108,8 +108,8 @@ fn write_html(
     notes(&short, progress);
     loaded.count_changed(changed);
     if page.without_source > 0 {
-        progress.say(&format!(
-            "kprism: note: {} of {} source files could not be read; --source-dir names their folder",
+        progress.note(&format!(
+            "{} of {} source files could not be read; --source-dir names their folder",
             page.without_source, page.files
         ));
     }

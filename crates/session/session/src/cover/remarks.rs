@@ -32,7 +32,7 @@ pub fn load_and_tell(input: &Path, from: &Options, who: &Part, progress: &Progre
     }
     for (old, new) in &from.source_prefix {
         if !loaded.cover.sources.iter().any(|source| is_below(new, &source.path)) {
-            progress.say(&format!("kprism: note: --source-prefix {old}={new}: no source is below {old}"));
+            progress.note(&format!("--source-prefix {old}={new}: no source is below {old}"));
         }
     }
     let torn = loaded.torn();

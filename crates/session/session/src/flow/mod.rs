@@ -48,7 +48,7 @@ pub fn open(path: &Path, progress: &Progress) -> Result<(Run, Profile, Manifest)
             }
             // Tables are made from the streams: damaged ones, or those of an older kprism, are made again.
             Err(error) if run.code_dict().exists() => {
-                progress.say(&format!("kprism: note: {error}; decoding the streams again"));
+                progress.note(&format!("{error}; decoding the streams again"));
             }
             Err(error) => return Err(error.into()),
         }
@@ -77,11 +77,10 @@ pub fn decode(run: &Run, progress: &Progress) -> Result<(Profile, Manifest)> {
     // The profile is in hand: a disk that takes no more costs the next report another decode, not this one its result.
     let saved = save_profile(run, &profile).and_then(|()| run.write_manifest(&manifest));
     for note in &notes {
-        progress.say(&format!("kprism: note: {note}"));
+        progress.note(note);
     }
     if let Err(error) = saved {
-        progress
-            .say(&format!("kprism: note: {error}: the tables are not kept, the next report decodes again"));
+        progress.note(&format!("{error}: the tables are not kept, the next report decodes again"));
         run.remove_tables();
     }
     Ok((profile, manifest))

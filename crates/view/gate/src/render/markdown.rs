@@ -3,6 +3,7 @@
 
 use kprism_profile::units::{grouped, printable};
 
+use crate::blame::change;
 use crate::render::word;
 use crate::verdict::Verdict;
 
@@ -31,8 +32,8 @@ pub fn write(verdict: &Verdict) -> String {
             let [old, new] = changed.insns.map(grouped);
             let [before, after] = changed.calls.map(grouped);
             text += &format!(
-                "| {:+} | {} {} | {old} → {new} | {before} → {after} |\n",
-                changed.change(),
+                "| {} | {} {} | {old} → {new} | {before} → {after} |\n",
+                change(changed.insns),
                 code(&changed.name),
                 escaped(&changed.module)
             );
@@ -47,8 +48,7 @@ pub fn write(verdict: &Verdict) -> String {
     if let Some(blame) = verdict.blame.as_ref().filter(|blame| !blame.paths.is_empty()) {
         text += "\n<details><summary>paths on which they changed</summary>\n\n";
         for path in &blame.paths {
-            let change = path.insns[1].wrapping_sub(path.insns[0]).cast_signed();
-            text += &format!("- {change:+}: {}\n", code(&path.frames.join(" < ")));
+            text += &format!("- {}: {}\n", change(path.insns), code(&path.shown()));
         }
         text += "\n</details>\n";
     }

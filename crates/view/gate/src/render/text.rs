@@ -4,6 +4,7 @@
 use kprism_profile::units::{grouped, printable};
 use kprism_report::Style;
 
+use crate::blame::change;
 use crate::render::word;
 use crate::verdict::{State, Verdict};
 
@@ -46,8 +47,8 @@ pub fn write(verdict: &Verdict, style: Style) -> String {
             let [old, new] = changed.insns.map(grouped);
             let [before, after] = changed.calls.map(grouped);
             text += &format!(
-                "{:>+12}  {} {}  {old} → {new} instructions, {before} → {after} calls\n",
-                changed.change(),
+                "{:>12}  {} {}  {old} → {new} instructions, {before} → {after} calls\n",
+                change(changed.insns),
                 printable(&changed.name),
                 printable(&changed.module)
             );
@@ -60,9 +61,7 @@ pub fn write(verdict: &Verdict, style: Style) -> String {
             text += "\npaths on which they changed\n";
         }
         for path in &blame.paths {
-            let change = path.insns[1].wrapping_sub(path.insns[0]).cast_signed();
-            let frames: Vec<String> = path.frames.iter().map(|frame| printable(frame)).collect();
-            text += &format!("{change:>+12}  {}\n", frames.join(" < "));
+            text += &format!("{:>12}  {}\n", change(path.insns), printable(&path.shown()));
         }
     }
     for note in &verdict.notes {
