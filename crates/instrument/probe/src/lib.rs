@@ -22,7 +22,6 @@
 //! | [`attach`] | plans → maps, loaded and attached programs; file descriptors own all of it; rings → records |
 //! | [`stream`] | `streams/probe/`: records, the types of their bytes, counts; written and read; takes any bytes |
 //! | [`view`] | counts in words; records as a CTF trace |
-//! | [`separate`] | finds debug information in a separate file |
 //!
 //! A record is made in one piece: reserved in the ring, filled by the segments, submitted. If a segment fails (a bad
 //! read, a division by zero), only its own value is missing, and the record marks it. A front end for another language
