@@ -6,9 +6,9 @@ use kprism_durations::{Measured, aggregate, record};
 use kprism_profile::CpuTotals;
 use kprism_store::Run;
 
+use super::consumer::Consumer;
 use super::facts::Facts;
 use super::names::{collector, finish, symbols};
-use super::read::Consumer;
 use crate::files::read;
 
 /// Measures it.

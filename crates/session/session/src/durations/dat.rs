@@ -5,10 +5,10 @@ use kprism_durations::Measured;
 use kprism_ftrace::dat::Dat;
 use kprism_ftrace::side;
 
+use super::consumer::Consumer;
 use super::facts::Facts;
 use super::merged::{Time, collect};
 use super::names::{collector, finish, symbols};
-use super::read::Consumer;
 
 /// Measures it.
 pub(super) fn measure(

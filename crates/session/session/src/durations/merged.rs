@@ -13,9 +13,9 @@ use kprism_ftrace::{Data, Event, Exit};
 use kprism_image::symbols::Symbols;
 use kprism_profile::units::grouped;
 
+use super::consumer::Consumer;
 use super::facts::Facts;
 use super::names::place;
-use super::read::Consumer;
 use super::wanted::Wanted;
 
 /// Counts what was not understood, and notes the first place.

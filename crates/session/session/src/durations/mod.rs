@@ -10,12 +10,14 @@
 //! | `text`, `dat`, `raw`, `perf`, `bpf` | one form each |
 //! | `merged` | events of several CPUs on one clock |
 //! | `wanted` | events of the tasks that were asked for |
+//! | `consumer` | who takes the events, beside the collector |
 //! | `names` | the kernel's functions |
 //! | `facts`, `account` | what was read, lost, not understood |
 //! | [`flow`] | the same from a flow, which has every call |
 
 mod account;
 mod bpf;
+mod consumer;
 mod dat;
 mod events;
 mod facts;
@@ -41,10 +43,10 @@ use kprism_store::{
 use serde_json::json;
 
 use crate::progress::Progress;
+pub use consumer::{Consumer, Visitor};
 pub use events::{Events, events};
 use facts::Facts;
 use read::read_trace;
-pub use read::{Consumer, Visitor};
 
 /// The duration in ns below which the recorder left calls out, by the run's settings; 0 if it left none out.
 pub fn threshold_ns(manifest: &Manifest) -> u64 {

@@ -8,9 +8,9 @@ use kprism_ftrace::{Data, Event, side};
 use kprism_import::perfdata::trace;
 use kprism_profile::units::grouped;
 
+use super::consumer::Consumer;
 use super::facts::Facts;
 use super::names::{collector, finish, place, symbols};
-use super::read::Consumer;
 
 /// Reads it.
 pub(super) fn measure(

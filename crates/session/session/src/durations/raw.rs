@@ -12,10 +12,10 @@ use kprism_ftrace::format::{Format, PageLayout};
 use kprism_ftrace::raw::Cpu;
 use kprism_ftrace::side;
 
+use super::consumer::Consumer;
 use super::facts::Facts;
 use super::merged::{Time, collect};
 use super::names::{collector, finish, symbols};
-use super::read::Consumer;
 use super::wanted::Wanted;
 use crate::files::{read, read_if_there};
 

@@ -6,9 +6,9 @@ use kprism_durations::{Measured, Names};
 use kprism_ftrace::text::Text;
 use kprism_ftrace::{Data, Event};
 
+use super::consumer::Consumer;
 use super::facts::Facts;
 use super::merged::faults;
-use super::read::Consumer;
 
 /// Measures it.
 pub(super) fn measure(text: &[u8], facts: &mut Facts, consumer: &mut Consumer<'_>) -> Measured {
