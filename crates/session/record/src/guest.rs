@@ -153,7 +153,9 @@ impl Settings {
         Ok(Some(ObserverOptions { plugin, arguments }))
     }
 
-    /// All that an exact run depends on beside the command; nothing at another pace, which no two runs share.
+    /// All that an exact run depends on beside the command: the guest, the observer, and options that change what the command
+    /// finds. Shared folders are not in it: what they hold is the command's. `None` at another pace, at which no two runs are
+    /// the same.
     ///
     /// # Errors
     /// A file of the lab's cache, or the observer, cannot be read.
@@ -166,6 +168,19 @@ impl Settings {
             return Ok(None);
         }
         let mut parts = prepared.environment()?;
+        let mut option = |name: &str, value: String| {
+            if !value.is_empty() {
+                parts.push((format!("option {name}"), value));
+            }
+        };
+        let job = &self.job;
+        option("--before", job.before.join("; "));
+        option(
+            "--env",
+            job.env.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" "),
+        );
+        option("--cwd", job.cwd.clone().unwrap_or_default());
+        option("--stdin", job.stdin.as_deref().map(kprism_lab::content).transpose()?.unwrap_or_default());
         if let Some(observer) = observer {
             parts.push(("observer".to_owned(), kprism_lab::content(&observer.plugin)?));
         }

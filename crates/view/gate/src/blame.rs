@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use kprism_profile::Filter;
 use kprism_profile::units::grouped;
-use kprism_report::diff::{Diff, Within};
+use kprism_report::diff::{Diff, Label, Within};
 
 use crate::rule::Rule;
 use crate::summary::Flow;
@@ -44,6 +44,8 @@ pub struct Changed {
     pub name: String,
     /// Its module.
     pub module: String,
+    /// True if it runs in ring 0.
+    pub kernel: bool,
     /// Own instructions in the baseline and in the run.
     pub insns: [u64; 2],
     /// Calls in the baseline and in the run.
@@ -66,11 +68,13 @@ pub fn find(rules: &[&Rule], old: &Side, new: &Side) -> Blame {
         (None, [Some(old), Some(new)]) => of_summaries(old, new),
         (None, _) => Vec::new(),
     };
+    let in_kernel = rules.iter().all(|rule| rule.metric.name.name == "kernel_insns");
     functions.retain(|f| f.insns[0] != f.insns[1] || f.calls[0] != f.calls[1]);
+    functions.retain(|f| f.kernel || !in_kernel);
     functions.sort_by_key(|f| std::cmp::Reverse(f.insns[0].abs_diff(f.insns[1])));
     let changed = functions.len();
     functions.truncate(NAMED);
-    Blame { functions, changed, paths: diff.map(|diff| paths(&diff)).unwrap_or_default() }
+    Blame { functions, changed, paths: diff.map(|diff| paths(&diff, in_kernel)).unwrap_or_default() }
 }
 
 /// The system call that all rules are about, if it is one, else everything.
@@ -95,6 +99,7 @@ fn of_diff(diff: &Diff) -> Vec<Changed> {
         Changed {
             name: func.name.clone(),
             module: func.module.clone(),
+            kernel: func.kernel,
             insns: own.map(|own| own.insns),
             calls: own.map(|own| own.calls),
         }
@@ -109,6 +114,7 @@ fn of_summaries(old: &Flow, new: &Flow) -> Vec<Changed> {
             let changed = all.entry((&function.name, &function.module)).or_insert_with(|| Changed {
                 name: function.name.clone(),
                 module: function.module.clone(),
+                kernel: function.kernel,
                 ..Changed::default()
             });
             changed.insns[side] = function.self_insns;
@@ -119,9 +125,13 @@ fn of_summaries(old: &Flow, new: &Flow) -> Vec<Changed> {
 }
 
 /// The paths whose own instructions changed most.
-fn paths(diff: &Diff) -> Vec<Path> {
+fn paths(diff: &Diff, in_kernel: bool) -> Vec<Path> {
     let insns = |node: usize| diff.nodes[node].amounts.map(|amount| amount.map_or(0, |amount| amount.insns));
     let mut nodes: Vec<usize> = (0..diff.nodes.len()).filter(|&n| insns(n)[0] != insns(n)[1]).collect();
+    nodes.retain(|&n| match &diff.nodes[n].label {
+        Label::Func(func) => diff.funcs[*func as usize].kernel || !in_kernel,
+        Label::All | Label::Comm(_) => !in_kernel,
+    });
     nodes.sort_by_key(|&n| std::cmp::Reverse(insns(n)[0].abs_diff(insns(n)[1])));
     let path = |&node: &usize| Path {
         frames: diff.path(node as u32).iter().rev().map(|&at| diff.name(at).to_owned()).collect(),

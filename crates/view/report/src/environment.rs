@@ -46,7 +46,7 @@ impl Compared {
             [Some(old), Some(new)] => (old, new),
         };
         if old == new {
-            return format!("the same environment ({old}): counts differ by the command alone\n");
+            return format!("the same environment ({old}): what differs comes from the command\n");
         }
         let mut text =
             format!("environments differ ({old}, {new}): counts may differ for that reason alone\n");

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A program with one more instruction in one function, recorded in the guest: the gate counts it and names the function.
+//! And the script that the action and the GitLab template run, as their runners run it.
+
+mod guest;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use guest::{alone, json, kprism, ok, text};
+use serde_json::Value;
+
+/// Calls of `work`, and so executions of the planted instruction.
+const CALLS: u64 = 1000;
+
+/// Builds a program whose function `work` begins with `planted`, and records it.
+fn record(dir: &Path, name: &str, planted: &str) -> PathBuf {
+    let share = dir.join(name);
+    fs::create_dir(&share).unwrap();
+    let source = format!(
+        "static int sum;\n\
+         __attribute__((noinline)) void work(int n) {{ __asm__ volatile(\"{planted}\"); sum += n; }}\n\
+         int main(void) {{ for (int n = 0; n < {CALLS}; n++) work(n); return sum == 0; }}\n"
+    );
+    fs::write(share.join("program.c"), source).unwrap();
+    let built = Command::new("cc")
+        .args(["-O1", "-static", "-falign-functions=64", "-o", "program", "program.c"])
+        .current_dir(&share)
+        .status();
+    assert!(built.expect("a C compiler is installed").success());
+    let run = dir.join(format!("{name}.data"));
+    ok(&["lab", "run", "-q", "-o", text(&run), "--share", text(&share), "--", "/share/program"]);
+    run
+}
+
+#[test]
+fn one_instruction_more_is_counted_and_named() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let old = record(dir.path(), "old", "");
+    let new = record(dir.path(), "new", "nop");
+    let (baseline, rule) = (dir.path().join("baseline.json"), format!("self_insns[work] > +{}", CALLS - 1));
+    ok(&["gate", text(&old), "--save", text(&baseline)]);
+    for against in [&old, &baseline] {
+        let output = kprism(&[
+            "gate",
+            text(&new),
+            "--baseline",
+            text(against),
+            "--fail-if",
+            &rule,
+            "--fail-if",
+            "user_insns > +5k",
+            "--same-environment",
+            "--json",
+        ]);
+        assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
+        let verdict: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(verdict["rules"][0]["change"], CALLS as f64);
+        assert_eq!(verdict["rules"][1]["state"], "passed");
+        assert_eq!(verdict["environment"]["same"], true);
+        assert_eq!(verdict["notes"], Value::Array(Vec::new()));
+        let blamed = verdict["functions"].as_array().unwrap();
+        let work = blamed.iter().find(|function| function["function"] == "work").unwrap();
+        assert_eq!(work["calls"], serde_json::json!([CALLS, CALLS]));
+        let insns = |side: usize| work["instructions"][side].as_u64().unwrap();
+        assert_eq!(insns(1) - insns(0), CALLS);
+    }
+    let same =
+        json(&["gate", text(&old), "--baseline", text(&baseline), "--fail-if", "insns != +0", "--json"]);
+    assert_eq!((&same["failed"], &same["rules"][0]["change"]), (&false.into(), &0.0.into()));
+}
+
+#[test]
+fn the_script_of_pipelines_judges_as_the_command_does() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/gate.sh");
+    let run = |rules: &str, baseline: &str| {
+        let mut command = Command::new("bash");
+        command.arg(&script).current_dir(dir.path()).env_remove("GITHUB_ACTIONS");
+        command
+            .env("KPRISM", env!("CARGO_BIN_EXE_kprism"))
+            .env("GATE_COMMAND", "cat /etc/passwd > /dev/null");
+        command.env("GATE_FAIL_IF", rules).env("GATE_BASELINE", baseline);
+        command.env("GITHUB_OUTPUT", dir.path().join("outputs"));
+        command.env("GITHUB_STEP_SUMMARY", dir.path().join("summary.md"));
+        let output = command.output().expect("bash is installed");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert_eq!(run("insns > 1k\nsyscalls > 1M\n", "").0, Some(3));
+    let (code, said) = run("insns != +0", "kprism-baseline.json");
+    assert_eq!(code, Some(0), "{said}");
+    let outputs = fs::read_to_string(dir.path().join("outputs")).unwrap();
+    assert_eq!(outputs, "failed=true\nfailed=false\n");
+    let summary = fs::read_to_string(dir.path().join("summary.md")).unwrap();
+    assert!(summary.contains("kprism gate: failed") && summary.contains("kprism gate: passed"), "{summary}");
+    for file in ["gate.xml", "gate.sarif", "gate.md"] {
+        assert!(dir.path().join("kprism-gate").join(file).is_file(), "{file}");
+    }
+    assert_ne!(run("insns >", "").0, Some(3), "a rule that is none is an error, not a verdict");
+}
