@@ -181,7 +181,11 @@ fn the_clock_is_right_under_thresholds() {
             let Some(&(later, later_ns)) = exact.get(next) else { continue };
             // So many have ended until the next one ends, which takes a nanosecond; where the guest was idle, more time
             // passed before it began.
-            let latest = later_ns - (later - insns - 1);
+            let next_ended = later_ns - (later - insns - 1);
+            // Time packets stand before the packet that they belong to, and so before the instructions up to it. Where code
+            // was interrupted, the exact recording states that instant after the same count.
+            let stated = exact[..next].last().filter(|&&(i, _)| i == insns).map_or(0, |&(_, ns)| ns);
+            let latest = next_ended.max(stated);
             let earliest =
                 exact[..exact.partition_point(|&(i, _)| i < insns)].last().map_or(0, |&(_, ns)| ns);
             ahead = ahead.max(ns.saturating_sub(latest));
