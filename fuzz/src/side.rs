@@ -74,7 +74,7 @@ fn decode(records: &[Record]) {
                 Record::Switch(s) if s.cpu == cpu => Some(TaskSwitch { offset: s.offset?, asid: s.asid }),
                 _ => None,
             });
-            image.set_turns(own.collect());
+            image.set_task_switches(own.collect());
             let mut pt = Vec::new();
             packets.iter().for_each(|packet| packet.encode(&mut pt));
             (image, pt)
