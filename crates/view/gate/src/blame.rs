@@ -17,7 +17,7 @@ use crate::verdict::Side;
 /// Functions and paths named.
 const NAMED: usize = 10;
 
-/// What is behind a difference.
+/// The code behind a difference.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Blame {
     /// Functions whose own instructions, or calls, changed; the largest changes first.
@@ -86,7 +86,9 @@ fn within<'r>(rules: &[&'r Rule]) -> Within<'r> {
         _ => None,
     });
     let first = calls.next().flatten();
-    match first.filter(|first| calls.all(|other| other == Some(first))) {
+    // A pattern may stand for several system calls.
+    let one = first.filter(|first| !first.contains(['*', '?']));
+    match one.filter(|one| calls.all(|other| other == Some(one))) {
         Some(name) => Within::Syscall(name),
         None => Within::Everything,
     }

@@ -29,7 +29,7 @@ pub enum Unit {
     Percent,
 }
 
-/// What may stand in brackets.
+/// The text in brackets behind a metric's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Argument {
     /// Nothing.
@@ -45,7 +45,7 @@ pub enum Argument {
 pub struct Name {
     /// As rules write it.
     pub name: &'static str,
-    /// What may stand in brackets.
+    /// The text in brackets.
     pub argument: Argument,
     /// The unit.
     pub unit: Unit,
@@ -64,10 +64,10 @@ impl Eq for Name {}
 
 /// All metrics. A value is `None` if the instrument did not record.
 pub const NAMES: [Name; 22] = [
-    flow("insns", Argument::No, Unit::Count, "instructions of kernel and programs", |s, _| {
-        s.flow.as_ref().map(|f| (f.kernel_insns + f.user_insns) as f64)
+    entry("insns", Argument::No, Unit::Count, "instructions of kernel and programs", |s, _| {
+        s.flow.as_ref().map(|f| f.kernel_insns.saturating_add(f.user_insns) as f64)
     }),
-    flow(
+    entry(
         "kernel_insns",
         Argument::May("SYSCALL"),
         Unit::Count,
@@ -80,27 +80,27 @@ pub const NAMES: [Name; 22] = [
             })
         },
     ),
-    flow("user_insns", Argument::No, Unit::Count, "instructions in programs", |s, _| {
+    entry("user_insns", Argument::No, Unit::Count, "instructions in programs", |s, _| {
         s.flow.as_ref().map(|f| f.user_insns as f64)
     }),
-    flow("cpu_time", Argument::No, Unit::Ns, "time on a CPU", |s, _| {
+    entry("cpu_time", Argument::No, Unit::Ns, "time on a CPU", |s, _| {
         s.flow.as_ref().map(|f| f.cpu_ns as f64)
     }),
-    flow("syscalls", Argument::May("SYSCALL"), Unit::Count, "system calls made", |s, of| {
+    entry("syscalls", Argument::May("SYSCALL"), Unit::Count, "system calls made", |s, of| {
         let taken = |name: &str| of.is_none_or(|of| glob(of, name));
         let flow = s.flow.as_ref()?;
         Some(sum(flow.syscalls.iter().filter(|c| taken(&c.name)).map(|c| c.wall.count)))
     }),
-    flow("wall", Argument::Must("SYSCALL"), Unit::Ns, "sum of a system call's wall times", |s, of| {
+    entry("wall", Argument::Must("SYSCALL"), Unit::Ns, "sum of a system call's wall times", |s, of| {
         wall(s, of, |w| w.sum)
     }),
-    flow("p50", Argument::Must("SYSCALL"), Unit::Ns, "median of a system call's wall times", |s, of| {
+    entry("p50", Argument::Must("SYSCALL"), Unit::Ns, "median of a system call's wall times", |s, of| {
         wall(s, of, |w| w.p50)
     }),
-    flow("p90", Argument::Must("SYSCALL"), Unit::Ns, "90th percentile", |s, of| wall(s, of, |w| w.p90)),
-    flow("p99", Argument::Must("SYSCALL"), Unit::Ns, "99th percentile", |s, of| wall(s, of, |w| w.p99)),
-    flow("max", Argument::Must("SYSCALL"), Unit::Ns, "longest wall time", |s, of| wall(s, of, |w| w.max)),
-    flow(
+    entry("p90", Argument::Must("SYSCALL"), Unit::Ns, "90th percentile", |s, of| wall(s, of, |w| w.p90)),
+    entry("p99", Argument::Must("SYSCALL"), Unit::Ns, "99th percentile", |s, of| wall(s, of, |w| w.p99)),
+    entry("max", Argument::Must("SYSCALL"), Unit::Ns, "longest wall time", |s, of| wall(s, of, |w| w.max)),
+    entry(
         "calls",
         Argument::Must("FUNC"),
         Unit::Count,
@@ -116,17 +116,17 @@ pub const NAMES: [Name; 22] = [
             }
         },
     ),
-    flow("self_insns", Argument::Must("FUNC"), Unit::Count, "a function's own instructions", |s, of| {
+    entry("self_insns", Argument::Must("FUNC"), Unit::Count, "a function's own instructions", |s, of| {
         Some(sum(functions(s.flow.as_ref()?, of?).map(|f| f.self_insns)))
     }),
-    flow(
+    entry(
         "total_insns",
         Argument::Must("FUNC"),
         Unit::Count,
         "instructions of a function and its callees",
         |s, of| Some(sum(functions(s.flow.as_ref()?, of?).map(|f| f.total_insns))),
     ),
-    flow(
+    entry(
         "time",
         Argument::Must("FUNC"),
         Unit::Ns,
@@ -136,7 +136,7 @@ pub const NAMES: [Name; 22] = [
             Some(sum(all.iter().filter(|f| glob(of, &f.name)).map(|f| f.durations.sum)))
         },
     ),
-    flow(
+    entry(
         "longest",
         Argument::Must("FUNC"),
         Unit::Ns,
@@ -146,19 +146,19 @@ pub const NAMES: [Name; 22] = [
             Some(all.iter().filter(|f| glob(of, &f.name)).map(|f| f.durations.max).max().unwrap_or(0) as f64)
         },
     ),
-    flow("irqs_off.max", Argument::No, Unit::Ns, "longest time with interrupts off", |s, _| {
+    entry("irqs_off.max", Argument::No, Unit::Ns, "longest time with interrupts off", |s, _| {
         interval(s, "irqs", |i| i.max)
     }),
-    flow("irqs_off.p99", Argument::No, Unit::Ns, "99th percentile of those times", |s, _| {
+    entry("irqs_off.p99", Argument::No, Unit::Ns, "99th percentile of those times", |s, _| {
         interval(s, "irqs", |i| i.p99)
     }),
-    flow("preempt_off.max", Argument::No, Unit::Ns, "longest time with preemption off", |s, _| {
+    entry("preempt_off.max", Argument::No, Unit::Ns, "longest time with preemption off", |s, _| {
         interval(s, "preempt", |i| i.max)
     }),
-    flow("preempt_off.p99", Argument::No, Unit::Ns, "99th percentile of those times", |s, _| {
+    entry("preempt_off.p99", Argument::No, Unit::Ns, "99th percentile of those times", |s, _| {
         interval(s, "preempt", |i| i.p99)
     }),
-    flow(
+    entry(
         "tlb_misses",
         Argument::May("TLB"),
         Unit::Count,
@@ -171,14 +171,14 @@ pub const NAMES: [Name; 22] = [
             }
         },
     ),
-    flow(
+    entry(
         "cover.lines",
         Argument::May("PATH"),
         Unit::Count,
         "lines that ran, in files below a path",
         |s, of| Some(lines(s, of)?.1),
     ),
-    flow(
+    entry(
         "cover.percent",
         Argument::May("PATH"),
         Unit::Percent,
@@ -190,7 +190,7 @@ pub const NAMES: [Name; 22] = [
     ),
 ];
 
-const fn flow(
+const fn entry(
     name: &'static str,
     argument: Argument,
     unit: Unit,

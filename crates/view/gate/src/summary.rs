@@ -110,7 +110,7 @@ pub struct Timed {
     pub durations: Spread,
 }
 
-/// How values are spread.
+/// The distribution of values.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spread {
     /// Number of values.
@@ -263,10 +263,13 @@ fn flow(profile: &Profile) -> Flow {
         })
         .collect();
     syscalls.sort_by(|a, b| a.name.cmp(&b.name));
+    // Tables on disk may be damaged, and hold any numbers.
+    let sum = |of: fn(&rows::TaskRow) -> u64| tasks.iter().map(of).fold(0u64, u64::saturating_add);
+    let user_insns = sum(|task| task.user_insns);
     Flow {
-        kernel_insns: profile.totals.instructions() - tasks.iter().map(|t| t.user_insns).sum::<u64>(),
-        user_insns: tasks.iter().map(|t| t.user_insns).sum(),
-        cpu_ns: tasks.iter().map(|t| t.ns).sum(),
+        kernel_insns: profile.totals.instructions().saturating_sub(user_insns),
+        user_insns,
+        cpu_ns: sum(|task| task.ns),
         decode_errors: profile.totals.errors(),
         functions,
         syscalls,
