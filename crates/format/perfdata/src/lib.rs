@@ -14,7 +14,7 @@
 //! | [`read()`] | header, sections, compression: bytes → records |
 //! | [`Writer`] | records → a file |
 //!
-//! What the records mean (which task runs, what is mapped where) is for the user of this crate: `kprism-import` makes a
+//! The meaning of records (which task runs, what is mapped where) is for the user of this crate: `kprism-import` makes a
 //! capture of them.
 //!
 //! **Why not an existing reader:** AUX data, incomplete files, and writing.

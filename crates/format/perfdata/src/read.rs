@@ -60,7 +60,7 @@ pub struct Contents<'a> {
     pub traces: Vec<(Auxtrace, &'a [u8])>,
     /// Compressed records, for [`unpack`].
     pub compressed: Vec<&'a [u8]>,
-    /// What is missing or was not understood, with its offset.
+    /// Parts that are missing or were not understood, each with its offset.
     pub notes: Vec<String>,
 }
 

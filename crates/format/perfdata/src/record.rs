@@ -83,7 +83,7 @@ pub mod sample {
     pub const STACK_USER: u64 = 1 << 13;
     /// Cost of the access.
     pub const WEIGHT: u64 = 1 << 14;
-    /// Where the data came from.
+    /// Level of the memory hierarchy that supplied the data.
     pub const DATA_SRC: u64 = 1 << 15;
     /// Id of the event, at a fixed place.
     pub const IDENTIFIER: u64 = 1 << 16;
@@ -382,7 +382,7 @@ pub enum Record<'a> {
     },
     /// Trace data follows.
     Auxtrace(Auxtrace),
-    /// How TSC becomes time.
+    /// Conversion of TSC to time.
     TimeConv(TimeConv),
     /// In a pipe: a feature section.
     Feature {

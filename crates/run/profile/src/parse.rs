@@ -26,7 +26,7 @@ pub fn time_ns(text: &str) -> Result<u64, String> {
     format!("{whole}{part}{zeros}").parse().map_err(|_| expected())
 }
 
-/// How long something takes: more than no time, up to 3,000,000 s (a month).
+/// A duration: more than no time, up to 3,000,000 s (a month).
 ///
 /// # Errors
 /// The text is no such time.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an input is: a run with gcov's counters, a run with a flow, or counters by themselves.
+//! The kind of an input: a run with gcov's counters, a run with a flow, or counters by themselves.
 
 use std::fs;
 use std::path::Path;

@@ -14,17 +14,17 @@ use super::sources::{self, Built, CHANGED, Found};
 
 /// Coverage, and what could not be used.
 pub struct Loaded {
-    /// What was executed.
+    /// The executed lines, branches, calls and functions.
     pub cover: Cover,
     /// Objects left out or not whole, and why.
     pub problems: Vec<Problem>,
-    /// What reading the counters added to the window, if they were read in it.
+    /// Counts that reading the counters added to the window, if they were read in it.
     pub footprint: Option<Footprint>,
-    /// What changed while it was read, if that was in memory.
+    /// Counters that changed while they were read from memory.
     pub unsettled: Option<Unsettled>,
     /// Of several runs, which executed what.
     pub runs: Option<Runs>,
-    /// How much of what was recorded is in it.
+    /// The account of the coverage.
     pub account: Account,
     /// When the code was built, or ran, for sources that are read.
     pub built: Built,
@@ -77,24 +77,24 @@ pub struct SourceText {
 /// An object that is not as it should be.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
-    /// What became of it.
+    /// Its fate.
     pub kind: ProblemKind,
     /// Its name, and why.
     pub text: String,
 }
 
-/// What became of an object.
+/// Fate of an object that is not as it should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProblemKind {
     /// It is not in the result.
     LeftOut,
-    /// What it counted before its counters began anew is not in the result.
+    /// Its counters began anew; earlier counts are not in the result.
     Anew,
     /// Its module went, and what it counted.
     Unloaded,
 }
 
-/// What reading the counters costs.
+/// The cost of reading the counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Footprint {
     /// Counters that a reading adds to: it was taken out of the window.
@@ -130,7 +130,7 @@ impl Unsettled {
         })
     }
 
-    /// What the manifest calls it.
+    /// Its name in the manifest.
     pub const OPTION: &str = "unsettled";
 
     pub(super) fn of(run: &Path) -> Option<Self> {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What coverage is asked for: where it is read from, and of whom.
+//! Options of coverage: its input, and the tasks whose code counts.
 
 use std::path::{Path, PathBuf};
 
@@ -46,7 +46,7 @@ impl Options {
     }
 }
 
-/// Where debug information is, for coverage of a flow and source lines of functions.
+/// Places of debug information, for coverage of a flow and source lines of functions.
 #[derive(Debug, Clone, Default)]
 pub struct DebugFiles {
     /// The kernel with debug information, for source lines of its functions.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What BPF kept: single calls, or functions' numbers.
+//! The records of BPF: single calls, or functions' numbers.
 
 use anyhow::{Result, bail};
 use kprism_durations::{Measured, aggregate, record};

@@ -75,7 +75,7 @@ pub(super) fn collect<'a>(
     }
 }
 
-/// How times become ns.
+/// Conversion of a trace's times to ns.
 pub(super) enum Time {
     /// They are ns, and functions are timed with the same clock.
     Same,

@@ -157,13 +157,13 @@ pub fn has_events(run: &Run) -> Result<bool> {
     Ok(run.manifest()?.options["ftrace"]["events"].as_u64().unwrap_or(0) > 0)
 }
 
-/// How many calls there are of how many functions.
+/// The numbers of calls and of functions, in words.
 pub fn calls(measured: &Measured) -> String {
     let functions = grouped(measured.profile.funcs.len() as u64);
     format!("{} calls of {functions} functions", grouped(measured.times.counts.calls))
 }
 
-/// Where the run is, and what shows it.
+/// The run's folder, and the command that shows it.
 pub fn see(run: &Run) -> String {
     let place = run.dir().display();
     let input = crate::input_option(run);

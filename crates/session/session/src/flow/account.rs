@@ -17,7 +17,7 @@ type Lengths = [u64];
 /// Option of the manifest that holds what the importer could not use, for the account.
 pub const IMPORT_NOTES: &str = "import_notes";
 
-/// How much of the recording is in `profile`.
+/// The account of `profile`: the part of the recording that is in it.
 pub(super) fn of(loaded: &Loaded, run: &Run, profile: &Profile) -> Account {
     let imported = loaded.manifest.options.get(IMPORT_NOTES).and_then(serde_json::Value::as_array);
     let imported = imported.into_iter().flatten().filter_map(|note| note.as_str().map(str::to_owned));

@@ -25,11 +25,11 @@ pub struct Loaded {
     pub(super) streams: Vec<(Mapped, Image)>,
     /// Functions.
     pub symbols: Symbols,
-    /// Where the kernel keeps the preemption count, relative to `gs`.
+    /// Address of the kernel's preemption count, relative to `gs`.
     pub preempt_count: Option<u64>,
     /// The sideband.
     pub records: Vec<sideband::Record>,
-    /// What was damaged or missing.
+    /// Remarks on what was damaged or missing.
     pub notes: Vec<String>,
 }
 
@@ -76,7 +76,7 @@ pub fn load(run: &Run, progress: &Progress) -> Result<Loaded> {
     Ok(Loaded { manifest, streams, symbols, preempt_count, records, notes })
 }
 
-/// Where the kernel counts how often preemption was disabled, relative to `gs`: a variable of its own, or in
+/// Address of the kernel's preemption count, relative to `gs`: a variable of its own, or in
 /// 6.2 to 6.13 a member of `pcpu_hot` behind a pointer (arch/x86/include/asm/current.h).
 fn preempt_count(kallsyms: &[u8]) -> Option<u64> {
     kallsyms::value_of(kallsyms, "__preempt_count")
@@ -116,7 +116,7 @@ pub fn streams(
     Ok(streams)
 }
 
-/// Where the sideband itself says that a CPU's tasks change.
+/// Task switches of a CPU that the sideband itself states.
 pub fn task_switches(records: &[sideband::Record], cpu: u32) -> Vec<TaskSwitch> {
     let own = records.iter().filter_map(|record| match record {
         sideband::Record::Switch(s) if s.cpu == cpu => Some(TaskSwitch { offset: s.offset?, asid: s.asid }),

@@ -34,7 +34,7 @@ struct CountsFile {
     vcpus: Vec<CpuCounts>,
     /// If only windows were kept: how many.
     windows: Option<u64>,
-    /// How often the condition could not be told.
+    /// Number of times that the condition could not be evaluated.
     condition_faults: Option<u64>,
     clock: Option<Clock>,
     stopped: Option<String>,

@@ -16,7 +16,7 @@ const RETURNED: &str = "lines with calls that returned more often than they were
 /// Unit of the account: lines whose counters several CPUs changed at once, or that changed while they were read.
 pub const TORN: &str = "lines with counts that cannot be (torn counters)";
 
-/// What is in a coverage, and what is not.
+/// The account of a coverage: what it contains, and what it lacks.
 pub fn account(all: &Many, loaded: &Loaded, gaps: &[(String, Gaps)]) -> Account {
     let cover = &loaded.cover;
     let footprint = loaded.footprint.unwrap_or_default();
@@ -74,12 +74,12 @@ pub const ANEW: &str = "objects whose counters began anew in the window";
 /// Unit of the account: runs all of whose counters were cleared.
 pub const RESETS: &str = "windows cut by a reset of all counters";
 
-/// What is said of an object whose counters restarted.
+/// The remark on an object whose counters restarted.
 pub fn anew_text(object: &Path) -> String {
     format!("{}: its counters began anew in the window: these are since then", object.display())
 }
 
-/// What is said of a reset.
+/// The remark on a reset.
 pub fn reset_text(run: &str, objects: usize) -> String {
     format!(
         "{run}: all counters were cleared in the window ({objects} objects count less at its end than at its beginning): \

@@ -22,7 +22,7 @@ pub struct Many {
     pub never_ran: Option<Vec<PathBuf>>,
 }
 
-/// What became of the counters that a run has from before its window.
+/// The fate of the counters that a run has from before its window.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Before {
     /// Objects that had counted more then than at the end.

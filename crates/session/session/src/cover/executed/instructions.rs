@@ -55,14 +55,14 @@ impl Instructions {
     }
 }
 
-/// What ran of a file, by its own addresses.
+/// Instructions of a file that ran, by the file's own addresses.
 pub struct Seen<'s> {
     pub file: &'s Path,
     pub lines: &'s Lines,
     pub ran: Vec<Ran>,
     /// Whom instructions called indirectly.
     pub targets: BTreeMap<u64, Vec<(String, u64)>>,
-    /// Where they jumped indirectly, in their own functions.
+    /// Targets of their indirect jumps within their own functions.
     pub jumps: Jumped,
 }
 

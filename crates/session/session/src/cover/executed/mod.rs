@@ -92,7 +92,7 @@ pub fn load_known(
     Ok((loaded, known))
 }
 
-/// What ran, for compilers that take samples; with files that could not be used.
+/// The executed code as samples, for compilers that take them, and the files that could not be used.
 pub fn sampled(
     input: &Path,
     debug: &DebugFiles,

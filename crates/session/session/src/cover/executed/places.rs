@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where the sections of a file ran.
+//! Addresses at which the sections of a file ran.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,7 +12,7 @@ pub struct Place {
     pub bias: u64,
 }
 
-/// Where the file's sections ran: user code is told by its addresses in the file, kernel code by those in memory, which
+/// Addresses at which the file's sections ran: user code is told by its addresses in the file, kernel code by those in memory, which
 /// functions of equal name in both tell.
 pub fn places(module: &str, lines: &Lines, symbols: &Symbols) -> Result<Vec<Place>, String> {
     if !module.starts_with('[') {
