@@ -70,6 +70,8 @@ if $CARGO clippy --version >/dev/null 2>&1; then
 else
 	skip "lints" "this Rust toolchain has no clippy: rustup component add clippy"
 fi
+# Fuzzing wants another compiler, so the targets are a workspace of their own: here they are only type-checked.
+check "fuzz targets" $CARGO check --quiet --locked --manifest-path fuzz/Cargo.toml --target-dir "${CARGO_TARGET_DIR:-target}/fuzz"
 check "documentation" env RUSTDOCFLAGS="-D warnings" $CARGO doc --workspace --no-deps --quiet
 check "links of the documentation" python3 tests/docs/links.py
 # The lab's tests start the programs that this builds: the plugin, the agent, the command line.

@@ -12,7 +12,7 @@ mod cells;
 
 use cells::{CLOCK, Cells};
 
-use kprism_flow::decode::{Decoder, Setup, Stats};
+use kprism_flow::{Decoder, Setup, Stats};
 use kprism_flow::error::FaultKind;
 use kprism_flow::event::{Event, Null, Sink};
 use kprism_flow::{Options, Stream, profile};

@@ -3,7 +3,7 @@
 //! are the bytes' own, and together with itself.
 #![no_main]
 
-use kprism_cover::counters::Collector;
+use kprism_cover::counters::{Collector, Object};
 use kprism_gcov::data::{Counters, Data, Rest, Values, kind};
 use kprism_gcov::{Solver, notes};
 use libfuzzer_sys::fuzz_target;
@@ -31,7 +31,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
     }
     let collector = Collector::default();
-    let added = [(); 2].map(|()| collector.add(&mut solver, bytes, &data));
+    let added = [(); 2].map(|()| collector.add(&mut solver, Object::default(), &notes, &data));
     let cover = collector.finish();
     assert_eq!(cover.objects, added.iter().filter(|added| added.is_ok()).count() as u32);
     for source in &cover.sources {

@@ -24,6 +24,7 @@ fuzz_target!(|bytes: &[u8]| {
                     _ => {}
                 }
                 packet.encode(&mut canonical);
+                assert!(!packet.name().is_empty() && packet.payload().len() < 128);
                 assert!(canonical.len() <= 16 + 3);
                 assert_eq!(PacketReader::new(&canonical).last().map(|p| p.map(|(_, p)| p)), Some(Ok(packet)));
             }

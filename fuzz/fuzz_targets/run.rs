@@ -11,7 +11,7 @@ use kprism_profile::{Filter, Profile};
 use kprism_report::header::Header;
 use kprism_report::html::{self, Budget};
 use kprism_report::{Style, calltree, deltas, folded, perfetto, tables, tree};
-use kprism_session::{Progress, flow};
+use kprism_session::{Progress, flow, open_profile};
 use kprism_store::{Manifest, Run};
 use libfuzzer_sys::fuzz_target;
 
@@ -34,7 +34,7 @@ fuzz_target!(|bytes: &[u8]| {
         fs::write(DIR.join(name), bytes).expect("a folder to write to");
     }
     let progress = Progress::silent();
-    let Ok((run, profile, manifest)) = flow::open(&DIR, &progress) else { return };
+    let Ok((run, profile, manifest)) = open_profile(&DIR, &progress) else { return };
     show(&manifest, &profile);
     if run.code_dict().exists()
         && let Ok((profile, manifest)) = flow::decode(&run, &progress)
@@ -42,7 +42,7 @@ fuzz_target!(|bytes: &[u8]| {
         let instructions = profile.totals.instructions();
         assert_eq!(profile.nodes.iter().map(|n| n.insns).sum::<u64>(), instructions);
         assert_eq!(manifest.instructions, Some(instructions));
-        let (_, again, written) = flow::open(&DIR, &progress).expect("what was decoded can be opened");
+        let (_, again, written) = open_profile(&DIR, &progress).expect("what was decoded can be opened");
         assert!(again == profile && written == manifest);
         show(&manifest, &profile);
     }

@@ -60,7 +60,7 @@ impl From<Outcome> for ExitCode {
 }
 
 /// The error with its causes. A library's error that names its cause already is not told twice.
-pub fn told(error: &anyhow::Error) -> String {
+pub fn text_of(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
         if text.is_empty() {
@@ -83,7 +83,7 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::told;
+    use super::text_of;
     use anyhow::Context as _;
 
     #[test]
@@ -95,6 +95,6 @@ mod tests {
         }
         let io = std::io::Error::other("no space");
         let error = Err::<(), _>(Named { source: io }).context("report").unwrap_err();
-        assert_eq!(told(&error), "report: run: no space");
+        assert_eq!(text_of(&error), "report: run: no space");
     }
 }

@@ -72,7 +72,9 @@ impl Given {
     pub fn in_place(&self) -> Result<()> {
         match &self.before {
             Some((option, subcommand)) => {
-                bail!("{option} stands before `{subcommand}`: write it behind, if it goes with that")
+                bail!(
+                    "{option} has no effect before `{subcommand}`: write it after `{subcommand}`, if it belongs there"
+                )
             }
             None => Ok(()),
         }
@@ -156,6 +158,9 @@ mod tests {
         };
         assert!(given("kprism report --input x tlb --limit 1").in_place().is_ok());
         let error = given("kprism report --limit 1 tlb").in_place().unwrap_err();
-        assert_eq!(error.to_string(), "--limit stands before `tlb`: write it behind, if it goes with that");
+        assert_eq!(
+            error.to_string(),
+            "--limit has no effect before `tlb`: write it after `tlb`, if it belongs there"
+        );
     }
 }

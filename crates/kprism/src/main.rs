@@ -95,7 +95,7 @@ fn main() -> ExitCode {
         Ok(outcome) => outcome.into(),
         Err(error) if exit::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("kprism: {}", plain(&exit::told(&error)));
+            eprintln!("kprism: {}", plain(&exit::text_of(&error)));
             if in_lab { Outcome::Code(exit::LAB_FAILED).into() } else { ExitCode::from(2) }
         }
     }

@@ -10,8 +10,8 @@ use std::sync::LazyLock;
 
 use guest::{json, ok, text};
 use kprism_flow::clock::ClockConfig;
-use kprism_flow::decode::{Decoder, Setup};
 use kprism_flow::event::{Event, Sink};
+use kprism_flow::{Decoder, Setup};
 use kprism_image::maps::{self, Dict};
 use kprism_image::resolve::Regions;
 use serde_json::Value;

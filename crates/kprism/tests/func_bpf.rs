@@ -264,7 +264,7 @@ fn another_tasks_turn_is_off_the_cpu() {
     }
 }
 
-/// Some functions the kernel lets no program be at: those that never return (since 6.15), those that serve programs. The
+/// At some functions the kernel refuses BPF programs: those that never return (since 6.15), those that serve programs. The
 /// others are measured all the same.
 #[test]
 fn a_function_that_the_kernel_refuses_is_left_out_and_said() {
@@ -279,11 +279,11 @@ fn a_function_that_the_kernel_refuses_is_left_out_and_said() {
     };
     let (code, said) = record(&["-T", "migrate_disable"]);
     assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("migrate_disable: the kernel lets no program be at it"), "{said}");
+    assert!(said.contains("migrate_disable: the kernel refuses BPF programs there"), "{said}");
     let (code, said) = record(&["-T", "migrate_disable", "-T", "vfs_read"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(
-        said.contains("1 function left out, the kernel lets no program be there: migrate_disable"),
+        said.contains("1 function left out, because the kernel refuses BPF programs there: migrate_disable"),
         "{said}"
     );
     let functions = std::fs::read_to_string(run.join("streams/bpf/functions.jsonl")).unwrap();

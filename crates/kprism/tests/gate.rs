@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use guest::{alone, json, kprism, ok, text};
+use kprism_test::{APT, GCC, QEMU, needs, test};
 use serde_json::Value;
 
 /// Calls of `work`, and so executions of the planted instruction.
@@ -21,11 +22,12 @@ fn record(dir: &Path, name: &str, planted: &str) -> PathBuf {
     let source = format!(
         "static int sum;\n\
          __attribute__((noinline)) void work(int n) {{ __asm__ volatile(\"{planted}\"); sum += n; }}\n\
-         int main(void) {{ for (int n = 0; n < {CALLS}; n++) work(n); return sum == 0; }}\n"
+         int main(void) {{ for (int n = 0; n < {CALLS}; n++) work(n); return sum == 0; }}\n\
+         __attribute__((used)) int never(int n) {{ return n + 1; }}\n"
     );
     fs::write(share.join("program.c"), source).unwrap();
     let built = Command::new("cc")
-        .args(["-O1", "-static", "-falign-functions=64", "-o", "program", "program.c"])
+        .args(["-O1", "-g", "-static", "-falign-functions=64", "-o", "program", "program.c"])
         .current_dir(&share)
         .status();
     assert!(built.expect("a C compiler is installed").success());
@@ -36,6 +38,7 @@ fn record(dir: &Path, name: &str, planted: &str) -> PathBuf {
 
 #[test]
 fn one_instruction_more_is_counted_and_named() {
+    needs(&[QEMU, APT, GCC]);
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let old = record(dir.path(), "old", "");
@@ -73,7 +76,44 @@ fn one_instruction_more_is_counted_and_named() {
 }
 
 #[test]
+fn lines_that_a_patch_adds_must_have_run() {
+    needs(&[QEMU, APT, GCC]);
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let run = record(dir.path(), "new", "");
+    let patch = dir.path().join("patch");
+    let added = |first: u32, count: u32| {
+        let lines = "+\n".repeat(count as usize);
+        fs::write(&patch, format!("--- a/program.c\n+++ b/program.c\n@@ -1,0 +{first},{count} @@\n{lines}"))
+            .unwrap();
+    };
+    let gate = |rules: &[&str]| {
+        let mut args = vec!["gate", text(&run), "--patch", text(&patch), "--json"];
+        args.extend(rules.iter().flat_map(|rule| ["--fail-if", rule]));
+        let output = kprism(&args);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), serde_json::from_slice::<Value>(&output.stdout).unwrap_or_default(), said)
+    };
+    // `work`, `main` and `never`.
+    added(2, 3);
+    let (code, verdict, said) =
+        gate(&["patch_coverage < 80%", "cover.lines(program.c) < 2", "cover.lines == 0"]);
+    assert_eq!(code, Some(3), "{said}");
+    assert!((verdict["rules"][0]["new"].as_f64().unwrap() - 200.0 / 3.0).abs() < 1e-9, "{verdict}");
+    let states: Vec<&str> = (0..3).map(|rule| verdict["rules"][rule]["state"].as_str().unwrap()).collect();
+    assert_eq!(states, ["failed", "passed", "passed"]);
+    assert_eq!(verdict["notes"], serde_json::json!(["lines added that did not run: program.c: 4"]));
+    added(1, 1);
+    let (code, verdict, _) = gate(&["patch_coverage < 100%"]);
+    assert_eq!(code, Some(0), "a declaration has no code");
+    assert!(verdict["notes"][0].as_str().unwrap().contains("none has code"), "{verdict}");
+    let (code, _, said) = gate(&["insns > 0"]);
+    assert!(code == Some(2) && said.contains("no rule is about patch_coverage"), "{said}");
+}
+
+#[test]
 fn the_script_of_pipelines_judges_as_the_command_does() {
+    needs(&[QEMU, APT, GCC]);
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/gate.sh");
@@ -101,3 +141,5 @@ fn the_script_of_pipelines_judges_as_the_command_does() {
     }
     assert_ne!(run("insns >", "").0, Some(3), "a rule that is none is an error, not a verdict");
 }
+
+kprism_test::main!();

@@ -98,8 +98,16 @@ fn tracers_add_what_they_do() {
             calls.iter().map(|(name, call)| (*name, number(&call["traced"]["calls"]) as u64)).collect();
         assert_eq!(counted, CALLS, "{name}");
         for (syscall, call) in &calls {
-            assert!(number(&call["least_added_instructions"]) > 0.0, "{name}, {syscall}: {call:#}");
-            assert!(number(&call["added_per_call"]["ns"]) > 0.0, "{name}, {syscall}: {call:#}");
+            let rows = call["functions"].as_array().unwrap().iter();
+            let only_traced = rows.filter(|f| number(&f["bare"]["instructions"]) == 0.0);
+            let own: f64 = only_traced.map(|f| number(&f["added_per_call"]["instructions"])).sum();
+            assert!(own > 0.0, "{name}, {syscall}: {call:#}");
+            // The work of execve itself differs by more than a tracer adds: it depends on which pages and slabs the
+            // preparations left, as `other_preparations` says.
+            if *syscall != "execve" {
+                assert!(number(&call["least_added_instructions"]) > 0.0, "{name}, {syscall}: {call:#}");
+                assert!(number(&call["added_per_call"]["ns"]) > 0.0, "{name}, {syscall}: {call:#}");
+            }
             // The functions are the whole of it.
             let sum: f64 = functions(call).values().sum();
             let added = number(&call["added_per_call"]["instructions"]);

@@ -244,7 +244,7 @@ fn every_option_changes_what_is_shown_or_is_refused() {
         &["-o", "-.html"],
     ];
     faults.extend(ignored("export", &views, &run, &file, &of_export));
-    let views: [View<'_>; 4] = [&["insns"], &["branches"], &["calls"], &["syscalls"]];
+    let views: [View<'_>; 5] = [&["insns"], &["branches"], &["calls"], &["syscalls"], &["packets"]];
     faults.extend(ignored("script", &views, &run, &file, &of_script));
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 
 use guest::{ok, text};
-use kprism_flow::decode::Setup;
+use kprism_flow::Setup;
 use kprism_flow::digest::segment_digests;
 use kprism_image::maps::{self, Dict};
 use kprism_image::resolve::Regions;

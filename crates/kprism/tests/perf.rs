@@ -9,13 +9,15 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use guest::{alone, json, ok, text};
-use kprism_flow::decode::{Decoder, Setup};
 use kprism_flow::event::{Event, Sink};
+use kprism_flow::{Decoder, Setup};
 use kprism_image::maps::{self, Dict};
 use kprism_image::resolve::Regions;
 use serde_json::Value;
 
 mod guest;
+#[path = "perf/packets.rs"]
+mod packets;
 #[path = "perf/simple_pt.rs"]
 mod simple_pt;
 #[path = "perf/user_only.rs"]
@@ -151,6 +153,7 @@ fn perf_decodes_an_exported_run_to_the_same_instructions_and_kprism_to_the_same_
         let differs = before.iter().zip(&after).find(|(a, b)| a != b);
         assert!(before == after, "{subject}: {} and {} rows, first: {differs:?}", before.len(), after.len());
     }
+    packets::check(&run, &data);
     simple_pt::check(&run, &data, dir.path());
     user_only::check(&run, &data, dir.path());
 }

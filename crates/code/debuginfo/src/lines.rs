@@ -250,11 +250,11 @@ fn declarations(
         }
         let Some(low) = entry.attr_value(gimli::DW_AT_low_pc) else { continue };
         let Some(start) = dwarf.attr_address(unit, low)? else { continue };
-        let mut found = told(entry);
+        let mut found = declared_by(entry);
         // A copy refers to its original.
         for origin in [gimli::DW_AT_abstract_origin, gimli::DW_AT_specification] {
             if let Some(gimli::AttributeValue::UnitRef(origin)) = entry.attr_value(origin) {
-                let of = told(&unit.entry(origin)?);
+                let of = declared_by(&unit.entry(origin)?);
                 let line = if found.line == 0 { of.line } else { found.line };
                 found = Declared { line, has_value: found.has_value | of.has_value };
             }
@@ -264,7 +264,7 @@ fn declarations(
     Ok(labels)
 }
 
-fn told(entry: &gimli::DebuggingInformationEntry<Slice<'_>>) -> Declared {
+fn declared_by(entry: &gimli::DebuggingInformationEntry<Slice<'_>>) -> Declared {
     let line = entry.attr_value(gimli::DW_AT_decl_line).and_then(|value| value.udata_value());
     Declared {
         line: line.and_then(|line| u32::try_from(line).ok()).unwrap_or(0),

@@ -235,7 +235,7 @@ impl Reader<'_> {
         // GCC 12 added a checksum between stamp and name, where the structure had padding.
         let name = self.pointer(at.wrapping_add(24), "an object's name")?;
         let name = self.text(name)?;
-        let kinds = kinds(version);
+        let kinds = version.counter_kinds();
         let mut active = Vec::new();
         for kind in 0..kinds {
             let merge = at.wrapping_add(32 + u64::from(kind) * 8);
@@ -316,18 +316,6 @@ impl Reader<'_> {
             text.push(byte);
         }
         Err(Broken { address: at, what: "an object's name", why: format!("longer than {PATH} bytes") })
-    }
-}
-
-/// Number of counter kinds in a kernel built by this compiler (`GCOV_COUNTERS`).
-fn kinds(version: Version) -> u8 {
-    match version.numbers().unwrap_or_default() {
-        (15.., _) => 10,
-        (14, _) => 9,
-        (10.., _) => 8,
-        (7.., _) => 9,
-        (6, _) | (5, 1..) => 10,
-        _ => 9,
     }
 }
 

@@ -24,6 +24,18 @@ impl Version {
         self.numbers().is_some_and(|numbers| ((4, 7)..(17, 0)).contains(&numbers))
     }
 
+    /// Number of counter kinds in a kernel built by this compiler (`GCOV_COUNTERS`, `kernel/gcov/gcc_4_7.c`).
+    pub fn counter_kinds(self) -> u8 {
+        match self.numbers().unwrap_or_default() {
+            (15.., _) => 10,
+            (14, _) => 9,
+            (10.., _) => 8,
+            (7.., _) => 9,
+            (6, _) | (5, 1..) => 10,
+            _ => 9,
+        }
+    }
+
     fn is_since(self, major: u32) -> bool {
         self.numbers().is_some_and(|(found, _)| found >= major)
     }

@@ -26,7 +26,8 @@
 //! ```
 //!
 //! Modules: [`Packet`] defines the packets, `opcode` the byte values, `decode` and `encode` the two directions,
-//! `reader` the iterator, `sync` the search for PSB, `ip` the IP compression, [`mix`] the statistics of a stream.
+//! `reader` the iterator, `sync` the search for PSB, `ip` the IP compression, `text` names and payloads in words, [`mix`] the
+//! statistics of a stream.
 //!
 //! Source for every encoding: Intel 64 and IA-32 Architectures Software Developer's Manual (SDM), volume 3, chapter
 //! "Intel Processor Trace", section "Packet Definitions", including block items and event trace packets. Reserved bits
@@ -44,6 +45,7 @@ mod opcode;
 mod packet;
 mod reader;
 mod sync;
+mod text;
 
 pub use error::{PacketError, PacketErrorKind};
 pub use ip::{IpPayload, LastIp};

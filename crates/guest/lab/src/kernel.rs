@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Finds the guest's kernel: Debian's stock one from apt, or the user's file.
+//! Finds the guest's kernel: Debian's stock one from apt, another of Debian's packages, or the user's file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,10 @@ use crate::cache::{Cache, Key};
 use crate::error::{Context, Error, Result};
 use crate::options::{Progress, Report};
 
-/// The kernel series used in tests.
+/// Beginning of the names of Debian's kernel packages.
+pub const PACKAGE: &str = "linux-image-";
+
+/// The series that is used if none is named.
 const SERIES: &str = "linux-image-6.12.";
 
 /// A bootable kernel.
@@ -33,6 +36,11 @@ impl Kernel {
         refresh: bool,
         report: Report<'_>,
     ) -> Result<Self> {
+        if let Some(name) = given.and_then(package) {
+            let key = cache.remembered("kernel", name, refresh, || download(name, cache, report))?;
+            let folder = cache.folder().join("kernel").join(&key);
+            return Self::from_folder(&folder, key);
+        }
         if let Some(image) = given {
             let contents = fs::read(image).at("read", image)?;
             let release = release(&contents).unwrap_or_default();
@@ -70,26 +78,7 @@ fn fetch(cache: &Cache, report: Report<'_>) -> Result<String> {
     };
     // apt may know the newest name without being able to download it.
     for name in names.iter().take(3) {
-        report(Progress::Step(&format!("downloading {name} (about 105 MB)")));
-        let scratch = cache.folder().join(format!(".download.{}", std::process::id()));
-        crate::cache::remove(&scratch)?;
-        fs::create_dir_all(&scratch).at("create", &scratch)?;
-        crate::cache::require_space(&scratch, 450)?;
-        let result = apt::download(std::slice::from_ref(name), &scratch).and_then(|files| {
-            let [package] = &files[..] else {
-                return Err(Error::BadFile {
-                    path: scratch.clone(),
-                    reason: "one package was to come".into(),
-                });
-            };
-            // NAME_VERSION_ARCH.deb is the key: a package's content never changes under one version.
-            let key = package.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            report(Progress::Step(&format!("unpacking {name}")));
-            cache.entry("kernel", &key, 350, |folder| unpack(package, folder))?;
-            Ok(key)
-        });
-        crate::cache::remove(&scratch)?;
-        match result {
+        match download(name, cache, report) {
             Err(Error::Apt { package, reason, remedy }) if not_offered(&reason) => {
                 failure = Error::Apt { package, reason, remedy };
             }
@@ -97,6 +86,49 @@ fn fetch(cache: &Cache, report: Report<'_>) -> Result<String> {
         }
     }
     Err(failure)
+}
+
+/// Downloads and unpacks a kernel package, and returns its key.
+fn download(name: &str, cache: &Cache, report: Report<'_>) -> Result<String> {
+    if !apt::names(name)?.iter().any(|known| known == name) {
+        return Err(Error::Apt {
+            package: name.to_owned(),
+            reason: "no such package is known".into(),
+            remedy: "Remedy: `apt-cache pkgnames linux-image-` names those that apt knows",
+        });
+    }
+    report(Progress::Step(&format!("downloading {name} (about 105 MB)")));
+    let scratch = cache.folder().join(format!(".download.{}", std::process::id()));
+    crate::cache::remove(&scratch)?;
+    fs::create_dir_all(&scratch).at("create", &scratch)?;
+    crate::cache::require_space(&scratch, 450)?;
+    let result = apt::download(&[name.to_owned()], &scratch).and_then(|files| {
+        let [package] = &files[..] else {
+            return Err(Error::BadFile { path: scratch.clone(), reason: "one package was to come".into() });
+        };
+        // NAME_VERSION_ARCH.deb is the key: a package's content never changes under one version.
+        let key = package.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        report(Progress::Step(&format!("unpacking {name}")));
+        cache.entry("kernel", &key, 350, |folder| unpack(package, folder))?;
+        Ok(key)
+    });
+    crate::cache::remove(&scratch)?;
+    result
+}
+
+/// The name of the package, if that is meant and not a file.
+fn package(given: &Path) -> Option<&str> {
+    given.to_str().filter(|name| name.starts_with(PACKAGE) && !name.contains('/') && !given.exists())
+}
+
+/// Debian's stock kernels that apt knows, the oldest first.
+///
+/// # Errors
+/// apt is missing, or fails.
+pub fn packages() -> Result<Vec<String>> {
+    let mut names: Vec<String> = apt::names(PACKAGE)?.into_iter().filter(|name| is_stock(name)).collect();
+    names.sort_unstable_by_key(|name| version(name));
+    Ok(names)
 }
 
 /// Returns true if apt's error means that no source has the package, rather than that it could not be reached.
@@ -143,9 +175,11 @@ fn release(image: &[u8]) -> Option<String> {
 
 /// Returns true for the stock flavour: not cloud, rt, unsigned or debugging symbols.
 fn is_stock(name: &str) -> bool {
-    name.strip_suffix("-amd64")
-        .is_some_and(|rest| !["cloud", "rt"].iter().any(|flavour| rest.ends_with(flavour)))
-        && name.starts_with(SERIES)
+    let number = name.strip_suffix("-amd64").and_then(|rest| rest.strip_prefix(PACKAGE));
+    number.is_some_and(|number| {
+        number.starts_with(|first: char| first.is_ascii_digit())
+            && !["cloud", "rt"].iter().any(|flavour| number.ends_with(flavour))
+    })
 }
 
 /// The numbers in a name, for comparison.
@@ -191,6 +225,7 @@ mod tests {
             "linux-image-6.12.9+deb12-cloud-amd64",
             "linux-image-6.12.9+deb12-amd64-dbg",
             "linux-image-6.12.9+deb12-amd64-unsigned",
+            "linux-image-amd64",
         ] {
             assert!(!is_stock(other), "{other}");
         }

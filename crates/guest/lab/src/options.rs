@@ -16,7 +16,7 @@ pub struct Options {
     pub mem_mib: u64,
     /// Additional words for the kernel's command line.
     pub append: Vec<String>,
-    /// A kernel image to boot instead of Debian's.
+    /// A kernel image to boot, or a package of Debian's kernels (`linux-image-…`), instead of the newest of the series 6.12.
     pub kernel: Option<PathBuf>,
     /// An initramfs to use instead of Debian's programs. kprism's own files are laid over it.
     pub initrd: Option<PathBuf>,

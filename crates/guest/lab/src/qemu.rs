@@ -234,14 +234,14 @@ impl Running {
         if let Err(error) = running.qmp.handshake() {
             // Most likely QEMU refused its arguments. Its own message is better than this error.
             running.wait(Duration::from_secs(2));
-            let said = running.said();
+            let said = running.stderr_text();
             return Err(Error::Qemu { reason: if said.is_empty() { error.to_string() } else { said } });
         }
         Ok(running)
     }
 
     /// QEMU's standard error.
-    pub fn said(&self) -> String {
+    pub fn stderr_text(&self) -> String {
         std::fs::read(&self.log)
             .map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned())
             .unwrap_or_default()

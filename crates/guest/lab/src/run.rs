@@ -136,7 +136,7 @@ pub fn run(
     if job.span == Span::Command
         && let Err(error) = snapshot::restore(&mut qemu, &prepared.snapshot)
     {
-        let (said, place) = (qemu.said(), prepared.snapshot.folder.display());
+        let (said, place) = (qemu.stderr_text(), prepared.snapshot.folder.display());
         let reason = if said.is_empty() { error.to_string() } else { said };
         return Err(Error::Qemu {
             reason: format!("{reason}\nif this lasts, delete {place}: it will be made again"),
@@ -254,7 +254,7 @@ impl<'a> Watch<'a> {
                 return if kprism_signals::end_requested() { Ended::Interrupted } else { Ended::Timeout };
             }
             if let Some(status) = ended {
-                return self.judge(&format!("QEMU ended ({status}) {}", qemu.said()));
+                return self.judge(&format!("QEMU ended ({status}) {}", qemu.stderr_text()));
             }
             let over = limit.is_some_and(|limit| self.ran_for() > limit);
             if over || kprism_signals::end_requested() {

@@ -168,7 +168,7 @@ fn wait_ready(qemu: &mut Running, files: &PortFiles, limit: Duration, report: Re
             if let Some(panic) = find_panic(&files.console) {
                 return Err(failed(panic));
             }
-            return Err(failed(format!("QEMU ended ({status}) {}", qemu.said()).trim().to_owned()));
+            return Err(failed(format!("QEMU ended ({status}) {}", qemu.stderr_text()).trim().to_owned()));
         }
         if start.elapsed() > limit {
             return Err(failed(format!("not ready after {} s", limit.as_secs())));

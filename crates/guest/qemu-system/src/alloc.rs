@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Records the allocations of programs: functions recognised by their first bytes (`kprism_tlb::allocs`), their
+//! Records the allocations of programs: functions recognised by their first bytes (`kprism_tlb::objects::allocs`), their
 //! arguments when they are called, and their results.
 //!
 //! If one of these functions calls another, only the outermost call is recorded.
 
 use std::ffi::c_void;
 
-use kprism_tlb::allocs::{Does, FUNCTIONS, Signature};
+use kprism_tlb::objects::allocs::{Does, FUNCTIONS, Signature};
 use kprism_tlb::stream::Alloc;
 
 use crate::guest::{self, Reg};

@@ -83,7 +83,7 @@ callback!(on_watched_block, |state, v, block: Block| {
     }
     if block.is_special() { v.special_block(block) } else { v.kernel_block(block) }
 });
-callback!(on_done, |_state, v, _block: Block| v.push(Entry::Done));
+callback!(on_block_end, |_state, v, _block: Block| v.push(Entry::BlockEnded));
 callback!(on_cr3, |_state, v, spot: Watched| v.new_space(register_value(spot.insn.op1_register())));
 callback!(on_lidt, |state, _v, spot: Watched| {
     let mut operand = [0; 10];
@@ -96,13 +96,13 @@ callback!(on_invlpg, |_state, v, spot: Watched| {
     let va = spot.insn.virtual_address(0, 0, |reg, _, _| Some(register_value(reg)));
     if let (Some(va), Some(tlb)) = (va, &mut v.tlb) {
         tlb.invalidate(va);
-        v.push(Entry::Dropped(Some(va)));
+        v.push(Entry::Invalidated(Some(va)));
     }
 });
 callback!(on_cr4, |_state, v, _spot: Watched| {
     if let Some(tlb) = &mut v.tlb {
         tlb.flush_all();
-        v.push(Entry::Dropped(None));
+        v.push(Entry::Invalidated(None));
     }
 });
 callback!(on_switch, |state, v, spot: Watched| {
@@ -154,7 +154,7 @@ callback!(on_cpuid, |state, v, spot: Watched| {
 pub unsafe extern "C" fn on_allocator(cpu: c_uint, udata: *mut c_void) {
     // SAFETY: QEMU calls this on the vCPU's thread.
     if let Some((_, v)) = unsafe { me(cpu) } {
-        v.called(udata.addr() as u8);
+        v.allocator_entered(udata.addr() as u8);
     }
 }
 

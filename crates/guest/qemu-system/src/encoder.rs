@@ -22,7 +22,7 @@ use crate::writer::Writer;
 use kprism_tlb::stream::{self, Event};
 
 /// Result of an encoder.
-pub struct Done {
+pub struct Encoded {
     pub cpu: u32,
     pub counts: Counts,
     pub footprint: usize,
@@ -174,7 +174,7 @@ impl Encoder {
             Entry::FaultEnd => self.note(Event::FaultEnd),
             Entry::Alloc(a) => self.note(Event::Alloc(stream::Alloc { ns: self.ns, ..a })),
             Entry::Free(va, bytes) => self.note(Event::Free { ns: self.ns, va, bytes }),
-            Entry::Dropped(page) => self.note(page.map_or(Event::Flush, Event::Invalidate)),
+            Entry::Invalidated(page) => self.note(page.map_or(Event::Flush, Event::Invalidate)),
             entry => {
                 self.plain = false;
                 self.rare(entry);
@@ -185,9 +185,9 @@ impl Encoder {
     /// Handles an entry that is not a block.
     fn rare(&mut self, entry: Entry) {
         match entry {
-            Entry::Block(_) | Entry::At(_) | Entry::Miss { .. } | Entry::Dropped(_) => {}
+            Entry::Block(_) | Entry::At(_) | Entry::Miss { .. } | Entry::Invalidated(_) => {}
             Entry::Fault(_) | Entry::FaultEnd | Entry::Alloc(_) | Entry::Free(..) => {}
-            Entry::Done => {
+            Entry::BlockEnded => {
                 if let Some(last) = &mut self.last {
                     last.done = true;
                 }
@@ -516,7 +516,7 @@ fn is_fault(vector: u8) -> bool {
 }
 
 /// Mode of a code segment by Linux's selectors: `__USER32_CS` is 0x23, `__KERNEL32_CS` 0x08.
-fn mode_of(cs: u16) -> Mode {
+pub fn mode_of(cs: u16) -> Mode {
     match cs & !3 {
         0x20 | 0x08 => Mode::Bits32,
         _ => Mode::Bits64,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::abi;
-use crate::encoder::Done;
+use crate::encoder::Encoded;
 use crate::options::Options;
 use crate::state::STATE;
 use crate::sync::lock;
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn on_exit(_: abi::PluginId, _: *mut c_void) {
             // Dropping it closes the tape, which ends the encoder.
         }
     }
-    let mut done: Vec<Done> =
+    let mut done: Vec<Encoded> =
         std::mem::take(&mut *lock(&state.encoders)).into_iter().filter_map(|t| t.join().ok()).collect();
     done.sort_by_key(|d| d.cpu);
     let block_bytes = state.finish();
@@ -68,7 +68,7 @@ pub fn begin_account(options: &Options, smp: usize) -> io::Result<()> {
     write_account(options, &counts)
 }
 
-fn account(o: &Options, stopped: Option<&str>, done: &[Done], block_bytes: usize) -> Value {
+fn account(o: &Options, stopped: Option<&str>, done: &[Encoded], block_bytes: usize) -> Value {
     let vcpus: Vec<_> = done
         .iter()
         .map(|d| {

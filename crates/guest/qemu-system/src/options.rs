@@ -4,7 +4,7 @@
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 
-use kprism_tlb::allocs::{self, Signature};
+use kprism_tlb::objects::allocs::{self, Signature};
 use kprism_tlb::{Geometry, bank, presets};
 
 /// The start of tracing.

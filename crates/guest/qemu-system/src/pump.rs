@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 
 use crate::codemap::MAP_MAGIC;
-use crate::encoder::{Done, Encoder};
+use crate::encoder::{Encoded, Encoder};
 use crate::options::{Keep, Options};
 use crate::ring::{Ring, Snapshot};
 use crate::state::{STATE, State};
@@ -48,13 +48,13 @@ impl Part {
         };
         let mut part = Part { ring: Ring::new(bytes), windows, open: false, snapshots: 0 };
         if open {
-            part.begin(true);
+            part.set_open(true);
         }
         Some(part)
     }
 
     /// Opens or closes a window. Outside a window nothing is kept.
-    fn begin(&mut self, open: bool) {
+    fn set_open(&mut self, open: bool) {
         self.open = open;
         self.ring.keep(if open { usize::MAX } else { 0 });
     }
@@ -78,7 +78,7 @@ impl Part {
                 self.ring.clear();
             }
             if self.windows {
-                self.begin(!split.keep);
+                self.set_open(!split.keep);
             } else {
                 self.snapshots += 1;
             }
@@ -133,7 +133,7 @@ impl Files {
 }
 
 /// Starts a vCPU's encoder thread and returns the vCPU's side.
-pub fn start(state: &State, cpu: u32) -> io::Result<(Vcpu, JoinHandle<Done>)> {
+pub fn start(state: &State, cpu: u32) -> io::Result<(Vcpu, JoinHandle<Encoded>)> {
     let (full, buffers) = sync_channel(BUFFERS);
     let (recycle, empty) = channel();
     let files = Files::create(&state.options, cpu)?;
@@ -151,7 +151,7 @@ fn run(
     mut files: Files,
     buffers: &Receiver<Vec<u64>>,
     recycle: &Sender<Vec<u64>>,
-) -> Done {
+) -> Encoded {
     block_signals();
     let mut encoder = Encoder::new(cpu, options);
     let mut failed = false;
@@ -174,7 +174,7 @@ fn run(
     encoder.finish();
     write(&mut encoder, &mut files);
     let part = files.part.as_ref();
-    Done {
+    Encoded {
         cpu,
         instructions: match part {
             None => Some(encoder.counts.instructions),

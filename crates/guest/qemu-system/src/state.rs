@@ -14,7 +14,7 @@ use kprism_image::is_kernel;
 use crate::abi::MAX_VCPUS;
 use crate::block::{Block, HANDLER, UNLISTED};
 use crate::codemap::{DICT_MAGIC, write_fragment};
-use crate::encoder::Done;
+use crate::encoder::Encoded;
 use crate::guest;
 use crate::hooks::Hooks;
 use crate::idt;
@@ -47,7 +47,7 @@ pub struct State {
     pub closed: AtomicBool,
     /// The reason why recording stopped early, if it did.
     pub stopped: Mutex<Option<String>>,
-    pub encoders: Mutex<Vec<JoinHandle<Done>>>,
+    pub encoders: Mutex<Vec<JoinHandle<Encoded>>>,
     blocks: Mutex<Blocks>,
     dict: Mutex<Dict>,
 }
@@ -157,18 +157,18 @@ impl State {
     /// Switches tracing on or off. Every vCPU notices at its next block.
     pub fn set_tracing(&self, on: bool) {
         self.tracing.store(on, Ordering::SeqCst);
-        self.tell();
+        self.interrupt_blocks();
     }
 
     /// Splits the streams: the piece before is kept or dropped. Every vCPU notices at its next block.
     pub fn split(&self) {
         self.splits.fetch_add(1, Ordering::SeqCst);
-        self.tell();
+        self.interrupt_blocks();
     }
 
     /// Handles a block that [`Triggers::concern`]s, on a vCPU, at `ns`, in `task`: splits the streams where a condition is met.
     pub fn triggered(&self, cpu: u32, va: u64, ns: u64, task: &Task) {
-        for effect in self.triggers.met(cpu, va, ns, task) {
+        for effect in self.triggers.block_starts(cpu, va, ns, task) {
             let open = self.keeps(self.splits.load(Ordering::SeqCst));
             if effect == Effect::Snapshot || open == (effect == Effect::Until) {
                 self.split();
@@ -177,7 +177,7 @@ impl State {
     }
 
     /// Makes every vCPU take the slow path at its next block, where it notices changes.
-    fn tell(&self) {
+    fn interrupt_blocks(&self) {
         QUICK.iter().for_each(|quick| quick.store(false, Ordering::SeqCst));
     }
 

@@ -15,15 +15,17 @@ const STOP: u64 = 5;
 const TIME: u64 = 7;
 const INTERRUPT: u64 = 9;
 const CR3: u64 = 11;
-const DONE: u64 = 13;
+const BLOCK_ENDED: u64 = 13;
 const SIDE: u64 = 15;
 const END: u64 = 17;
-const KEEP: u64 = 19;
-const DROP: u64 = 35;
+/// A split of the stream: the piece before is kept, or dropped.
+const SPLIT_KEEP: u64 = 19;
+const SPLIT_DROP: u64 = 35;
 /// In the low byte. The other bits say what missed.
 const MISS: u64 = 21;
-const DROPPED: u64 = 23;
-const DROPPED_ALL: u64 = 25;
+/// A TLB entry, or all of them, was invalidated.
+const INVALIDATED: u64 = 23;
+const INVALIDATED_ALL: u64 = 25;
 const FAULT: u64 = 27;
 const FAULT_END: u64 = 29;
 const ALLOC: u64 = 31;
@@ -50,13 +52,13 @@ pub enum Entry {
     /// The last block loaded CR3.
     Cr3(u64),
     /// The last block ran to its end (reported only if that is not evident otherwise).
-    Done,
+    BlockEnded,
     /// The stream is split before the next block. The piece since the last split is kept or dropped.
     Split { keep: bool },
     /// Instruction `index` of the last block, or its fetch, missed a TLB at `va`, or had a hit that a replay needs.
     Miss { index: u32, va: u64, access: Access, missed: Missed },
     /// The last block dropped TLB entries: those of a page, or all (`None`).
-    Dropped(Option<u64>),
+    Invalidated(Option<u64>),
     /// A page fault at this address begins; the next block handles it.
     Fault(u64),
     /// The next block ends its handling.
@@ -141,16 +143,16 @@ impl Tape {
                 self.words.extend([INTERRUPT, u64::from(vector) | u64::from(cs) << 8, rip]);
             }
             Entry::Cr3(v) => self.words.extend([CR3, v]),
-            Entry::Done => self.words.push(DONE),
+            Entry::BlockEnded => self.words.push(BLOCK_ENDED),
             Entry::End => self.words.push(END),
-            Entry::Split { keep } => self.words.push(if keep { KEEP } else { DROP }),
+            Entry::Split { keep } => self.words.push(if keep { SPLIT_KEEP } else { SPLIT_DROP }),
             Entry::Miss { index, va, access, missed } => {
                 let how = (access as u64) << 8 | (missed.size as u64) << 10;
                 let who = u64::from(missed.first) << 16 | u64::from(missed.last) << 24;
                 self.words.extend([MISS | how | who | u64::from(index) << 32, va]);
             }
-            Entry::Dropped(Some(va)) => self.words.extend([DROPPED, va]),
-            Entry::Dropped(None) => self.words.push(DROPPED_ALL),
+            Entry::Invalidated(Some(va)) => self.words.extend([INVALIDATED, va]),
+            Entry::Invalidated(None) => self.words.push(INVALIDATED_ALL),
             Entry::Fault(va) => self.words.extend([FAULT, va]),
             Entry::FaultEnd => self.words.push(FAULT_END),
             Entry::Alloc(a) => {
@@ -179,10 +181,10 @@ pub fn read(words: &[u64], mut each: impl FnMut(Entry)) {
                 Entry::Interrupt { vector: gate as u8, cs: (gate >> 8) as u16, rip: arg() }
             }
             CR3 => Entry::Cr3(arg()),
-            DONE => Entry::Done,
+            BLOCK_ENDED => Entry::BlockEnded,
             END => Entry::End,
-            KEEP => Entry::Split { keep: true },
-            DROP => Entry::Split { keep: false },
+            SPLIT_KEEP => Entry::Split { keep: true },
+            SPLIT_DROP => Entry::Split { keep: false },
             // SAFETY: written by `push` from `Box::into_raw`, read once.
             SIDE => Entry::Side(unsafe { Box::from_raw(arg() as *mut Side) }),
             FAULT => Entry::Fault(arg()),
@@ -195,8 +197,8 @@ pub fn read(words: &[u64], mut each: impl FnMut(Entry)) {
                 frames: [arg(), arg(), arg()],
             }),
             FREE => Entry::Free(arg(), arg()),
-            DROPPED => Entry::Dropped(Some(arg())),
-            DROPPED_ALL => Entry::Dropped(None),
+            INVALIDATED => Entry::Invalidated(Some(arg())),
+            INVALIDATED_ALL => Entry::Invalidated(None),
             miss if miss & 0xff == MISS => Entry::Miss {
                 index: (miss >> 32) as u32,
                 va: arg(),

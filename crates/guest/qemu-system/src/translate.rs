@@ -14,9 +14,10 @@ use crate::abi::{self, CbFlags, VcpuUdataCb};
 use crate::alloc;
 use crate::block::TIMED;
 use crate::callbacks::{
-    Watched, on_allocator, on_comm, on_cpuid, on_cr3, on_cr4, on_done, on_invlpg, on_kernel_block,
+    Watched, on_allocator, on_block_end, on_comm, on_cpuid, on_cr3, on_cr4, on_invlpg, on_kernel_block,
     on_leaving_block, on_lidt, on_mmap, on_special_block, on_switch, on_user_block, on_watched_block,
 };
+use crate::encoder::mode_of;
 use crate::guest::{self, Reg};
 use crate::hooks::Hook;
 use crate::state::{STATE, State};
@@ -27,10 +28,7 @@ pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
     let Some(state) = STATE.get() else { return };
     let cs = guest::register(Reg::CS) as u16;
     let cpl = (cs & 3) as u8;
-    let mode = match cs & !3 {
-        0x20 | 0x08 => Mode::Bits32,
-        _ => Mode::Bits64,
-    };
+    let mode = mode_of(cs);
     // SAFETY: `tb` and its instructions are valid during this callback; `data` is large enough for the
     // longest instruction; user data given to QEMU lives as long as the process.
     unsafe {
@@ -77,7 +75,7 @@ pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
         let udata = std::ptr::from_ref(block).cast_mut().cast::<c_void>();
         if block.ambiguous {
             let last = abi::qemu_plugin_tb_get_insn(tb, n - 1);
-            abi::qemu_plugin_register_vcpu_insn_exec_cb(last, on_done, CbFlags::NoRegs, udata);
+            abi::qemu_plugin_register_vcpu_insn_exec_cb(last, on_block_end, CbFlags::NoRegs, udata);
         }
         // A block is known as a gate when it is translated for the first time: when it first runs, through the gate.
         let special = block.is_special();

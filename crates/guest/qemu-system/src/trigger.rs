@@ -55,8 +55,8 @@ impl Triggers {
                 vec![(Effect::Until, "until", until.as_ref()), (Effect::From, "from", from.as_ref())]
             }
         };
-        let parse = |(deed, name, text): (Effect, &str, Option<&String>)| {
-            text.map(|text| Trigger::parse(name, text).map(|trigger| (deed, trigger)))
+        let parse = |(effect, name, text): (Effect, &str, Option<&String>)| {
+            text.map(|text| Trigger::parse(name, text).map(|trigger| (effect, trigger)))
         };
         all.into_iter().filter_map(parse).collect::<Result<_, _>>().map(Self)
     }
@@ -72,7 +72,7 @@ impl Triggers {
     }
 
     /// The effects of the conditions that a block meets, on a vCPU, at `ns`, in `task`.
-    pub fn met<'a>(
+    pub fn block_starts<'a>(
         &'a self,
         cpu: u32,
         va: u64,

@@ -37,21 +37,21 @@ pub struct Vcpu {
     target: u64,
     /// Address after the last system call made in this address space.
     resume: u64,
-    /// Address at which user code may continue that was called from there, or made a system call there; [`NOWHERE`] if
-    /// none.
-    back: u64,
+    /// Address at which user code continues if the last block returned from a call, or from a system call; [`NOWHERE`] if
+    /// it did neither.
+    expected_return: u64,
     /// Return addresses of calls by user code, newest at `depth`.
     calls: [u64; CALLS],
     depth: usize,
-    /// Cache of such places in this address space: address and block.
-    found: Box<[(u64, *const Block); FOUND]>,
+    /// Cache: return address in this address space → the block that ran there.
+    return_blocks: Box<[(u64, *const Block); FOUND]>,
     tape: Tape,
     /// Address at which the last block runs.
     pub va: u64,
     /// The TLB models, if requested.
     pub tlb: Option<Box<Tlb>>,
     /// Open calls of allocating functions.
-    asked: Calls,
+    allocating: Calls,
     /// True while a page fault is handled.
     faulting: bool,
     /// The running task, as of the last switch.
@@ -83,14 +83,14 @@ impl Vcpu {
             fall: NOWHERE,
             target: NOWHERE,
             resume: NOWHERE,
-            back: NOWHERE,
+            expected_return: NOWHERE,
             calls: [NOWHERE; CALLS],
             depth: 0,
-            found: Box::new([(NOWHERE, std::ptr::null()); FOUND]),
+            return_blocks: Box::new([(NOWHERE, std::ptr::null()); FOUND]),
             tape: Tape::new(),
             va: 0,
             tlb: (!tlb.is_empty()).then(|| Box::new(Tlb::new(tlb))),
-            asked: Calls::default(),
+            allocating: Calls::default(),
             faulting: false,
             task: Task::default(),
             mark: None,
@@ -149,7 +149,11 @@ impl Vcpu {
             (true, false) => self.fall,
             (false, true) => self.target,
             // The same code in the same address space, after the call or system call that was made there.
-            (false, false) if self.found[slot(self.back)] == (self.back, block) => self.back,
+            (false, false)
+                if self.return_blocks[slot(self.expected_return)] == (self.expected_return, block) =>
+            {
+                self.expected_return
+            }
             _ => NOWHERE,
         }
     }
@@ -159,20 +163,20 @@ impl Vcpu {
     #[inline]
     fn expect(&mut self, block: &Block, delta: u64) {
         let at = |va: u64| va.wrapping_add(delta);
-        self.back = NOWHERE;
+        self.expected_return = NOWHERE;
         (self.fall, self.target) = match block.kind {
             Kind::CondJump { target } => (at(block.va.wrapping_add(block.size())), at(target)),
             Kind::Jump { target } => (NOWHERE, at(target)),
             Kind::Call { target } => {
-                self.called_from(at(block.va.wrapping_add(block.size())));
+                self.push_return(at(block.va.wrapping_add(block.size())));
                 (NOWHERE, at(target))
             }
             Kind::IndirectCall => {
-                self.called_from(at(block.va.wrapping_add(block.size())));
+                self.push_return(at(block.va.wrapping_add(block.size())));
                 (NOWHERE, NOWHERE)
             }
             Kind::Ret => {
-                self.back = self.calls[self.depth];
+                self.expected_return = self.calls[self.depth];
                 self.depth = (self.depth + CALLS - 1) % CALLS;
                 (NOWHERE, NOWHERE)
             }
@@ -185,8 +189,9 @@ impl Vcpu {
         };
     }
 
+    /// A call by user code, which will return to `back`.
     #[inline]
-    fn called_from(&mut self, back: u64) {
+    fn push_return(&mut self, back: u64) {
         self.depth = (self.depth + 1) % CALLS;
         self.calls[self.depth] = back;
     }
@@ -194,7 +199,7 @@ impl Vcpu {
     /// The kernel may be about to return to user code, which can be at any address, but mostly follows a system call.
     pub fn leave_kernel(&mut self) {
         (self.fall, self.target) = (NOWHERE, NOWHERE);
-        self.back = self.resume;
+        self.expected_return = self.resume;
         if std::mem::take(&mut self.faulting) && self.on {
             self.tape.push(Entry::FaultEnd);
         }
@@ -204,7 +209,7 @@ impl Vcpu {
     pub fn new_space(&mut self, cr3: u64) {
         self.resume = NOWHERE;
         self.calls = [NOWHERE; CALLS];
-        self.found.fill((NOWHERE, std::ptr::null()));
+        self.return_blocks.fill((NOWHERE, std::ptr::null()));
         self.push(Entry::Cr3(cr3));
         if let Some(tlb) = &mut self.tlb {
             tlb.load_cr3(cr3);
@@ -246,8 +251,8 @@ impl Vcpu {
         state.ensure_in_dict(block);
         self.tape.block(block);
         if check
-            && self.asked.is_waiting()
-            && let Some((freed, got)) = self.asked.returned(self.task.pid, va)
+            && self.allocating.is_waiting()
+            && let Some((freed, got)) = self.allocating.returned(self.task.pid, va)
         {
             if let Some(old) = freed {
                 self.tape.push(Entry::Free(old, 0));
@@ -263,7 +268,7 @@ impl Vcpu {
         self.idle = block.hlt;
         // Tracing may have been switched off or the streams split meanwhile. Of the two orders of events, this thread detects one,
         // and the other side the other.
-        self.quick.store(!block.hlt && !self.asked.is_waiting(), Ordering::SeqCst);
+        self.quick.store(!block.hlt && !self.allocating.is_waiting(), Ordering::SeqCst);
         if !state.tracing.load(Ordering::SeqCst) || state.splits.load(Ordering::SeqCst) != self.splits {
             self.quick.store(false, Ordering::Relaxed);
         }
@@ -275,8 +280,8 @@ impl Vcpu {
             return expected;
         }
         let va = guest::register(Reg::RIP);
-        if va == self.back {
-            self.found[slot(va)] = (va, block);
+        if va == self.expected_return {
+            self.return_blocks[slot(va)] = (va, block);
         }
         va
     }
@@ -342,16 +347,16 @@ impl Vcpu {
     }
 
     /// A function that allocates or frees begins.
-    pub fn called(&mut self, function: u8) {
+    pub fn allocator_entered(&mut self, function: u8) {
         if !self.on {
             return;
         }
         let last = |n: usize| self.calls[(self.depth + CALLS - n) % CALLS];
         let callers = [last(0), last(1), last(2)].map(|va| if va == NOWHERE { 0 } else { va });
-        if let Some((va, bytes)) = self.asked.begin(self.task.pid, function, callers) {
+        if let Some((va, bytes)) = self.allocating.begin(self.task.pid, function, callers) {
             self.push(Entry::Free(va, bytes));
         }
-        if self.asked.is_waiting() {
+        if self.allocating.is_waiting() {
             self.quick.store(false, Ordering::Relaxed);
         }
     }

@@ -10,7 +10,7 @@
 //! number of a thread that has ended; the stream then continues with the next thread. Processes that the program forks,
 //! and programs that it becomes by execve, are not followed.
 //!
-//! However the process ends, all accesses processed until then are in files (`shared`, [`kprism_tlb::live`]). A program
+//! However the process ends, all accesses processed until then are in files (`shared`, [`kprism_tlb::stream::live`]). A program
 //! that ends regularly also leaves `tlb/counts.json`. Recorded accesses are processed at each system call, so a program
 //! that is killed while it waits loses nothing.
 //!
@@ -32,7 +32,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use kprism_tlb::{Geometry, live, presets};
+use kprism_tlb::stream::live;
+use kprism_tlb::{Geometry, presets};
 
 use block::{Block, Callback, Entry};
 use maps::Maps;
@@ -163,7 +164,7 @@ impl State {
     }
 
     /// Appends new mappings to the file, which is open only during this call: see `shared`.
-    fn tell(&self, maps: &mut Maps) {
+    fn append_mappings(&self, maps: &mut Maps) {
         let lines = maps.take_lines(self.process);
         if lines.is_empty() {
             return;
@@ -225,7 +226,7 @@ unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
     if let Some(state) = STATE.get().filter(|_| !FORKED.load(Ordering::Relaxed)) {
         let mut maps = state.maps();
         maps.see_program();
-        state.tell(&mut maps);
+        state.append_mappings(&mut maps);
     }
     // SAFETY: `tb` and its instructions are valid during this callback.
     unsafe {
@@ -338,7 +339,7 @@ unsafe extern "C" fn on_return(_: abi::PluginId, cpu: c_uint, number: i64, resul
     let mut maps = state.maps();
     let now = t.now();
     maps.returned(&t.call, result, now);
-    state.tell(&mut maps);
+    state.append_mappings(&mut maps);
 }
 
 unsafe extern "C" fn on_exit(_: abi::PluginId, _: *mut c_void) {

@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 
-use kprism_tlb::live;
+use kprism_tlb::stream::live;
 
 /// Size of the first mapped piece of a stream, and the maximum; multiples of a page.
 const FIRST: usize = 64 << 10;

@@ -5,8 +5,8 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use kprism_tlb::bank::told;
-use kprism_tlb::live;
+use kprism_tlb::bank::missed;
+use kprism_tlb::stream::live;
 use kprism_tlb::stream::{Event, Miss, Writer};
 use kprism_tlb::{Bank, Geometry, Sieve};
 
@@ -199,7 +199,7 @@ impl Thread {
         let Some((writer, _)) = &mut self.stream else { return };
         writer.many(|to| {
             for i in 0..count {
-                let Some(missed) = told(marks[i]) else { continue };
+                let Some(missed) = missed(marks[i]) else { continue };
                 let (va, access, size) = (vas[i], kinds[i], missed.size);
                 if missed.touched {
                     to.touch(va, access, size);

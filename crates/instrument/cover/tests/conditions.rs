@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use kprism_cover::counters::Collector;
-use kprism_gcov::{Solver, notes};
+use kprism_cover::counters::{Collector, Object};
+use kprism_gcov::{Solver, data, notes};
 
 fn sample(version: u32, file: &str) -> Vec<u8> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../format/gcov/tests/samples");
@@ -19,14 +19,14 @@ fn conditions_are_told_by_line() {
         let (note_bytes, data) = (sample(version, "t.gcno"), sample(version, "t.gcda"));
         let mut solver = Solver::default();
         let collector = Collector::default();
-        collector.add_bytes(&mut solver, &note_bytes, &data).unwrap();
+        let main = notes::read(&note_bytes).unwrap();
+        collector.add(&mut solver, Object::default(), &main, &data::read(&data).unwrap()).unwrap();
         let cover = collector.finish();
         let source = &cover.sources[0];
         let told = |line: u32| -> Vec<(u32, u64, u64)> {
             let all = source.conditions_of(line).iter();
             all.map(|found| (found.seen.terms, found.seen.yes, found.seen.no)).collect()
         };
-        let main = notes::read(&note_bytes).unwrap();
         let main = main.functions.iter().find(|function| function.name == "main").unwrap();
         println!("GCC {version}: {:?}, lines 3, 4: {:?} {:?}", main.conditions, told(3), told(4));
         assert_eq!(told(3), [(2, 0, 0)], "f itself was never called");

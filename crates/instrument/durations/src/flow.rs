@@ -6,8 +6,8 @@
 
 use std::collections::HashMap;
 
-use kprism_flow::calls::{Begin, Calls, End, Stacks};
 use kprism_flow::event::Event;
+use kprism_flow::replay::calls::{Begin, Calls, End, Stacks};
 use kprism_flow::replay::{self, Code, Listener, TracePosition};
 use kprism_image::Image;
 use kprism_image::resolve::Resolve;

@@ -9,8 +9,8 @@ mod support;
 use std::path::Path;
 use std::time::Instant;
 
-use kprism_flow::decode::{Decoder, Setup, Stats};
 use kprism_flow::event::Null;
+use kprism_flow::{Decoder, Setup, Stats};
 use kprism_flow::{Options, Stream, profile};
 
 fn report(what: &str, best: f64, branches: u64, instructions: u64) {

@@ -6,7 +6,7 @@ mod support;
 
 use std::path::Path;
 
-use kprism_flow::decode::Setup;
+use kprism_flow::Setup;
 use kprism_flow::digest::segment_digests;
 
 fn main() -> std::io::Result<()> {

@@ -10,19 +10,18 @@
 //!                             └─ replay: calls and instructions in order of time
 //! ```
 //!
-//! `stream` divides a CPU's packets into chunks. [`decode`] follows the code and reports events of the call structure.
-//! `stack` keeps call stacks from them, and passes marks on to [`measure`]. `parallel` does all that for every chunk, on
+//! `stream` divides a CPU's packets into chunks. `decode` follows the code and reports events of the call structure.
+//! `stack` keeps call stacks from them, and passes marks on to `measure`. `parallel` does all that for every chunk, on
 //! several threads.
 
-pub mod decode;
-pub mod measure;
+mod decode;
+mod measure;
 mod parallel;
 pub mod replay;
 mod stack;
 mod stream;
 
-pub use decode::{clock, digest, error, event, marks};
+pub use decode::{Decoder, Setup, Stats, clock, digest, error, event, marks};
 pub use measure::{cost, delta, resolution, window};
 pub use parallel::{Options, profile};
-pub use replay::{annotate, calls};
 pub use stream::Stream;

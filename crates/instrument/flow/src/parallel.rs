@@ -57,7 +57,7 @@ impl Default for Options {
 const AHEAD: usize = 2;
 
 /// Resolution of a position in a stream, for the order of jobs.
-const PACE: u64 = 1 << 20;
+const POSITION_STEPS: u64 = 1 << 20;
 
 struct Job {
     stream: usize,
@@ -84,21 +84,8 @@ pub fn profile<R: Resolve>(
         })
         .collect();
     let watch = switches.iter().map(|s| s.ip).find(|&ip| ip != 0);
-    let mut jobs = Vec::new();
-    for (stream, s) in streams.iter().enumerate() {
-        jobs.extend(chunks(s.bytes, options.chunk).map(|(from, to)| Job { stream, from, to }));
-    }
-    // All CPUs advance at about the same pace, as they are stitched together in order of time.
-    jobs.sort_by_key(|j| (j.from as u64 * PACE / (streams[j.stream].bytes.len() as u64).max(1), j.stream));
-    let lanes: Vec<Lane<'_>> = streams
-        .iter()
-        .map(|s| {
-            let switches: Vec<&Switch> =
-                switches.iter().copied().filter(|w| w.cpu == u32::from(s.cpu)).collect();
-            let first = first_task(s.cpu, &switches, sideband);
-            Lane::new(s.cpu, switches, first)
-        })
-        .collect();
+    let jobs = jobs(streams, options.chunk);
+    let lanes = lanes(streams, &switches, sideband);
     let threads = match options.threads {
         0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
         n => n,
@@ -134,20 +121,7 @@ pub fn profile<R: Resolve>(
         work.stitch_all(&mut stitcher)
     });
     let stitched = stitcher.finish();
-    let mut totals = Totals { per_cpu: streams.iter().map(|_| CpuTotals::default()).collect() };
-    let mut errors = Vec::new();
-    for (job, stats) in work.jobs.iter().zip(stats) {
-        let cpu = streams[job.stream].cpu;
-        add(&mut totals.per_cpu[job.stream], &stats);
-        errors.extend(stats.faults.into_iter().map(|f| FlowError {
-            cpu,
-            offset: f.offset,
-            ns: f.ns,
-            ip: f.ip,
-            kind: f.kind.to_string(),
-        }));
-    }
-    errors.sort_by_key(|e| (e.cpu, e.offset));
+    let (totals, errors) = totals_and_errors(streams, &work.jobs, stats);
     let mut tasks = stitched.tasks;
     name_tasks(&mut tasks, sideband);
     let mut profile = Profile {
@@ -165,6 +139,48 @@ pub fn profile<R: Resolve>(
         restrict(&mut profile, window);
     }
     profile
+}
+
+/// The chunks of all streams. All CPUs advance at about the same speed, as they are stitched together in order of time.
+fn jobs(streams: &[Stream<'_>], chunk: usize) -> Vec<Job> {
+    let mut jobs = Vec::new();
+    for (stream, s) in streams.iter().enumerate() {
+        jobs.extend(chunks(s.bytes, chunk).map(|(from, to)| Job { stream, from, to }));
+    }
+    jobs.sort_by_key(|j| {
+        let length = streams[j.stream].bytes.len() as u64;
+        (j.from as u64 * POSITION_STEPS / length.max(1), j.stream)
+    });
+    jobs
+}
+
+/// A lane for each stream, with the task switches of its CPU.
+fn lanes<'a>(streams: &[Stream<'_>], switches: &[&'a Switch], sideband: &'a [Record]) -> Vec<Lane<'a>> {
+    let lane = |s: &Stream<'_>| {
+        let own: Vec<&Switch> = switches.iter().copied().filter(|w| w.cpu == u32::from(s.cpu)).collect();
+        let first = first_task(s.cpu, &own, sideband);
+        Lane::new(s.cpu, own, first)
+    };
+    streams.iter().map(lane).collect()
+}
+
+/// Counts of each CPU, and the places that could not be decoded, in order of the streams.
+fn totals_and_errors(streams: &[Stream<'_>], jobs: &[Job], stats: Vec<Stats>) -> (Totals, Vec<FlowError>) {
+    let mut totals = Totals { per_cpu: streams.iter().map(|_| CpuTotals::default()).collect() };
+    let mut errors = Vec::new();
+    for (job, stats) in jobs.iter().zip(stats) {
+        let cpu = streams[job.stream].cpu;
+        add(&mut totals.per_cpu[job.stream], &stats);
+        errors.extend(stats.faults.into_iter().map(|f| FlowError {
+            cpu,
+            offset: f.offset,
+            ns: f.ns,
+            ip: f.ip,
+            kind: f.kind.to_string(),
+        }));
+    }
+    errors.sort_by_key(|e| (e.cpu, e.offset));
+    (totals, errors)
 }
 
 /// State shared by all threads.

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use kprism_flow::clock::ClockConfig;
-use kprism_flow::decode::{Decoder, Setup, Stats};
 use kprism_flow::digest::segment_digests;
 use kprism_flow::event::Null;
+use kprism_flow::{Decoder, Setup, Stats};
 use kprism_flow::{Options, Stream, profile};
 use kprism_image::Image;
 use kprism_image::resolve::Regions;

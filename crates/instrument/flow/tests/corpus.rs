@@ -11,9 +11,9 @@ mod cells;
 use std::path::Path;
 
 use cells::{CLOCK, Cells};
-use kprism_flow::decode::{Decoder, Setup};
 use kprism_flow::error::FaultKind;
 use kprism_flow::event::Null;
+use kprism_flow::{Decoder, Setup};
 use kprism_flow::{Options, Stream, profile};
 
 /// Limit on the work per byte of a stream: a byte that leads into an endless loop must be noticed early.

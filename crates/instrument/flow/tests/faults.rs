@@ -5,10 +5,10 @@
 mod machine;
 
 use kprism_flow::clock::ClockConfig;
-use kprism_flow::decode::{Decoder, Setup, Stats};
 use kprism_flow::digest::{segment_digests, segments};
 use kprism_flow::error::FaultKind;
 use kprism_flow::event::Null;
+use kprism_flow::{Decoder, Setup, Stats};
 use kprism_flow::{Options, Stream, profile};
 use kprism_image::Image;
 use kprism_image::resolve::Regions;

@@ -7,9 +7,9 @@ mod machine;
 
 use std::collections::BTreeMap;
 
-use kprism_flow::calls::{Begin, Calls, End, Stacks};
 use kprism_flow::delta::{Plan, Spec};
 use kprism_flow::event::Event;
+use kprism_flow::replay::calls::{Begin, Calls, End, Stacks};
 use kprism_flow::replay::{Code, Inputs, Listener, TracePosition, replay};
 use kprism_flow::{Options, Stream, profile};
 use kprism_image::Image;

@@ -2,8 +2,8 @@
 //! Code that changes under the decoder while it keeps its blocks.
 
 use kprism_flow::clock::ClockConfig;
-use kprism_flow::decode::{Decoder, Setup};
 use kprism_flow::event::Null;
+use kprism_flow::{Decoder, Setup};
 use kprism_image::Image;
 use kprism_image::resolve::Regions;
 use kprism_pt::{LastIp, Packet};

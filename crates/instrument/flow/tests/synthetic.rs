@@ -5,9 +5,9 @@ mod machine;
 
 use std::collections::BTreeMap;
 
-use kprism_flow::decode::{Decoder, Setup};
 use kprism_flow::digest::segments;
 use kprism_flow::event::{Event, Sink};
+use kprism_flow::{Decoder, Setup};
 use kprism_flow::{Options, Stream, profile};
 use kprism_profile::{NO_PARENT, Profile};
 use machine::program::Program;

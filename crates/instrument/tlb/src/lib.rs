@@ -12,20 +12,20 @@
 //!
 //! | folder | job |
 //! |---|---|
-//! | [`model`] | simulates the TLBs of processors: one, or several over the same accesses |
+//! | `model` | simulates the TLBs of processors: one, or several over the same accesses |
 //! | [`bus`] | a memory bus's accesses to page tables → misses |
 //! | [`stream`] | misses as bytes, and counters that survive the recorder that writes them |
 //! | [`objects`] | the objects whose memory misses, allocations among them |
-//! | [`analysis`] | how often, where and when they miss; the same run with larger pages |
-//! | [`x86`] | page tables and address space of x86-64 |
+//! | `analysis` | how often, where and when they miss; the same run with larger pages |
+//! | `x86` | page tables and address space of x86-64 |
 #![forbid(unsafe_code)]
 
-pub mod analysis;
+mod analysis;
 pub mod bus;
-pub mod model;
+mod model;
 pub mod objects;
 pub mod stream;
-pub mod x86;
+mod x86;
 
 pub use analysis::{counters, heat, profile, whatif};
 pub use model::bank::{Bank, Missed};
@@ -33,6 +33,4 @@ pub use model::geometry::{Access, Geometry, GeometryError, PageSize, Policy};
 pub use model::sieve::Sieve;
 pub use model::tlb::{Outcome, Page, Tlb};
 pub use model::{bank, geometry, presets, sieve};
-pub use objects::allocs;
-pub use stream::live;
-pub use x86::walk;
+pub use x86::{Mapping, walk};

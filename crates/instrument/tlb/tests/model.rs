@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Compares the models with closed forms, and with a model too simple to be wrong.
 
-use kprism_tlb::bank::told;
+use kprism_tlb::bank::missed;
 use kprism_tlb::geometry::{Array, Geometry, WalkCaches};
 use kprism_tlb::presets::{NAMES, preset};
 use kprism_tlb::sieve::WIDEST;
@@ -464,7 +464,7 @@ proptest! {
                 }
             }
             bank.look_up_many(&vas, &kinds, &mut marks);
-            got.extend(places.iter().zip(marks).filter_map(|(&i, mark)| Some((i, told(mark)?))));
+            got.extend(places.iter().zip(marks).filter_map(|(&i, mark)| Some((i, missed(mark)?))));
         }
         prop_assert_eq!(got, expected);
         prop_assert!(bank.counts().eq(one_by_one.counts()));

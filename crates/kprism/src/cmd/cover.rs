@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Coverage that is read with its remarks, for `report` and others; its part in `diff` and in recordings.
 
+use std::collections::BTreeMap;
 use std::io::{Read as _, Write};
 use std::path::Path;
 
@@ -104,6 +105,26 @@ pub fn of_two(
     judge_own(view.strict, &accounts, outcome, progress)
 }
 
+/// The lines that a patch adds, by file; `-` is standard input.
+///
+/// # Errors
+/// It cannot be read, or adds no line.
+pub fn read_patch(file: &Path) -> Result<BTreeMap<String, Vec<u32>>> {
+    let mut text = Vec::new();
+    let read = match file.to_str() {
+        Some("-") => std::io::stdin().lock().read_to_end(&mut text).map(drop),
+        _ => std::fs::read(file).map(|bytes| text = bytes),
+    };
+    read.with_context(|| {
+        if file == Path::new("-") { "standard input".into() } else { file.display().to_string() }
+    })?;
+    let added = patch::added(&String::from_utf8_lossy(&text)).with_context(|| file.display().to_string())?;
+    if added.is_empty() {
+        bail!("{}: not a unified diff that adds lines (git diff --no-color, diff -u)", file.display());
+    }
+    Ok(added)
+}
+
 /// `kprism diff --patch`: what was executed of the lines a patch adds.
 pub fn of_patch(
     input: &Path,
@@ -113,18 +134,7 @@ pub fn of_patch(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    let text = match file.to_str() {
-        Some("-") => {
-            let mut text = Vec::new();
-            std::io::stdin().lock().read_to_end(&mut text).context("standard input")?;
-            text
-        }
-        _ => std::fs::read(file).with_context(|| file.display().to_string())?,
-    };
-    let added = patch::added(&String::from_utf8_lossy(&text));
-    if added.is_empty() {
-        bail!("{}: not a unified diff that adds lines (git diff, diff -u)", file.display());
-    }
+    let added = read_patch(file)?;
     let Loaded { cover, account, .. } = without_sources(input, from, progress)?;
     let found = patch::found(&cover, &added, view.path);
     let totals = patch::totals(&found);

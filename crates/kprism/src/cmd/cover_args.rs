@@ -19,16 +19,16 @@ pub struct CoverageArgs {
     /// Count from the boot on, not only in the run's window
     #[arg(long, help_heading = "Coverage")]
     pub since_boot: bool,
-    /// Count by the flow, of a run that has gcov's counters, too
+    /// Use the recorded flow, even if the run has gcov's counters
     #[arg(long, help_heading = "Coverage")]
     pub by_flow: bool,
     /// Add what this run counted, of the same build; views then tell which run executed a line (can be repeated)
     #[arg(long, value_name = "RUN", help_heading = "Coverage")]
     pub merge: Vec<PathBuf>,
-    /// Sources of OLD are in NEW, everywhere: in tables, exports, and to be read (can be repeated)
+    /// Replace the beginning OLD of source paths by NEW: in tables, in exports, and when sources are read (can be repeated)
     #[arg(long, value_name = "OLD=NEW", value_parser = parse_prefix, help_heading = "Coverage")]
     pub source_prefix: Vec<(String, String)>,
-    /// Folder with the sources, if they are not where they were: the longest end of a path that is there counts
+    /// Look for sources below DIR, if they are not where they were; the file whose path agrees longest from its end is taken
     #[arg(long, value_name = "DIR", help_heading = "Coverage")]
     pub source_dir: Option<PathBuf>,
     #[command(flatten)]

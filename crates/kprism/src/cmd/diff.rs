@@ -20,8 +20,7 @@ use super::report::flow::By;
 use super::strict::StrictArgs;
 use crate::exit::Outcome;
 use crate::given::Given;
-use kprism_session::Progress;
-use kprism_session::flow;
+use kprism_session::{Progress, open_profile};
 
 const AFTER_HELP: &str = "\
 What a tracer does to mmap():
@@ -53,7 +52,7 @@ pub struct Args {
     pub sums: bool,
     #[command(flatten)]
     pub select: Select,
-    /// Compare instructions, or time on a CPU as of durations always
+    /// Compare instructions, or time on a CPU (of durations it is always time)
     #[arg(long, value_enum)]
     pub by: Option<By>,
     /// Sort functions by this column of the JSON; differences by their size, `-COLUMN` turns it round
@@ -130,7 +129,7 @@ fn weight(args: &Args, runs: [&Opened; 2]) -> Result<By> {
 }
 
 fn open(path: &Path, progress: &Progress) -> Result<Opened> {
-    let (run, profile, manifest) = flow::open(path, progress)?;
+    let (run, profile, manifest) = open_profile(path, progress)?;
     progress.clear();
     let header = Header::new(&manifest, &profile);
     let counts = match run.holds(Instrument::Durations) {

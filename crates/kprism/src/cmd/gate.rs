@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kprism gate`: rules over a run's exact counts, for continuous integration.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use kprism_gate::render::{FORMS, Form, json, text};
-use kprism_gate::{Rule, Side, judge, metric, summary};
+use kprism_gate::summary::{self, Wanted};
+use kprism_gate::{Rule, Side, judge, metric};
 use kprism_report::Style;
 use kprism_session::{DEFAULT_RUN, Progress};
 
+use super::cover::read_patch;
 use super::output::{print_json, wants_color};
 use crate::exit::{self, Outcome};
 
@@ -51,6 +54,9 @@ pub struct Args {
     /// A rule; the gate fails where it is true (can be repeated)
     #[arg(short, long = "fail-if", value_name = "RULE", required_unless_present = "save")]
     pub fail_if: Vec<String>,
+    /// A unified diff (git diff, diff -u), whose lines patch_coverage is about; `-` is standard input
+    #[arg(long, value_name = "FILE", requires = "fail_if")]
+    pub patch: Option<PathBuf>,
     /// Refuse to compare with runs of another environment
     #[arg(long, requires = "baseline")]
     pub same_environment: bool,
@@ -75,11 +81,13 @@ pub fn run(
 ) -> Result<Outcome> {
     let rules = args.fail_if.iter().map(|text| Rule::parse(text)).collect::<Result<Vec<_>>>()?;
     let writes = args.write.iter().map(|text| form(text)).collect::<Result<Vec<_>>>()?;
-    let cover = rules.iter().any(|rule| rule.metric.name.name.starts_with("cover."));
-    let new = side(&args.runs, cover, progress)?;
+    let cover = rules.iter().any(|rule| rule.metric.needs_coverage());
+    let old_wants = Wanted { cover, patch: None };
+    let new_wants = Wanted { patch: patch(args, &rules)?, ..old_wants.clone() };
+    let new = side(&args.runs, &new_wants, progress)?;
     let old = match args.baseline.as_slice() {
         [] => None,
-        paths => Some(side(paths, cover, progress)?),
+        paths => Some(side(paths, &old_wants, progress)?),
     };
     progress.clear();
     if let Some(file) = &args.save {
@@ -110,12 +118,23 @@ pub fn run(
     Ok(if verdict.failed() { Outcome::Code(exit::GATE) } else { Outcome::Done })
 }
 
+/// The lines of `--patch`.
+fn patch(args: &Args, rules: &[Rule]) -> Result<Option<BTreeMap<String, Vec<u32>>>> {
+    let rule = rules.iter().find(|rule| rule.metric.is_of_patch());
+    match (&args.patch, rule) {
+        (Some(file), Some(_)) => Ok(Some(read_patch(file)?)),
+        (Some(_), None) => bail!("--patch: no rule is about patch_coverage"),
+        (None, Some(rule)) => bail!("--fail-if {:?}: needs the patch: --patch FILE", rule.text),
+        (None, None) => Ok(None),
+    }
+}
+
 /// Reads runs or summaries. Of the first the profile is kept, for the paths behind a difference.
-fn side(paths: &[PathBuf], cover: bool, progress: &Progress) -> Result<Side> {
+fn side(paths: &[PathBuf], wanted: &Wanted, progress: &Progress) -> Result<Side> {
     let mut side = Side::default();
     for path in paths {
         progress.step(&format!("reading {}", path.display()));
-        let (summary, profile) = summary::load(path, cover, progress.clone())?;
+        let (summary, profile) = summary::load(path, wanted, progress.clone())?;
         if side.summaries.is_empty() {
             side.profile = profile;
         }

@@ -5,12 +5,14 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use kprism_lab::{Ended, Options, Pace};
-use kprism_record::gcov_kernel::{Build, Counts, DEBUG_INFO, Reading, Settings, prepare, record, suits};
+use kprism_lab::{Ended, Options};
+use kprism_record::gcov_kernel::{
+    BuildOptions, Counting, DEBUG_INFO, Reading, Settings, prepare, record, suits,
+};
 use kprism_session::Progress;
 use kprism_signals::Second;
 
-use super::guest_args::PlaceArgs;
+use super::guest_args::{MachineArgs, PlaceArgs};
 use super::lab::{self, Output};
 use crate::exit::Outcome;
 
@@ -33,6 +35,9 @@ With what it counted, the same kernel is compiled again (see docs/pgo.md):
 
 Exit codes as of `kprism lab run`.";
 
+/// Memory of the guest, MiB, if `--mem` does not say another.
+const MEM_MIB: u64 = 768;
+
 /// Options of `kprism lab gcov-kernel`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -48,32 +53,16 @@ pub struct Args {
     /// Run nothing: what is recorded is an empty window
     #[arg(long, conflicts_with = "command")]
     pub empty: bool,
-    /// Have the guest read its counters itself, through debugfs, instead of reading its memory while it stands
+    /// Have the guest read its counters through debugfs; without it, kprism stops the guest and reads its memory
     #[arg(long)]
     pub in_place: bool,
     #[command(flatten)]
     pub place: PlaceArgs,
-    /// Virtual CPUs
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Guest")]
-    pub smp: u32,
-    /// Memory in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 768, help_heading = "Guest")]
-    pub mem: u64,
+    #[command(flatten)]
+    pub machine: MachineArgs,
     /// Record the flow, too: kprism report cover --by-flow, --compare (implies --debug-info)
     #[arg(long)]
     pub flow: bool,
-    /// Load this module, with what it needs: ext2, minix, romfs, or a .ko file (can be repeated)
-    #[arg(long, value_name = "MODULE", help_heading = "Guest")]
-    pub module: Vec<String>,
-    /// More words for the kernel's command line (can be repeated)
-    #[arg(long, value_name = "WORDS", help_heading = "Guest")]
-    pub append: Vec<String>,
-    /// Debian package with programs for the guest (can be repeated)
-    #[arg(long, value_name = "NAME", help_heading = "Guest")]
-    pub package: Vec<String>,
-    /// Follow the host's time instead of counting instructions: faster, and no two runs are the same
-    #[arg(long, help_heading = "Guest")]
-    pub fast: bool,
     /// Add this line to the kernel's configuration: CONFIG_NAME=y (can be repeated)
     #[arg(long, value_name = "LINE", help_heading = "Kernel")]
     pub config: Vec<String>,
@@ -89,7 +78,7 @@ pub struct Args {
     /// Build it without gcov, and let gcc use this profile: a folder that `kprism export --relative` wrote
     #[arg(long, value_name = "DIR", conflicts_with = "uncounted", help_heading = "Kernel")]
     pub profile_use: Option<PathBuf>,
-    /// Compilers at once
+    /// Number of compilers that run at the same time; 0: one for each CPU
     #[arg(
         short,
         long,
@@ -110,24 +99,15 @@ impl Args {
         let mut config = self.config.clone();
         config.extend((self.debug_info || self.flow).then(|| DEBUG_INFO.to_owned()));
         let counting = match (&self.profile_use, self.uncounted) {
-            (Some(profile), _) => Counts::Used(profile.clone()),
-            (None, true) => Counts::Off,
-            (None, false) => Counts::On,
+            (Some(profile), _) => Counting::Used(profile.clone()),
+            (None, true) => Counting::Off,
+            (None, false) => Counting::On,
         };
         Settings {
             output: self.output.clone(),
             job: self.place.job(&self.command),
-            guest: Options {
-                smp: self.smp,
-                mem_mib: self.mem,
-                append: self.append.clone(),
-                modules: self.module.clone(),
-                packages: self.package.clone(),
-                pace: if self.fast { Pace::Fast } else { Pace::Exact },
-                refresh: self.refresh,
-                ..Options::default()
-            },
-            build: Build { config, only: self.only.clone(), jobs: self.jobs, counting },
+            guest: Options { refresh: self.refresh, ..self.machine.options(MEM_MIB) },
+            build: BuildOptions { config, only: self.only.clone(), jobs: self.jobs, counting },
             reading: if self.in_place { Reading::InGuest } else { Reading::OfMemory },
             flow: self.flow,
         }

@@ -30,6 +30,9 @@ pub const GUEST_PLACE: [&str; 3] = ["share", "before", "gdb"];
 /// Ids of the options of [`PlaceArgs`] that a command on this machine has too.
 pub const PLACE: [&str; 4] = ["env", "cwd", "stdin", "timeout"];
 
+/// Memory of a guest with Debian's kernel, MiB.
+pub const MEM_MIB: u64 = 1024;
+
 /// Refuses the options of a guest where there is none.
 ///
 /// # Errors
@@ -41,36 +44,58 @@ pub fn no_guest(given: &Given) -> anyhow::Result<()> {
     }
 }
 
-/// Which guest.
+/// The guest's machine and what is in it, whichever kernel it boots.
 #[derive(Debug, Clone, clap::Args)]
-pub struct GuestArgs {
-    /// Boot this kernel image (vmlinuz) instead of Debian's
-    #[arg(long, value_name = "FILE", help_heading = "Guest")]
-    kernel: Option<PathBuf>,
-    /// Use this initramfs instead of Debian's programs
-    #[arg(long, value_name = "FILE", help_heading = "Guest")]
-    initrd: Option<PathBuf>,
-    /// Load this kernel module at boot: a name, or a .ko file (can be repeated)
+pub struct MachineArgs {
+    /// Load this kernel module at boot, with those that it needs: a name, or a .ko file (can be repeated)
     #[arg(long, value_name = "MODULE", help_heading = "Guest")]
     pub module: Vec<String>,
-    /// Have this kernel module at hand, not loaded (can be repeated)
-    #[arg(long, value_name = "MODULE", help_heading = "Guest")]
-    pub with_module: Vec<String>,
     /// Have this Debian package in the guest (can be repeated)
     #[arg(long, value_name = "NAME", help_heading = "Guest")]
     pub package: Vec<String>,
     /// Virtual CPUs
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Guest")]
-    smp: u32,
-    /// Memory, with suffix M or G (M if none)
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse::mebibytes, help_heading = "Guest")]
-    pub mem: u64,
+    pub smp: u32,
+    /// Memory, with suffix M or G (M if none); if not given, 1G, and 768M of a kernel with gcov
+    #[arg(long, value_name = "SIZE", value_parser = parse::mebibytes, help_heading = "Guest")]
+    pub mem: Option<u64>,
     /// Add to the kernel's command line (can be repeated)
     #[arg(long, value_name = "WORDS", help_heading = "Guest")]
-    append: Vec<String>,
+    pub append: Vec<String>,
     /// Run at host speed with parallel CPUs: faster, but no run is like another
     #[arg(long, help_heading = "Guest")]
-    fast: bool,
+    pub fast: bool,
+}
+
+impl MachineArgs {
+    /// As the lab takes them; the other options are the lab's own.
+    pub fn options(&self, default_mem_mib: u64) -> Options {
+        Options {
+            smp: self.smp,
+            mem_mib: self.mem.unwrap_or(default_mem_mib),
+            append: self.append.clone(),
+            modules: self.module.clone(),
+            packages: self.package.clone(),
+            pace: if self.fast { Pace::Fast } else { Pace::Exact },
+            ..Options::default()
+        }
+    }
+}
+
+/// Which guest.
+#[derive(Debug, Clone, clap::Args)]
+pub struct GuestArgs {
+    /// Boot this kernel image (vmlinuz), or this kernel package of Debian (linux-image-…), instead of Debian's newest 6.12
+    #[arg(long, value_name = "FILE", help_heading = "Guest")]
+    kernel: Option<PathBuf>,
+    /// Use this initramfs instead of Debian's programs
+    #[arg(long, value_name = "FILE", help_heading = "Guest")]
+    initrd: Option<PathBuf>,
+    #[command(flatten)]
+    pub machine: MachineArgs,
+    /// Have this kernel module at hand, not loaded (can be repeated)
+    #[arg(long, value_name = "MODULE", help_heading = "Guest")]
+    pub with_module: Vec<String>,
     /// Ask apt for newer packages than those in the cache
     #[arg(long, help_heading = "Guest")]
     refresh: bool,
@@ -186,17 +211,12 @@ impl GuestArgs {
     /// As the lab takes them.
     pub fn options(&self) -> Options {
         Options {
-            smp: self.smp,
-            mem_mib: self.mem,
-            append: self.append.clone(),
             kernel: self.kernel.clone(),
             initrd: self.initrd.clone(),
-            modules: self.module.clone(),
             with_modules: self.with_module.clone(),
-            packages: self.package.clone(),
-            pace: if self.fast { Pace::Fast } else { Pace::Exact },
             refresh: self.refresh,
             boot_timeout: Duration::from_secs(self.boot_timeout),
+            ..self.machine.options(MEM_MIB)
         }
     }
 

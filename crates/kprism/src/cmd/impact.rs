@@ -206,7 +206,7 @@ fn sunbursts(
         return Ok(());
     };
     let scale = diff.invocations.map_or(Scale::Sums, Scale::PerCall);
-    let paths = ["bare".to_owned(), tracer.to_owned()];
+    let paths = ["baseline".to_owned(), tracer.to_owned()];
     let headers = sides.map(|r| Header::new(&r.manifest, &r.profile));
     let page = html::render_diff(&diff, scale, headers.each_ref(), &paths, syscall).context("HTML page")?;
     let stem = file.file_stem().unwrap_or_default().to_string_lossy();

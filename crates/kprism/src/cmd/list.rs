@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use kprism_report::info;
-use kprism_session::open::runs_in;
+use kprism_session::open::{Runs, runs_in};
 use serde_json::json;
 
 use super::output::print_json;
@@ -39,12 +39,16 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome> {
     if let Some(What::Events(args)) = &args.what {
         return super::list_events::run(args, out);
     }
-    let runs = runs_in(&args.folder)?;
+    let Runs { runs, broken } = runs_in(&args.folder)?;
     if args.json {
-        let list: Vec<_> = runs.iter().map(|(path, m)| json!({"path": path, "manifest": m})).collect();
+        let mut list: Vec<_> = runs.iter().map(|(path, m)| json!({"path": path, "manifest": m})).collect();
+        list.extend(broken.iter().map(|(path, e)| json!({"path": path, "error": e.to_string()})));
         print_json(&list, out)?;
     } else {
         write!(out, "{}", info::list(&runs))?;
     }
-    Ok(if runs.is_empty() { Outcome::NothingMatched } else { Outcome::Done })
+    for (_, error) in &broken {
+        eprintln!("kprism: not a run that can be read: {error}");
+    }
+    Ok(Outcome::of_rows(runs.is_empty()))
 }

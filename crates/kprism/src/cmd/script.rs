@@ -77,6 +77,8 @@ pub enum Subject {
     Calls,
     /// System calls as they end, with their start, time and instructions
     Syscalls,
+    /// The packets of Intel PT, CPU by CPU, with offset and time
+    Packets,
     /// Records of probes, with what they collected
     Probe,
 }
@@ -131,6 +133,7 @@ impl From<Subject> for list::Subject {
             Subject::Branches => list::Subject::Branches,
             Subject::Calls => list::Subject::Calls,
             Subject::Syscalls => list::Subject::Syscalls,
+            Subject::Packets => list::Subject::Packets,
             Subject::Probe => list::Subject::Probe,
         }
     }
@@ -184,7 +187,7 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
     progress.clear();
     kprism_signals::catch(Second::EndsProcess)?;
     let output = Output::new(out, args.limit, &kprism_signals::end_requested);
-    let lines = source.list(subject, args.options(), args.depth.unwrap_or(usize::MAX), output)?;
+    let lines = source.list(subject, args.options(), args.depth.unwrap_or(usize::MAX), progress, output)?;
     if kprism_signals::end_requested() {
         return Ok(Outcome::Code(exit::INTERRUPTED));
     }
@@ -204,6 +207,9 @@ fn honoured(subject: list::Subject, durations: bool, given: &Given) -> Result<()
         list::Subject::Calls if durations => ("calls of durations", "funcs own depth fields"),
         list::Subject::Calls => ("calls", "funcs own kernel user depth fields"),
         list::Subject::Syscalls => ("system calls", "funcs fields"),
+        list::Subject::Packets => {
+            return given.only("packets", &["subject input cpus from to limit json"]);
+        }
         // A record of a probe has no name of a task unless $comm was collected.
         list::Subject::Probe => {
             return given.only(

@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 use crate::{Manifest, Result, StoreError, io_at, write_atomically};
 use std::fs::{self, File, TryLockError};
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -76,7 +77,7 @@ impl Run {
         }
         match fs::DirBuilder::new().mode(0o700).create(dir) {
             // The folder is our own, and empty.
-            Err(why) if why.kind() == std::io::ErrorKind::AlreadyExists && is_empty_dir(dir) => {}
+            Err(why) if why.kind() == ErrorKind::AlreadyExists && is_empty_dir(dir) => {}
             made => made.map_err(io_at(dir))?,
         }
         let run = Run { dir: dir.to_path_buf(), _lock: lock(dir)?.map(Arc::new) };
@@ -94,8 +95,13 @@ impl Run {
     /// the run, or neither a file nor a folder.
     pub fn open(dir: &Path) -> Result<Run> {
         let run = Run { dir: dir.to_path_buf(), _lock: None };
-        if run.manifest_path().symlink_metadata().is_err() {
-            return Err(StoreError::NotARun { path: dir.to_path_buf() });
+        if let Err(error) = run.manifest_path().symlink_metadata() {
+            return Err(match error.kind() {
+                ErrorKind::NotFound | ErrorKind::NotADirectory => {
+                    StoreError::NotARun { path: dir.to_path_buf() }
+                }
+                _ => io_at(&run.manifest_path())(error),
+            });
         }
         let inside = dir.canonicalize().map_err(io_at(dir))?;
         stays(dir, &inside)?;
@@ -202,6 +208,11 @@ impl Run {
         self.probe().join("probes.json")
     }
 
+    /// The records of probes.
+    pub fn hits(&self) -> PathBuf {
+        self.probe().join("hits.bin")
+    }
+
     /// Folder of the symbols.
     pub fn symbols(&self) -> PathBuf {
         self.dir.join("symbols")
@@ -300,7 +311,7 @@ impl Run {
         }
         let path = self.sideband();
         match fs::read(&path) {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(Vec::new()),
             other => other.map_err(io_at(&path)),
         }
     }

@@ -42,7 +42,7 @@ pub fn detect(path: &Path) -> Result<Option<Ftrace>, ImportError> {
         let pair = Pair::within(path)?;
         // A log alone may accompany a recording of another kind.
         let alone = |pair: &Pair| pair.trace.is_none() && crate::detect(path).is_ok();
-        return pair.filter(|pair| !alone(pair)).map(told).transpose();
+        return pair.filter(|pair| !alone(pair)).map(checked).transpose();
     }
     let mut head = Vec::new();
     let file = fs::File::open(path).map_err(|source| ImportError::Io { path: path.to_owned(), source })?;
@@ -53,7 +53,7 @@ pub fn detect(path: &Path) -> Result<Option<Ftrace>, ImportError> {
         return Ok(Some(Ftrace::Dat(path.to_owned())));
     }
     if let Some(pair) = Pair::beside(path) {
-        return told(pair).map(Some);
+        return checked(pair).map(Some);
     }
     let head = unpacked(&head);
     if text::is_text(&head) {
@@ -67,7 +67,7 @@ pub fn detect(path: &Path) -> Result<Option<Ftrace>, ImportError> {
 }
 
 /// Checks a pair's contents. The name alone does not make a file a trace.
-fn told(pair: Pair) -> Result<Ftrace, ImportError> {
+fn checked(pair: Pair) -> Result<Ftrace, ImportError> {
     if let Some(trace) = &pair.trace {
         let mut head = Vec::new();
         let file = fs::File::open(trace).and_then(|file| file.take(HEAD).read_to_end(&mut head));

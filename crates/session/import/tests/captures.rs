@@ -11,8 +11,8 @@ use std::process::Command;
 
 use common::{capture, data, image, segments, unpack};
 use kprism_flow::clock::ClockConfig;
-use kprism_flow::decode::{Decoder, Setup};
 use kprism_flow::event::Null;
+use kprism_flow::{Decoder, Setup};
 use kprism_flow::{Options, profile};
 use kprism_image::resolve::Regions;
 use kprism_import::Capture;

@@ -8,7 +8,8 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use kprism_lab::gcov_kernel::{BuildOptions, Counting, GcovKernel};
+use kprism_lab::gcov_kernel::GcovKernel;
+pub use kprism_lab::gcov_kernel::{BuildOptions, Counting};
 use kprism_lab::{Counters, Job, ObserverOptions, Options, Outcome, Pace, Prepared, Report};
 use kprism_session::{Progress, date};
 use kprism_store::{Instrument, Manifest, Run, RunKind};
@@ -16,8 +17,6 @@ use serde_json::json;
 
 use crate::NOT_ENDED;
 use crate::guest::{self, show};
-
-pub use kprism_lab::gcov_kernel::{BuildOptions as Build, Counting as Counts};
 
 /// Settings of a recording.
 #[derive(Debug, Clone)]
@@ -138,18 +137,12 @@ fn manifest(settings: &Settings, ready: &Ready) -> Manifest {
         Reading::InGuest => "read in the guest",
         Reading::OfMemory => "of the guest's memory",
     };
-    for (name, value) in [
+    let own = [
         ("instrument", json!("cover")),
         ("build_dir", json!(ready.kernel.folder.display().to_string())),
-        ("qemu", json!(ready.prepared.qemu_version())),
-        ("kernel_command_line", json!(ready.prepared.command_line())),
         ("counters", json!(counters)),
-        ("pace", json!(if options.pace == Pace::Fast { "fast" } else { "exact" })),
-        ("mem_mib", json!(options.mem_mib)),
-        ("module", json!(options.modules)),
-        ("before", json!(settings.job.before)),
-    ] {
-        manifest.options.insert(name.to_owned(), value);
-    }
+    ];
+    let of_guest = guest::manifest_options(&ready.prepared, options, &settings.job);
+    manifest.options.extend(of_guest.into_iter().chain(own).map(|(name, value)| (name.to_owned(), value)));
     manifest
 }

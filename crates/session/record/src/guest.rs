@@ -126,9 +126,7 @@ impl Settings {
             return Ok(None);
         }
         if !prepared.is_where_linked() {
-            bail!(
-                "kaslr goes with --unobserved: names of what is observed are those of the kernel as it is linked"
-            );
+            bail!("with kaslr the names of functions cannot be found: add --unobserved, or leave kaslr out");
         }
         let plugin = kprism_lab::find_observer()?;
         let mut arguments = self.packets.arguments();
@@ -194,39 +192,49 @@ impl Settings {
         m.kernel = Some(kernel(prepared));
         m.created = date::now();
         m.stopped = Some(NOT_ENDED.into());
-        let path = |path: &Option<PathBuf>| path.as_ref().map(|p| p.display().to_string());
         let (mut when, mut from, mut until) = (None, None, None);
         match &self.observe {
             Observe::Nothing | Observe::Everything => {}
             Observe::Snapshot { when: condition, .. } => when = Some(condition.clone()),
             Observe::Window { from: opens, until: closes } => (from, until) = (opens.clone(), closes.clone()),
         }
-        for (name, value) in [
-            ("qemu", prepared.qemu_version().into()),
-            ("kernel_command_line", prepared.command_line().into()),
-            ("pace", if guest.pace == Pace::Fast { "fast" } else { "exact" }.into()),
-            ("mem_mib", guest.mem_mib.into()),
+        let own = [
             ("boot", (job.span == Span::Boot).into()),
-            ("kernel", path(&guest.kernel).into()),
-            ("initrd", path(&guest.initrd).into()),
-            ("module", guest.modules.clone().into()),
-            ("with_module", guest.with_modules.clone().into()),
-            ("package", guest.packages.clone().into()),
-            ("share", job.shares.iter().map(Share::to_string).collect()),
-            ("stdin", path(&job.stdin).into()),
-            ("before", job.before.clone().into()),
-            ("env", job.env.iter().map(|(name, value)| format!("{name}={value}")).collect()),
-            ("cwd", job.cwd.clone().into()),
-            ("timeout", job.timeout.as_ref().map(Duration::as_secs).into()),
             ("snapshot_when", when.into()),
             ("from", from.into()),
             ("until", until.into()),
             ("packets", serde_json::json!(self.packets.arguments())),
-        ] {
-            m.options.insert(name.to_owned(), value);
-        }
+        ];
+        let of_guest = manifest_options(prepared, guest, job);
+        m.options.extend(of_guest.into_iter().chain(own).map(|(name, value)| (name.to_owned(), value)));
         m
     }
+}
+
+/// The options of a guest and of a command in it, for a manifest.
+pub(crate) fn manifest_options(
+    prepared: &Prepared,
+    guest: &Options,
+    job: &Job,
+) -> Vec<(&'static str, serde_json::Value)> {
+    let path = |path: &Option<PathBuf>| path.as_ref().map(|p| p.display().to_string());
+    vec![
+        ("qemu", prepared.qemu_version().into()),
+        ("kernel_command_line", prepared.command_line().into()),
+        ("pace", if guest.pace == Pace::Fast { "fast" } else { "exact" }.into()),
+        ("mem_mib", guest.mem_mib.into()),
+        ("kernel", path(&guest.kernel).into()),
+        ("initrd", path(&guest.initrd).into()),
+        ("module", guest.modules.clone().into()),
+        ("with_module", guest.with_modules.clone().into()),
+        ("package", guest.packages.clone().into()),
+        ("share", job.shares.iter().map(Share::to_string).collect()),
+        ("stdin", path(&job.stdin).into()),
+        ("before", job.before.clone().into()),
+        ("env", job.env.iter().map(|(name, value)| format!("{name}={value}")).collect()),
+        ("cwd", job.cwd.clone().into()),
+        ("timeout", job.timeout.as_ref().map(Duration::as_secs).into()),
+    ]
 }
 
 /// The guest's kernel, for a manifest.
@@ -289,7 +297,7 @@ pub fn record(
         if observer.arguments.iter().any(|(name, _)| name == "tlb") {
             manifest.instruments.push(Instrument::Tlb);
         }
-        flow::complete(&run, &mut manifest)?;
+        flow::complete(&run, &mut manifest);
         // A recorder that cannot go on ends QEMU: its reason is the one to tell.
         if let (Ended::Failed(why), Some(stopped)) = (&mut ran.ended, &manifest.stopped) {
             why.clone_from(stopped);

@@ -178,7 +178,7 @@ fn import_flow(settings: &Settings, source: &Source, progress: &Progress) -> Res
     let run = Run::create(&settings.output)?;
     write(&capture, &run.streams(), &run.symbols())?;
     let mut manifest = Manifest::new(RunKind::Import, 0);
-    flow::complete(&run, &mut manifest)?;
+    flow::complete(&run, &mut manifest);
     manifest.created = date::now();
     manifest.command.clone_from(&capture.command);
     let (release, build_id) = capture.kernel.clone();

@@ -70,7 +70,7 @@ impl Wait {
     }
 
     /// How the command ended, if that was not with 0.
-    pub fn told(&self) -> Option<String> {
+    pub fn end_text(&self) -> Option<String> {
         match (self.signal, self.exit_code) {
             (Some(signal), _) if self.asked_to_end && signal == libc::SIGTERM => None,
             (Some(signal), _) => {

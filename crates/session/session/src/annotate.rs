@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, anyhow, bail};
 use kprism_debuginfo::source::Source;
-use kprism_flow::annotate::{Counter, Counts};
 use kprism_flow::replay::Task;
+use kprism_flow::replay::annotate::{Counter, Counts};
 use kprism_image::glob::glob;
 use kprism_image::is_kernel;
 use kprism_image::symbols::{FunctionId, Symbols, under_root};

@@ -36,7 +36,7 @@ impl CoreMemory {
         let symbols = match symbols {
             Some(symbols) => symbols.to_owned(),
             None if path == Path::new(KCORE) => PathBuf::from("/proc/kallsyms"),
-            None => bail!("{}: --symbols names the System.map of the kernel that this is of", name()),
+            None => bail!("{}: name the System.map of the dumped kernel with --symbols", name()),
         };
         let text = std::fs::read(&symbols).with_context(|| symbols.display().to_string())?;
         let roots = Roots::find(&text).with_context(|| {

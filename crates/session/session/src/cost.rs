@@ -2,8 +2,8 @@
 //! From a recorded run to what its trace cost: size, packets, and the distances between timed points.
 
 use anyhow::{Result, bail};
+use kprism_flow::Setup;
 use kprism_flow::cost::Cost;
-use kprism_flow::decode::Setup;
 use kprism_flow::resolution::Distances;
 use kprism_image::resolve::Regions;
 use kprism_image::sideband::Record;

@@ -55,7 +55,7 @@ pub mod tlb_account;
 pub mod tracepoints;
 
 pub use anyhow::{Error, Result};
-pub use open::{Session, open, open_with};
+pub use open::{Session, open, open_profile, open_with};
 pub use progress::{Progress, Update};
 
 /// The folder in which runs are written and read unless told otherwise.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use kprism_boot::Boot;
 use kprism_profile::{Profile, Times};
-use kprism_store::{Instrument, Manifest, Run};
+use kprism_store::{Instrument, Manifest, Run, StoreError};
 
 use crate::cover::{self, Loaded, Options, Part};
 use crate::progress::Progress;
@@ -40,6 +40,20 @@ pub fn open_with(path: impl AsRef<Path>, progress: Progress) -> Result<Session> 
     Ok(Session { run, manifest, progress })
 }
 
+/// Opens the run at `path` with its profile, whether that is of a flow or of durations, and its manifest. Decodes the run
+/// first if that was not done yet.
+///
+/// # Errors
+/// No run there, or one that cannot be decoded.
+pub fn open_profile(path: &Path, progress: &Progress) -> Result<(Run, Profile, Manifest)> {
+    let run = Run::open(path)?;
+    let (profile, manifest) = match run.holds(Instrument::Durations) {
+        true => (durations::open(&run, progress)?.0, run.manifest()?),
+        false => flow::open(&run, progress)?,
+    };
+    Ok((run, profile, manifest))
+}
+
 impl Session {
     /// The instruments that recorded into the run.
     pub fn instruments(&self) -> Vec<Instrument> {
@@ -52,7 +66,7 @@ impl Session {
     /// The run holds no flow, or its streams cannot be read.
     pub fn flow(&self) -> Result<Profile> {
         self.need(Instrument::Flow)?;
-        Ok(flow::open(self.run.dir(), &self.progress)?.1)
+        Ok(flow::open(&self.run, &self.progress)?.0)
     }
 
     /// Durations of functions, recorded as such or measured in a flow, with the profile that they go with.
@@ -108,19 +122,34 @@ impl Session {
     }
 }
 
-/// The runs directly in `folder`, and `folder` itself if it is one, by name. Broken ones are skipped.
+/// The runs of a folder.
+#[derive(Debug, Default)]
+pub struct Runs {
+    /// By name.
+    pub runs: Vec<(PathBuf, Manifest)>,
+    /// Folders with a manifest that cannot be read, and why not.
+    pub broken: Vec<(PathBuf, StoreError)>,
+}
+
+/// The runs directly in `folder`, and `folder` itself if it is one.
 ///
 /// # Errors
-/// The folder cannot be read.
-pub fn runs_in(folder: &Path) -> Result<Vec<(PathBuf, Manifest)>> {
+/// The folder, or one of its entries, cannot be read.
+pub fn runs_in(folder: &Path) -> Result<Runs> {
     let own = |path: PathBuf| path.strip_prefix("./").map(Path::to_owned).unwrap_or(path);
     let entries = std::fs::read_dir(folder).with_context(|| folder.display().to_string())?;
-    let mut paths: Vec<PathBuf> = entries.filter_map(|e| Some(own(e.ok()?.path()))).collect();
-    paths.push(folder.to_owned());
+    let mut paths: Vec<PathBuf> = vec![folder.to_owned()];
+    for entry in entries {
+        paths.push(own(entry.with_context(|| folder.display().to_string())?.path()));
+    }
     paths.sort();
-    let load = |path: PathBuf| {
-        let manifest = Run::open(&path).ok()?.manifest().ok()?;
-        Some((path, manifest))
-    };
-    Ok(paths.into_iter().filter_map(load).collect())
+    let mut found = Runs::default();
+    for path in paths {
+        match Run::open(&path).and_then(|run| run.manifest()) {
+            Ok(manifest) => found.runs.push((path, manifest)),
+            Err(StoreError::NotARun { .. }) => {}
+            Err(error) => found.broken.push((path, error)),
+        }
+    }
+    Ok(found)
 }

@@ -88,6 +88,8 @@ needs! {
         || libipt().join("test/src").is_dir();
     /// GCC and its gcov.
     GCC = "gcc and gcov", SETUP, || runs("gcc", "--version") && runs("gcov", "--version");
+    /// git, which chooses the commits of a bisection.
+    GIT = "git", SETUP, || runs("git", "--version");
     /// The debugger that judges expressions and tracepoints.
     GDB = "gdb", SETUP, || runs("gdb", "--version");
     /// `sys/sdt.h`.

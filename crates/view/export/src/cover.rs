@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use kprism_cover::Cover;
 use kprism_report::cover::{self, Each};
-use kprism_session::cover::{ANEW, RESETS, executed, load_and_tell, profile_use, tell_problems};
+use kprism_session::cover::{RESET_OBJECTS, RESETS, executed, load_and_tell, profile_use, tell_problems};
 use kprism_store::{Account, Fate};
 
 use crate::request::{Request, Written};
@@ -88,7 +88,7 @@ pub(crate) fn counters(request: &Request<'_>, _: &mut dyn Write) -> Result<Writt
             written.torn
         ));
     }
-    for text in written.resets.iter().chain(&written.anew).take(NAMED) {
+    for text in written.resets.iter().chain(&written.restarted).take(NAMED) {
         progress.note(text);
     }
     if let Some(first) = written.damaged.first() {
@@ -108,7 +108,7 @@ pub(crate) fn counters(request: &Request<'_>, _: &mut dyn Write) -> Result<Writt
     ));
     let account = left_out("objects left out", written.problems)
         .with(Fate::Kept, "objects", written.files as u64)
-        .at(Fate::Lost, ANEW, written.anew.len() as u64, written.anew)
+        .at(Fate::Lost, RESET_OBJECTS, written.restarted.len() as u64, written.restarted)
         .at(Fate::Lost, RESETS, written.resets.len() as u64, written.resets);
     Ok(Written::with(account))
 }

@@ -93,7 +93,7 @@ pub fn show(
         Some("distribution") => vec![("distribution", tlb::distribution(&profile, tgid))],
         Some("advice") if geometries.is_empty() => {
             bail!(
-                "misses off the bus, or sampled, tell no hits, which a replay needs; record with --method model"
+                "advice needs the hits too, and traces of the bus and samples have only misses; record with --method model"
             )
         }
         Some("advice") => {

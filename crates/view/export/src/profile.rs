@@ -9,7 +9,7 @@ use kprism_report::calltree::{self, Options, Weight};
 use kprism_report::header::Header;
 use kprism_report::html::{self, Budget};
 use kprism_report::{Shown, Table, deltas, durations, folded, perfetto, pprof, tables, tree};
-use kprism_session::{flow, held, perfdata};
+use kprism_session::{held, open_profile, perfdata};
 use kprism_store::{Instrument, Manifest, Run, load_times};
 use serde_json::{Value, json};
 
@@ -50,7 +50,7 @@ fn of_profile(
     write: impl FnOnce(&Opened, &mut dyn Write) -> Result<()>,
 ) -> Result<Written> {
     let progress = request.progress;
-    let (run, profile, manifest) = flow::open(request.input, progress)?;
+    let (run, profile, manifest) = open_profile(request.input, progress)?;
     let of_durations = run.holds(Instrument::Durations);
     if of_durations && profile.funcs.is_empty() {
         bail!(

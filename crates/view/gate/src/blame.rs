@@ -6,10 +6,12 @@
 
 use std::collections::BTreeMap;
 
+use kprism_image::glob::glob;
 use kprism_profile::Filter;
 use kprism_profile::units::grouped;
 use kprism_report::diff::{Diff, Label, Within};
 
+use crate::metric::Subject;
 use crate::rule::Rule;
 use crate::summary::Flow;
 use crate::verdict::Side;
@@ -20,7 +22,7 @@ const NAMED: usize = 10;
 /// The code behind a difference.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Blame {
-    /// Functions whose own instructions, or calls, changed; the largest changes first.
+    /// Functions whose own instructions, or calls, changed: those that the rules name, then the largest changes.
     pub functions: Vec<Changed>,
     /// Number of functions that changed.
     pub changed: usize,
@@ -68,21 +70,29 @@ pub fn find(rules: &[&Rule], old: &Side, new: &Side) -> Blame {
         (None, [Some(old), Some(new)]) => of_summaries(old, new),
         (None, _) => Vec::new(),
     };
-    let in_kernel = rules.iter().all(|rule| rule.metric.name.name == "kernel_insns");
+    let in_kernel = rules.iter().all(|rule| rule.metric.kind.name == "kernel_insns");
     functions.retain(|f| f.insns[0] != f.insns[1] || f.calls[0] != f.calls[1]);
     functions.retain(|f| f.kernel || !in_kernel);
-    functions.sort_by_key(|f| std::cmp::Reverse(f.insns[0].abs_diff(f.insns[1])));
+    // Those that the rules name come first, however little they changed.
+    functions
+        .sort_by_key(|f| (!is_named(rules, &f.name), std::cmp::Reverse(f.insns[0].abs_diff(f.insns[1]))));
     let changed = functions.len();
     functions.truncate(NAMED);
     Blame { functions, changed, paths: diff.map(|diff| paths(&diff, in_kernel)).unwrap_or_default() }
 }
 
+/// True if a rule is about this function.
+fn is_named(rules: &[&Rule], function: &str) -> bool {
+    rules.iter().any(|rule| {
+        rule.metric.subject() == Some(Subject::Function)
+            && rule.metric.argument.as_deref().is_some_and(|pattern| glob(pattern, function))
+    })
+}
+
 /// The system call that all rules are about, if it is one, else everything.
 fn within<'r>(rules: &[&'r Rule]) -> Within<'r> {
-    let mut calls = rules.iter().map(|rule| match rule.metric.name.name {
-        "kernel_insns" | "syscalls" | "wall" | "p50" | "p90" | "p99" | "max" => {
-            rule.metric.argument.as_deref()
-        }
+    let mut calls = rules.iter().map(|rule| match rule.metric.subject() {
+        Some(Subject::Syscall) => rule.metric.argument.as_deref(),
         _ => None,
     });
     let first = calls.next().flatten();

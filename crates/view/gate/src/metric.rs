@@ -6,14 +6,15 @@
 use anyhow::{Result, bail};
 use kprism_image::glob::glob;
 use kprism_profile::units;
+use kprism_store::Instrument;
 
 use crate::summary::{Flow, Spread, Summary};
 
 /// A number that a rule is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Metric {
-    /// Name in the list [`NAMES`].
-    pub name: &'static Name,
+    /// Its entry in the list [`METRICS`].
+    pub kind: &'static Kind,
     /// In brackets: a system call, a function, a path, a TLB.
     pub argument: Option<String>,
 }
@@ -29,20 +30,45 @@ pub enum Unit {
     Percent,
 }
 
+/// The meaning of the text in brackets behind a metric's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    /// A system call.
+    Syscall,
+    /// A function.
+    Function,
+    /// A TLB model.
+    Tlb,
+    /// A file or folder of sources.
+    Path,
+}
+
+impl Subject {
+    /// As the help writes it.
+    fn placeholder(self) -> &'static str {
+        match self {
+            Subject::Syscall => "SYSCALL",
+            Subject::Function => "FUNC",
+            Subject::Tlb => "TLB",
+            Subject::Path => "PATH",
+        }
+    }
+}
+
 /// The text in brackets behind a metric's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Argument {
     /// Nothing.
     No,
     /// This, or nothing.
-    May(&'static str),
+    May(Subject),
     /// This.
-    Must(&'static str),
+    Must(Subject),
 }
 
 /// An entry of the list of metrics.
 #[derive(Debug)]
-pub struct Name {
+pub struct Kind {
     /// As rules write it.
     pub name: &'static str,
     /// The text in brackets.
@@ -54,22 +80,22 @@ pub struct Name {
     value: fn(&Summary, Option<&str>) -> Option<f64>,
 }
 
-impl PartialEq for Name {
+impl PartialEq for Kind {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
     }
 }
 
-impl Eq for Name {}
+impl Eq for Kind {}
 
 /// All metrics. A value is `None` if the instrument did not record.
-pub const NAMES: [Name; 22] = [
+pub const METRICS: [Kind; 23] = [
     entry("insns", Argument::No, Unit::Count, "instructions of kernel and programs", |s, _| {
         s.flow.as_ref().map(|f| f.kernel_insns.saturating_add(f.user_insns) as f64)
     }),
     entry(
         "kernel_insns",
-        Argument::May("SYSCALL"),
+        Argument::May(Subject::Syscall),
         Unit::Count,
         "instructions in the kernel, or in a system call",
         |s, of| {
@@ -86,23 +112,37 @@ pub const NAMES: [Name; 22] = [
     entry("cpu_time", Argument::No, Unit::Ns, "time on a CPU", |s, _| {
         s.flow.as_ref().map(|f| f.cpu_ns as f64)
     }),
-    entry("syscalls", Argument::May("SYSCALL"), Unit::Count, "system calls made", |s, of| {
+    entry("syscalls", Argument::May(Subject::Syscall), Unit::Count, "system calls made", |s, of| {
         let taken = |name: &str| of.is_none_or(|of| glob(of, name));
         let flow = s.flow.as_ref()?;
         Some(sum(flow.syscalls.iter().filter(|c| taken(&c.name)).map(|c| c.wall.count)))
     }),
-    entry("wall", Argument::Must("SYSCALL"), Unit::Ns, "sum of a system call's wall times", |s, of| {
-        wall(s, of, |w| w.sum)
+    entry(
+        "wall",
+        Argument::Must(Subject::Syscall),
+        Unit::Ns,
+        "sum of a system call's wall times",
+        |s, of| wall(s, of, |w| w.sum),
+    ),
+    entry(
+        "p50",
+        Argument::Must(Subject::Syscall),
+        Unit::Ns,
+        "median of a system call's wall times",
+        |s, of| wall(s, of, |w| w.p50),
+    ),
+    entry("p90", Argument::Must(Subject::Syscall), Unit::Ns, "90th percentile", |s, of| {
+        wall(s, of, |w| w.p90)
     }),
-    entry("p50", Argument::Must("SYSCALL"), Unit::Ns, "median of a system call's wall times", |s, of| {
-        wall(s, of, |w| w.p50)
+    entry("p99", Argument::Must(Subject::Syscall), Unit::Ns, "99th percentile", |s, of| {
+        wall(s, of, |w| w.p99)
     }),
-    entry("p90", Argument::Must("SYSCALL"), Unit::Ns, "90th percentile", |s, of| wall(s, of, |w| w.p90)),
-    entry("p99", Argument::Must("SYSCALL"), Unit::Ns, "99th percentile", |s, of| wall(s, of, |w| w.p99)),
-    entry("max", Argument::Must("SYSCALL"), Unit::Ns, "longest wall time", |s, of| wall(s, of, |w| w.max)),
+    entry("max", Argument::Must(Subject::Syscall), Unit::Ns, "longest wall time", |s, of| {
+        wall(s, of, |w| w.max)
+    }),
     entry(
         "calls",
-        Argument::Must("FUNC"),
+        Argument::Must(Subject::Function),
         Unit::Count,
         "calls of a function, of a flow or of durations",
         |s, of| {
@@ -116,19 +156,23 @@ pub const NAMES: [Name; 22] = [
             }
         },
     ),
-    entry("self_insns", Argument::Must("FUNC"), Unit::Count, "a function's own instructions", |s, of| {
-        Some(sum(functions(s.flow.as_ref()?, of?).map(|f| f.self_insns)))
-    }),
+    entry(
+        "self_insns",
+        Argument::Must(Subject::Function),
+        Unit::Count,
+        "a function's own instructions",
+        |s, of| Some(sum(functions(s.flow.as_ref()?, of?).map(|f| f.self_insns))),
+    ),
     entry(
         "total_insns",
-        Argument::Must("FUNC"),
+        Argument::Must(Subject::Function),
         Unit::Count,
         "instructions of a function and its callees",
         |s, of| Some(sum(functions(s.flow.as_ref()?, of?).map(|f| f.total_insns))),
     ),
     entry(
         "time",
-        Argument::Must("FUNC"),
+        Argument::Must(Subject::Function),
         Unit::Ns,
         "sum of a function's durations (record durations)",
         |s, of| {
@@ -138,7 +182,7 @@ pub const NAMES: [Name; 22] = [
     ),
     entry(
         "longest",
-        Argument::Must("FUNC"),
+        Argument::Must(Subject::Function),
         Unit::Ns,
         "a function's longest call (record durations)",
         |s, of| {
@@ -160,7 +204,7 @@ pub const NAMES: [Name; 22] = [
     }),
     entry(
         "tlb_misses",
-        Argument::May("TLB"),
+        Argument::May(Subject::Tlb),
         Unit::Count,
         "misses of the last level, of the first TLB or a named one",
         |s, of| {
@@ -173,14 +217,14 @@ pub const NAMES: [Name; 22] = [
     ),
     entry(
         "cover.lines",
-        Argument::May("PATH"),
+        Argument::May(Subject::Path),
         Unit::Count,
         "lines that ran, in files below a path",
         |s, of| Some(lines(s, of)?.1),
     ),
     entry(
         "cover.percent",
-        Argument::May("PATH"),
+        Argument::May(Subject::Path),
         Unit::Percent,
         "lines that ran, of those with code",
         |s, of| {
@@ -188,7 +232,21 @@ pub const NAMES: [Name; 22] = [
             (all > 0.0).then(|| 100.0 * ran / all)
         },
     ),
+    entry(
+        PATCH_COVERAGE,
+        Argument::No,
+        Unit::Percent,
+        "lines that ran, of those with code that --patch adds",
+        |s, _| {
+            // Without any of its files in the run, nothing was judged.
+            let patch = s.patch.as_ref().filter(|patch| patch.not_in_run.len() < patch.files)?;
+            // Nothing with code was added, so nothing is missing; a note says so.
+            Some(if patch.lines == 0 { 100.0 } else { 100.0 * patch.executed as f64 / patch.lines as f64 })
+        },
+    ),
 ];
+
+const PATCH_COVERAGE: &str = "patch_coverage";
 
 const fn entry(
     name: &'static str,
@@ -196,8 +254,8 @@ const fn entry(
     unit: Unit,
     about: &'static str,
     value: fn(&Summary, Option<&str>) -> Option<f64>,
-) -> Name {
-    Name { name, argument, unit, about, value }
+) -> Kind {
+    Kind { name, argument, unit, about, value }
 }
 
 fn sum(numbers: impl Iterator<Item = u64>) -> f64 {
@@ -249,25 +307,54 @@ impl Metric {
             }
             None => (text, None),
         };
-        let Some(entry) = NAMES.iter().find(|entry| entry.name == name) else {
-            let names: Vec<&str> = NAMES.iter().map(|entry| entry.name).collect();
+        let Some(entry) = METRICS.iter().find(|entry| entry.name == name) else {
+            let names: Vec<&str> = METRICS.iter().map(|entry| entry.name).collect();
             bail!("no metric {name:?}; there are: {}", names.join(", "));
         };
         match (entry.argument, &argument) {
             (Argument::No, Some(_)) => bail!("{text}: {name} takes nothing in brackets"),
-            (Argument::Must(what), None) => bail!("{text}: {name} needs brackets: {name}[{what}]"),
-            _ => Ok(Metric { name: entry, argument }),
+            (Argument::Must(what), None) => {
+                bail!("{text}: {name} needs brackets: {name}[{}]", what.placeholder())
+            }
+            _ => Ok(Metric { kind: entry, argument }),
         }
     }
 
     /// Its value in a run; `None` if the run has no such numbers.
     pub fn value(&self, summary: &Summary) -> Option<f64> {
-        (self.name.value)(summary, self.argument.as_deref())
+        (self.kind.value)(summary, self.argument.as_deref())
+    }
+
+    /// The meaning of its brackets; `None` if it has none.
+    pub fn subject(&self) -> Option<Subject> {
+        match self.kind.argument {
+            Argument::No => None,
+            Argument::May(subject) | Argument::Must(subject) => Some(subject),
+        }
+    }
+
+    /// The instrument without which it has no value. Calls of a function are counted by durations, too.
+    pub fn recorded_by(&self) -> Instrument {
+        match self.kind.name {
+            "tlb_misses" => Instrument::Tlb,
+            "time" | "longest" => Instrument::Durations,
+            _ => Instrument::Flow,
+        }
+    }
+
+    /// True if it is about lines of sources: coverage must be worked out.
+    pub fn needs_coverage(&self) -> bool {
+        self.subject() == Some(Subject::Path) || self.is_of_patch()
+    }
+
+    /// True if it is about the lines that a patch adds.
+    pub fn is_of_patch(&self) -> bool {
+        self.kind.name == PATCH_COVERAGE
     }
 
     /// A value as people read it.
     pub fn show(&self, value: f64) -> String {
-        match self.name.unit {
+        match self.kind.unit {
             Unit::Count => units::grouped(value.round().max(0.0) as u64),
             Unit::Ns => units::duration(value.round().max(0.0) as u64),
             Unit::Percent => format!("{value:.2} %"),
@@ -278,8 +365,8 @@ impl Metric {
 impl std::fmt::Display for Metric {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.argument {
-            Some(argument) => write!(f, "{}[{argument}]", self.name.name),
-            None => f.write_str(self.name.name),
+            Some(argument) => write!(f, "{}[{argument}]", self.kind.name),
+            None => f.write_str(self.kind.name),
         }
     }
 }
@@ -287,11 +374,11 @@ impl std::fmt::Display for Metric {
 /// The list of metrics, for the help.
 pub fn help() -> String {
     let mut text = String::new();
-    for entry in &NAMES {
+    for entry in &METRICS {
         let written = match entry.argument {
             Argument::No => entry.name.to_owned(),
-            Argument::May(what) => format!("{0}, {0}[{what}]", entry.name),
-            Argument::Must(what) => format!("{}[{what}]", entry.name),
+            Argument::May(what) => format!("{0}, {0}[{1}]", entry.name, what.placeholder()),
+            Argument::Must(what) => format!("{}[{}]", entry.name, what.placeholder()),
         };
         text += &format!("  {written:<40} {}\n", entry.about);
     }
@@ -325,9 +412,9 @@ mod tests {
     #[test]
     fn an_instrument_that_did_not_record_has_no_value() {
         let summary = Summary::default();
-        for entry in &NAMES {
+        for entry in &METRICS {
             let argument = (entry.argument != Argument::No).then(|| "x".to_owned());
-            assert_eq!(Metric { name: entry, argument }.value(&summary), None, "{}", entry.name);
+            assert_eq!(Metric { kind: entry, argument }.value(&summary), None, "{}", entry.name);
         }
     }
 }

@@ -77,7 +77,10 @@ impl Rule {
             bail!("expected one of > >= < <= == != before {:?}", &text[at..]);
         };
         let metric = Metric::parse(text[..at].trim())?;
-        let limit = limit(text[at + sign.len()..].trim(), metric.name.unit)?;
+        let limit = limit(text[at + sign.len()..].trim(), metric.kind.unit)?;
+        if metric.is_of_patch() && !matches!(limit, Limit::Value(_)) {
+            bail!("{metric} is of the run alone: write a value, as in `{metric} < 80%`");
+        }
         Ok(Rule { text: text.trim().to_owned(), metric, op: *op, limit })
     }
 
@@ -157,6 +160,7 @@ mod tests {
             ("insns > 5 seconds", "expected k, M, G"),
             ("insns = 5", "expected one of"),
             ("wall[read] > 5M", "expected ns, us, ms, s"),
+            ("patch_coverage < -5%", "write a value"),
             ("", "expected METRIC"),
         ] {
             let error = format!("{:#}", Rule::parse(text).unwrap_err());

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use kprism_profile::{Filter, Profile};
+use kprism_profile::{Filter, Profile, units};
+use kprism_report::cover::patch;
 use kprism_report::rows;
 use kprism_session::cover::{Loaded, Options};
 use kprism_session::{Progress, open_with};
@@ -50,6 +51,9 @@ pub struct Summary {
     /// Lines of source files.
     #[serde(default)]
     pub cover: Option<Vec<Covered>>,
+    /// Of the lines that a patch adds.
+    #[serde(default)]
+    pub patch: Option<Patched>,
 }
 
 /// Numbers of the flow of instructions.
@@ -138,6 +142,76 @@ pub struct Covered {
     pub executed: u64,
 }
 
+/// The lines that a patch adds.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Patched {
+    /// Number of files to which lines are added.
+    pub files: usize,
+    /// Number of lines added.
+    pub added: u64,
+    /// Those of them with code.
+    pub lines: u64,
+    /// Those of them that ran.
+    pub executed: u64,
+    /// Lines with code that did not run, by file: `kernel/fork.c: 11-12 30`.
+    pub missed: Vec<String>,
+    /// Files of the patch of which the run has no code.
+    pub not_in_run: Vec<String>,
+}
+
+impl Patched {
+    fn new(loaded: &Loaded, added: &BTreeMap<String, Vec<u32>>) -> Self {
+        let files = patch::found(&loaded.cover, added, None);
+        let totals = patch::totals(&files);
+        let missed = files.iter().filter_map(|file| {
+            let missed = file.missed_text();
+            (!missed.is_empty()).then(|| format!("{}: {missed}", file.path))
+        });
+        let unknown = files.iter().filter(|file| file.source.is_none());
+        Patched {
+            files: files.len(),
+            added: totals.added,
+            lines: totals.lines.all,
+            executed: totals.lines.hit,
+            missed: missed.collect(),
+            not_in_run: unknown.map(|file| file.path.to_owned()).collect(),
+        }
+    }
+
+    /// Remarks on a verdict about it.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.lines == 0 {
+            let added = units::grouped(self.added);
+            notes.push(format!(
+                "patch_coverage: of the {added} lines added, none has code in the run; it counts as 100 %"
+            ));
+        }
+        let part = |names: &[String]| names.iter().take(NAMED).cloned().collect::<Vec<_>>().join("; ");
+        if !self.missed.is_empty() {
+            notes.push(format!("lines added that did not run: {}{}", part(&self.missed), more(&self.missed)));
+        }
+        if !self.not_in_run.is_empty() {
+            let names = part(&self.not_in_run);
+            notes.push(format!(
+                "files of the patch that are not in the run: {names}{}",
+                more(&self.not_in_run)
+            ));
+        }
+        notes
+    }
+}
+
+/// Files named in a note.
+const NAMED: usize = 10;
+
+fn more(names: &[String]) -> String {
+    match names.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        rest => format!("; and {rest} more files"),
+    }
+}
+
 impl From<&kprism_profile::Histogram> for Spread {
     fn from(h: &kprism_profile::Histogram) -> Self {
         let at = |percent| h.percentile(percent);
@@ -145,14 +219,26 @@ impl From<&kprism_profile::Histogram> for Spread {
     }
 }
 
-/// Reads a run, or a saved summary. With `profile` the run's profile comes with it, for the paths behind a difference.
+/// The parts of a summary that need more than the run's tables.
+#[derive(Debug, Clone, Default)]
+pub struct Wanted {
+    /// Lines of source files, also of a run of which they must be worked out from the flow: that needs debug information.
+    pub cover: bool,
+    /// Lines added by file, of [`kprism_report::cover::patch::added`].
+    pub patch: Option<BTreeMap<String, Vec<u32>>>,
+}
+
+/// Reads a run, or a saved summary. A run's profile comes with it, for the paths behind a difference.
 ///
 /// # Errors
 /// It is neither, or it cannot be read.
-pub fn load(path: &Path, cover: bool, progress: Progress) -> Result<(Summary, Option<Profile>)> {
+pub fn load(path: &Path, wanted: &Wanted, progress: Progress) -> Result<(Summary, Option<Profile>)> {
     match path.is_file() {
+        true if wanted.patch.is_some() => {
+            bail!("{}: a saved summary has no lines to hold a patch against; give the run", path.display())
+        }
         true => Ok((from_file(path)?, None)),
-        false => of_run(path, cover, progress),
+        false => of_run(path, wanted, progress),
     }
 }
 
@@ -167,8 +253,8 @@ fn from_file(path: &Path) -> Result<Summary> {
     Ok(summary)
 }
 
-/// The numbers of all instruments of a run. Coverage is worked out only if it is wanted: it needs debug information.
-fn of_run(path: &Path, cover: bool, progress: Progress) -> Result<(Summary, Option<Profile>)> {
+/// The numbers of all instruments of a run.
+fn of_run(path: &Path, wanted: &Wanted, progress: Progress) -> Result<(Summary, Option<Profile>)> {
     let session = open_with(path, progress)?;
     let instruments = session.instruments();
     let holds = |instrument| instruments.contains(&instrument);
@@ -196,9 +282,10 @@ fn of_run(path: &Path, cover: bool, progress: Progress) -> Result<(Summary, Opti
         };
         summary.tlb = Some(names.into_iter().zip(all).collect());
     }
-    if cover {
+    if wanted.cover || wanted.patch.is_some() || holds(Instrument::Cover) {
         let loaded = session.cover(&Options::default())?;
         summary.cover = Some(files(&loaded));
+        summary.patch = wanted.patch.as_ref().map(|added| Patched::new(&loaded, added));
     }
     // Decoding enters its account into the manifest.
     facts(&mut summary, &session.run.manifest()?);

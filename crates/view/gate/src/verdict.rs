@@ -3,14 +3,14 @@
 //!
 //! In: rules, the runs to be judged, and those of the baseline. Out: [`Verdict`], which every rendering is made from.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use kprism_profile::{Profile, units};
 use kprism_report::environment::Compared;
 
 use crate::blame::{self, Blame};
 use crate::rank;
 use crate::rule::Rule;
-use crate::summary::Summary;
+use crate::summary::{Patched, Summary};
 
 /// Runs of one command: one, or several where counts vary.
 #[derive(Debug, Default)]
@@ -124,23 +124,17 @@ pub fn judge(rules: &[Rule], old: Option<&Side>, new: &Side) -> Result<Verdict> 
 }
 
 fn find(rule: &Rule, old: Option<&Side>, new: &Side) -> Result<Finding> {
-    let values = |side: &Side, which: &str| -> Result<Vec<f64>> {
-        let value = |summary| {
-            rule.metric.value(summary).ok_or_else(|| {
-                anyhow::anyhow!(
-                    "--fail-if {:?}: {which} has no {}: what it needs was not recorded",
-                    rule.text,
-                    rule.metric
-                )
-            })
-        };
-        side.summaries.iter().map(value).collect()
+    let values =
+        |side: &Side| -> Option<Vec<f64>> { side.summaries.iter().map(|s| rule.metric.value(s)).collect() };
+    let missing = |side: &str| {
+        anyhow!("--fail-if {:?}: {side} has no {}: what it needs was not recorded", rule.text, rule.metric)
     };
-    let news = values(new, "the run")?;
+    let news = values(new).ok_or_else(|| missing("the run"))?;
     let olds = match (rule.is_relative(), old) {
         (true, None) => bail!("--fail-if {:?}: a change is against a baseline: --baseline RUN", rule.text),
-        (_, Some(old)) => Some(values(old, "the baseline")?),
-        (false, None) => None,
+        (true, Some(old)) => Some(values(old).ok_or_else(|| missing("the baseline"))?),
+        // Shown beside the value, if it is there.
+        (false, old) => old.and_then(values),
     };
     let middle = |values: &[f64]| rank::median(values).unwrap_or(0.0);
     let (old_value, new_value) = (olds.as_deref().map(middle), middle(&news));
@@ -185,6 +179,11 @@ fn notes(old: Option<&Side>, new: &Side, findings: &[Finding]) -> Vec<String> {
             let (old, new) = (code(old.exit_code), code(new.exit_code));
             notes.push(format!("the exit codes differ: {old} and {new}"));
         }
+    }
+    if findings.iter().any(|finding| finding.rule.metric.is_of_patch()) {
+        notes.extend(
+            new.summaries.iter().filter_map(|summary| summary.patch.as_ref()).flat_map(Patched::notes),
+        );
     }
     for finding in findings.iter().filter(|finding| finding.new == 0.0 && finding.old.unwrap_or(0.0) == 0.0) {
         if finding.rule.metric.argument.is_some() {

@@ -4,7 +4,7 @@
 //! Input: the [`Description`] of a run's probes, and each record with its values. Output: text, JSON, CSV. Records are
 //! formatted one by one, because there may be more of them than memory holds.
 
-use kprism_probe::stream::{Description, Hit, Part, Probe};
+use kprism_probe::stream::{Description, Hit, Probe, RecordingEffect};
 use kprism_probe::view::summary;
 use kprism_store::Account;
 use serde_json::{Map, Value, json};
@@ -22,11 +22,11 @@ pub fn header(description: &Description, limit: usize, last: Option<u64>, named:
     let mut out = String::new();
     for (number, probe) in description.probes.iter().enumerate() {
         let whose = probe.file.as_deref().unwrap_or("the kernel");
-        let part = match probe.part {
-            Part::Record => "",
-            Part::Start => ", starts the recording",
-            Part::Pause => ", pauses the recording",
-            Part::Stop => ", ends the recording",
+        let part = match probe.effect {
+            RecordingEffect::Record => "",
+            RecordingEffect::Start => ", starts the recording",
+            RecordingEffect::Pause => ", pauses the recording",
+            RecordingEffect::Stop => ", ends the recording",
         };
         out += &format!("{} in {whose}, by {}{part}\n", probe.found, probe.hook);
         if let Some(condition) = &probe.condition {

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use kprism_cover::Cover;
-use kprism_cover::counters::{Collector, Marks, Runs};
+use kprism_cover::counters::{Collector, Marks, Object, Runs};
 use kprism_cover::cover::{BranchCount, ConditionCount, FunctionTotal, LineCount, Outcomes, Source, Way};
 use kprism_gcov::{Solver, data, notes};
 use kprism_report::cover::page;
@@ -37,8 +37,8 @@ fn sample() -> (Cover, Runs, String) {
     let mut nothing = counted.clone();
     nothing.subtract(&counted).unwrap();
     let (collector, marks, mut solver) = (Collector::default(), Marks::default(), Solver::default());
-    collector.add(&mut solver, &note_bytes, &counted).unwrap();
     let notes = notes::read(&note_bytes).unwrap();
+    collector.add(&mut solver, Object::default(), &notes, &counted).unwrap();
     for (run, data) in [(0, &counted), (1, &nothing)] {
         marks.mark(run, &notes, &solver.unit(&notes, Some(data)).unwrap());
     }

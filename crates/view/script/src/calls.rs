@@ -3,8 +3,8 @@
 
 use std::io::Write as _;
 
-use kprism_flow::calls::{Begin, Calls, End, Stacks};
 use kprism_flow::event::Event;
+use kprism_flow::replay::calls::{Begin, Calls, End, Stacks};
 use kprism_flow::replay::{Code, Listener, TracePosition};
 use kprism_image::Image;
 use kprism_image::resolve::Resolve;

@@ -9,6 +9,7 @@
 //! | every instruction, every branch | [`flow`] |
 //! | the graph of calls, system calls | [`calls`] |
 //! | the graph of calls of a trace of durations | [`durations`] |
+//! | the packets themselves | [`packets`] |
 //! | records of probes | [`list`] |
 //! | a function's instructions with counts, time, branches, source | [`annotate`] |
 //! | a function's instructions that missed TLBs, with source | [`misses`] |
@@ -30,6 +31,7 @@ pub mod list;
 pub mod misses;
 mod names;
 mod output;
+pub mod packets;
 mod prefix;
 pub mod select;
 

@@ -15,6 +15,7 @@ use kprism_session::{Progress, flow as decoded, probe as probes};
 use kprism_store::{Instrument, Run};
 
 use crate::flow::Options;
+use crate::packets::{self, Skipped};
 use crate::{Output, calls, durations, flow};
 
 /// A kind of lines.
@@ -28,6 +29,8 @@ pub enum Subject {
     Calls,
     /// System calls as they end.
     Syscalls,
+    /// The packets of Intel PT.
+    Packets,
     /// Records of probes.
     Probe,
 }
@@ -91,12 +94,28 @@ impl Source {
         Ok(Source::Durations(Box::new(Durations { run: run.clone(), profile, rebuilt })))
     }
 
-    /// Writes the lines, with calls down to this many levels. Returns their number.
+    /// Writes the lines, with calls down to this many levels. Returns their number. Bytes that are no packets are noted
+    /// to `progress`.
     ///
     /// # Errors
     /// The first error of writing, or a record is damaged.
-    pub fn list(self, subject: Subject, options: Options, levels: usize, to: Output<'_>) -> Result<u64> {
+    pub fn list(
+        self,
+        subject: Subject,
+        options: Options,
+        levels: usize,
+        progress: &Progress,
+        to: Output<'_>,
+    ) -> Result<u64> {
         let written = match self {
+            Source::Flow(loaded) if subject == Subject::Packets => {
+                let (to, skipped) = packets::list(&loaded, &options, to);
+                if skipped.places > 0 {
+                    let Skipped { places, bytes } = skipped;
+                    progress.note(&format!("{bytes} bytes in {places} places are no packets"));
+                }
+                to
+            }
             Source::Flow(loaded) => of_flow(&loaded, subject, options, levels, to),
             Source::Durations(trace) => of_durations(*trace, options, levels, to)?,
             Source::Probe(loaded) => return of_probes(*loaded, &options, to),
@@ -128,8 +147,8 @@ fn of_flow<'w>(
         Subject::Branches => instructions(flow::Subject::Branches, options, to),
         Subject::Calls => nested(calls::Subject::Graph, options, to),
         Subject::Syscalls => nested(calls::Subject::Syscalls, options, to),
-        // `open` made no flow for it.
-        Subject::Probe => to,
+        // Not of a replay, or `open` made no flow for it.
+        Subject::Packets | Subject::Probe => to,
     }
 }
 

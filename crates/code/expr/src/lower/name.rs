@@ -13,7 +13,7 @@ use crate::scope::{Location, Storage};
 use super::{Lower, Operand, Scalar, Use};
 
 /// Variables that exist at every place.
-const BUILTIN: [&str; 7] = ["pid", "tid", "comm", "cpu", "ts", "retval", "duration"];
+const BUILTIN: &[&str] = &["pid", "tid", "comm", "cpu", "ts", "retval", "duration"];
 
 /// Returns true if `$name` has a predefined meaning, so that a trace state variable of that name could not be read.
 pub fn is_built_in(name: &str) -> bool {
@@ -166,12 +166,16 @@ impl Lower<'_> {
     }
 
     pub(super) fn unknown_dollar(&self, name: &str, span: Span) -> Error {
-        let known = BUILTIN.into_iter().chain(regs::ALL.iter().map(|r| r.name()));
+        let known = BUILTIN.iter().copied().chain(regs::ALL.iter().map(|r| r.name()));
         let known = known.chain(self.env.vars.iter().map(String::as_str));
         let error = Error::new(span, format!("no `${name}`"));
         match suggestion(name, known).map(|s| s.replacen('`', "`$", 1)) {
             Some(near) => error.help(near),
-            None => error.help("there are $pid, $tid, $comm, $cpu, $ts, $retval, $duration, the registers, and trace state variables"),
+            None => {
+                let built_in: Vec<String> = BUILTIN.iter().map(|name| format!("${name}")).collect();
+                let built_in = built_in.join(", ");
+                error.help(format!("there are {built_in}, the registers, and trace state variables"))
+            }
         }
     }
 }

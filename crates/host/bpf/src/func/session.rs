@@ -348,7 +348,7 @@ fn missed(links: &[Link]) -> u64 {
 }
 
 fn at(function: &Function, error: Error) -> Error {
-    Error::refused(function.name.clone(), format!("the kernel lets no program be at it: {}", error.brief()))
+    Error::refused(function.name.clone(), format!("the kernel refuses BPF programs there: {}", error.brief()))
 }
 
 fn places(functions: &[Function]) -> (Vec<u64>, Vec<u64>) {

@@ -12,9 +12,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use foldhash::fast::RandomState;
 use kprism_gcov::path::{below, canonical};
-use kprism_gcov::{Data, Notes, Result, Solver, Unit, Version, data, notes};
+use kprism_gcov::{Data, Notes, Result, Solver, Unit, Version};
 
-use super::merge::Merged;
+use super::merge::MergedSource;
 use crate::cover::{Cover, FunctionTotal, Source};
 use crate::path::{Prefixes, is_header, root_of, source_root};
 
@@ -44,7 +44,7 @@ pub struct Collector {
 #[derive(Debug, Default)]
 struct Names {
     index: HashMap<String, u32, RandomState>,
-    all: Vec<std::sync::Arc<Mutex<Merged>>>,
+    all: Vec<std::sync::Arc<Mutex<MergedSource>>>,
 }
 
 /// Key of a function: source, first line, name.
@@ -61,25 +61,11 @@ impl Collector {
         Collector { prefixes, ..Collector::default() }
     }
 
-    /// Reads an object's notes and merges its coverage. Functions without data are omitted.
+    /// Merges an object's coverage. Functions without data are omitted.
     ///
     /// # Errors
-    /// If the notes cannot be read, or notes and data are from different builds. Nothing is merged then.
-    pub fn add(&self, solver: &mut Solver, note_bytes: &[u8], data: &Data) -> Result<()> {
-        self.add_read(solver, Object::default(), &notes::read(note_bytes)?, data)
-    }
-
-    /// As [`Collector::add`], for notes that are already parsed, with the object's identity.
-    ///
-    /// # Errors
-    /// As for [`Collector::add`].
-    pub fn add_read(
-        &self,
-        solver: &mut Solver,
-        object: Object<'_>,
-        notes: &Notes<'_>,
-        data: &Data,
-    ) -> Result<()> {
+    /// If notes and data are from different builds. Nothing is merged then.
+    pub fn add(&self, solver: &mut Solver, object: Object<'_>, notes: &Notes<'_>, data: &Data) -> Result<()> {
         let unit = solver.unit(notes, Some(data))?;
         self.merge(object, notes, &unit);
         Ok(())
@@ -93,14 +79,6 @@ impl Collector {
         let unit = solver.unit(notes, None)?;
         self.merge(object, notes, &unit);
         Ok(())
-    }
-
-    /// As [`Collector::add`], for the bytes of a data file.
-    ///
-    /// # Errors
-    /// As for [`Collector::add`], or if the data cannot be read.
-    pub fn add_bytes(&self, solver: &mut Solver, note_bytes: &[u8], data_bytes: &[u8]) -> Result<()> {
-        self.add(solver, note_bytes, &data::read(data_bytes)?)
     }
 
     fn merge(&self, object: Object<'_>, notes: &Notes<'_>, unit: &Unit) {
@@ -188,11 +166,11 @@ impl Collector {
         }
         let id = names.all.len() as u32;
         names.index.insert(path.to_owned(), id);
-        names.all.push(std::sync::Arc::new(Mutex::new(Merged::new(path))));
+        names.all.push(std::sync::Arc::new(Mutex::new(MergedSource::new(path))));
         id
     }
 
-    fn merged(&self, id: u32) -> std::sync::Arc<Mutex<Merged>> {
+    fn merged(&self, id: u32) -> std::sync::Arc<Mutex<MergedSource>> {
         self.sources.read().unwrap_or_else(PoisonError::into_inner).all[id as usize].clone()
     }
 

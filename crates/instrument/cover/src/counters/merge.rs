@@ -10,7 +10,7 @@ use crate::cover::{BranchCount, ConditionCount, FunctionTotal, LineCount, Source
 
 /// A source file under construction, with its functions by number.
 #[derive(Debug, Default)]
-pub(super) struct Merged {
+pub(super) struct MergedSource {
     path: String,
     lines: Vec<LineCount>,
     functions: Vec<(u32, FunctionTotal)>,
@@ -18,9 +18,9 @@ pub(super) struct Merged {
     conditions: Vec<ConditionCount>,
 }
 
-impl Merged {
+impl MergedSource {
     pub fn new(path: &str) -> Self {
-        Merged { path: path.to_owned(), ..Merged::default() }
+        MergedSource { path: path.to_owned(), ..MergedSource::default() }
     }
 
     pub fn lines(&mut self, lines: &[Line]) {

@@ -26,14 +26,14 @@ pub struct Windowed {
     pub varying: usize,
     /// True if the counters restarted in the window (a reset, or a module loaded again). The counts are those since
     /// then.
-    pub anew: bool,
+    pub restarted: bool,
     /// True if there were counts before and none changed: these counters were not cleared.
-    pub stood: bool,
+    pub unchanged: bool,
 }
 
 impl Windowed {
     fn of(data: Data) -> Self {
-        Self { data, unsure: 0, footprint: 0, varying: 0, anew: false, stood: false }
+        Self { data, unsure: 0, footprint: 0, varying: 0, restarted: false, unchanged: false }
     }
 }
 
@@ -51,7 +51,7 @@ pub fn between(before: &[Data], after: Data) -> Result<Windowed> {
     data.subtract(last)?;
     // Counters only grow. A counter that several CPUs change at once may miss a count, but never decreases.
     if is_any(&data, |n| n < 0) {
-        return Ok(Windowed { anew: true, ..Windowed::of(all) });
+        return Ok(Windowed { restarted: true, ..Windowed::of(all) });
     }
     let mut readings = Vec::new();
     for pair in before.windows(2) {
@@ -59,8 +59,8 @@ pub fn between(before: &[Data], after: Data) -> Result<Windowed> {
         reading.subtract(&pair[0])?;
         readings.push(reading);
     }
-    let stood = is_any(&all, |n| n != 0) && !is_any(&data, |n| n != 0);
-    let mut windowed = Windowed { stood, ..Windowed::of(data) };
+    let unchanged = is_any(&all, |n| n != 0) && !is_any(&data, |n| n != 0);
+    let mut windowed = Windowed { unchanged, ..Windowed::of(data) };
     for (index, function) in windowed.data.functions.iter_mut().enumerate() {
         // In the same kernel, functions have the same index, unless a module of that name was loaded in between.
         let found = readings.iter().filter_map(|reading| reading.functions.get(index));
@@ -108,12 +108,12 @@ fn is_any(data: &Data, is: impl Fn(i64) -> bool) -> bool {
     })
 }
 
-/// Returns true if all counters were reset in a window. `anew` objects restarted their counters, `stood` objects kept
+/// Returns true if all counters were reset in a window. `restarted` objects restarted their counters, `unchanged` objects kept
 /// theirs. A reset clears all objects: nearly every object of a kernel has code that runs only at boot, whose counters
 /// would otherwise keep their values. If a module is loaded again, only its own counters restart. A cleared counter
 /// rarely returns to exactly the same value.
-pub fn is_reset(anew: usize, stood: usize) -> bool {
-    anew > stood
+pub fn is_reset(restarted: usize, unchanged: usize) -> bool {
+    restarted > unchanged
 }
 
 #[cfg(test)]
@@ -147,15 +147,25 @@ mod tests {
         let expected = data(&[&[5, 1], &[6], &[0], &[12, 0]]);
         assert_eq!(
             windowed,
-            Windowed { data: expected, unsure: 1, footprint: 5, varying: 3, anew: false, stood: false }
+            Windowed {
+                data: expected,
+                unsure: 1,
+                footprint: 5,
+                varying: 3,
+                restarted: false,
+                unchanged: false
+            }
         );
         let plain = between(&moments[2..], after.clone()).unwrap();
         assert_eq!(plain.data, data(&[&[25, 2], &[6], &[13], &[12, 0]]));
-        assert!(between(&moments, moments[2].clone()).unwrap().stood);
-        assert!(!between(&moments, data(&[&[0], &[0], &[0], &[0]])).unwrap().stood);
+        assert!(between(&moments, moments[2].clone()).unwrap().unchanged);
+        assert!(!between(&moments, data(&[&[0], &[0], &[0], &[0]])).unwrap().unchanged);
         assert!(is_reset(1, 0) && is_reset(33, 2) && !is_reset(3, 900) && !is_reset(0, 0));
         assert_eq!(between(&[], after.clone()).unwrap().data, after);
         let reset = data(&[&[1, 0], &[0], &[0], &[0, 0]]);
-        assert_eq!(between(&moments, reset.clone()).unwrap(), Windowed { anew: true, ..Windowed::of(reset) });
+        assert_eq!(
+            between(&moments, reset.clone()).unwrap(),
+            Windowed { restarted: true, ..Windowed::of(reset) }
+        );
     }
 }

@@ -288,7 +288,7 @@ impl<'t> Parser<'t> {
             }
             self.at += 1;
             if depth == 0 {
-                return Some(told(first, &self.tokens[start..self.at]));
+                return Some(simple(first, &self.tokens[start..self.at]));
             }
         }
     }
@@ -302,7 +302,7 @@ impl<'t> Parser<'t> {
                 Word::Mark(b';') if depth == 0 => break,
                 // A macro that supplies its own semicolon.
                 Word::Mark(b'}') if depth == 0 && self.at > start => {
-                    return Some(told(self.tokens[start].line, &self.tokens[start..self.at]));
+                    return Some(simple(self.tokens[start].line, &self.tokens[start..self.at]));
                 }
                 Word::Mark(b'(' | b'[' | b'{') => depth += 1,
                 Word::Mark(b')' | b']' | b'}') => depth = depth.checked_sub(1)?,
@@ -311,12 +311,12 @@ impl<'t> Parser<'t> {
             self.at += 1;
         }
         self.at += 1;
-        Some(told(self.tokens[start].line, &self.tokens[start..self.at]))
+        Some(simple(self.tokens[start].line, &self.tokens[start..self.at]))
     }
 }
 
 /// Derives a statement's properties from its words.
-fn told(first: u32, tokens: &[Token<'_>]) -> Simple {
+fn simple(first: u32, tokens: &[Token<'_>]) -> Simple {
     let mut simple = Simple { first, last: first, chain: true, ..Simple::default() };
     let mut last_choice = None;
     if let Some(Word::Name(name)) = tokens.first().map(|token| token.word) {

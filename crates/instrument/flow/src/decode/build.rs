@@ -125,7 +125,7 @@ impl<'a, R: Resolve> Cache<'a, R> {
 
     /// Stream offset at which [`Cache::apply_conflicts`] must be called next.
     #[inline]
-    pub fn conflict_at(&self) -> u64 {
+    pub fn code_change_at(&self) -> u64 {
         self.image.conflicts().get(self.next_conflict).map_or(u64::MAX, |c| c.offset)
     }
 
@@ -136,7 +136,7 @@ impl<'a, R: Resolve> Cache<'a, R> {
 
     /// Time, ns, at which [`Cache::apply_changes`] must be called next.
     #[inline]
-    pub fn change_at(&self) -> u64 {
+    pub fn symbol_change_at(&self) -> u64 {
         self.resolver.changes().get(self.next_change).map_or(u64::MAX, |c| c.at_ns)
     }
 

@@ -78,11 +78,11 @@ pub struct Event {
     pub flags: u8,
     /// Instructions since the last event or time, including this event's own.
     pub insns: u32,
-    /// A function, by the resolver's id.
+    /// A function, by the resolver's id. For [`EventKind::Stop`] 1 if data was lost, for [`EventKind::Mark`] the mark.
     pub func: u32,
     /// Used by the decoder: the block at the return address. For a start, [`Event::AT_PSB`] if a PSB states it.
     pub(crate) link: u32,
-    /// An address; see [`EventKind`].
+    /// An address; for [`EventKind::Space`] the address space.
     pub ip: u64,
 }
 

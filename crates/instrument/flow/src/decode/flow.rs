@@ -85,10 +85,10 @@ pub(crate) struct Flow<'f, 'a, R, S> {
     /// Offset of the current packet.
     pub pos: u64,
     /// Stream offset of the next code change or task switch.
-    pub conflict_at: u64,
+    pub code_change_at: u64,
     /// Index of the next task switch given by the image.
     pub next_switch: usize,
-    pub change_at: u64,
+    pub symbol_change_at: u64,
     pub ret: RetStack,
     pub clock: Clock,
     /// Time last reported.
@@ -134,9 +134,9 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
             in_block: false,
             acc: 0,
             pos: range.start as u64,
-            conflict_at: 0,
+            code_change_at: 0,
             next_switch: 0,
-            change_at: 0,
+            symbol_change_at: 0,
             ret: RetStack::new(),
             clock: Clock::new(clock),
             ns: 0,
@@ -153,8 +153,8 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
             steps: Steps::default(),
         };
         flow.enter_first_space();
-        flow.conflict_at = flow.stop_at();
-        flow.change_at = flow.cache.change_at();
+        flow.code_change_at = flow.stop_at();
+        flow.symbol_change_at = flow.cache.symbol_change_at();
         flow
     }
 
@@ -250,7 +250,7 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
     #[inline(always)]
     pub fn seek(&mut self, offset: usize) {
         self.pos = offset as u64;
-        if self.pos >= self.conflict_at {
+        if self.pos >= self.code_change_at {
             self.apply_conflicts();
         }
     }
@@ -407,13 +407,13 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
             let insns = self.take_insns();
             self.sink.event(Event { insns, ..Event::new(EventKind::Switch, NO_FUNC, 0) });
         }
-        self.conflict_at = self.stop_at();
+        self.code_change_at = self.stop_at();
     }
 
     /// The first offset at which [`Flow::apply_conflicts`] has something to do.
     fn stop_at(&self) -> u64 {
         let switch = self.cache.task_switches().get(self.next_switch).map_or(u64::MAX, |s| s.offset);
-        self.cache.conflict_at().min(switch)
+        self.cache.code_change_at().min(switch)
     }
 
     /// Enters the address space set by the last task switch before the first packet.
@@ -439,9 +439,9 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
         }
         self.ns = ns;
         self.stats.last_ns = ns;
-        if ns >= self.change_at {
+        if ns >= self.symbol_change_at {
             self.cache.apply_changes(ns);
-            self.change_at = self.cache.change_at();
+            self.symbol_change_at = self.cache.symbol_change_at();
         }
         let insns = self.take_insns();
         self.sink.time(insns, ns);

@@ -44,7 +44,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
     #[inline(always)]
     pub fn gather(&mut self, mut bits: u64, mut len: u8, mut at: usize) -> (u64, u8, usize) {
         // Code may change between packets, and a clock update belongs to one packet.
-        if self.due || self.conflict_at != u64::MAX {
+        if self.due || self.code_change_at != u64::MAX {
             return (bits, len, at);
         }
         while len <= 64 - 6 && at < self.end {

@@ -7,7 +7,7 @@
 use crate::decode::event::{Event, EventKind, NO_FUNC, flag};
 use crate::replay::TracePosition;
 use crate::stack::chunk::SPACE;
-use crate::stack::frames::{Frame, NO_RETURN, is_kernel};
+use crate::stack::frames::{Frame, NO_RETURN, Now, is_kernel};
 use crate::stack::rules::{self, Arrival, Forks, TaskStack};
 use kprism_profile::FrameKind;
 
@@ -154,21 +154,10 @@ impl<C: Calls> TaskStack for AtEvent<'_, '_, C> {
     fn push(&mut self, at: &Arrival, func: u32, kind: FrameKind, ret_ip: u64, counts: bool) {
         let thread = &mut self.stacks.threads[self.at.task];
         let depth = thread.stack.len();
-        thread.stack.push(Frame {
-            ret_ip,
-            start_ns: self.at.ns(),
-            start_insns: thread.insns,
-            start_cpu: thread.cpu,
-            aux: 0,
-            node: 0,
-            func,
-            home: 0,
-            home_func: func,
-            body: NO_FUNC,
-            kind,
-            kernel: is_kernel(at.ip),
-            ends: [NO_FUNC; 2],
-        });
+        let now = Now { ns: self.at.ns(), insns: thread.insns, cpu: thread.cpu };
+        // A replay has no calling contexts.
+        let node = 0;
+        thread.stack.push(Frame::begin(node, func, kind, ret_ip, is_kernel(at.ip), now));
         self.calls.begin(self.at, Begin { func, depth, kind, counts });
     }
 

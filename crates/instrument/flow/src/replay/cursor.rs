@@ -217,7 +217,7 @@ impl<'a> Cursor<'a> {
                 }
                 Some(record) => {
                     // The event after the instructions may come after another lane's.
-                    if !self.tell(until, tasks, listener) || self.now() > until {
+                    if !self.report_until(until, tasks, listener) || self.now() > until {
                         return;
                     }
                     self.apply(record, tasks, listener);
@@ -234,7 +234,7 @@ impl<'a> Cursor<'a> {
 
     /// Reports the instructions before the current record. Returns true if all were reported by `until`.
     #[inline]
-    fn tell(&mut self, until: u64, tasks: &Tasks<'_>, listener: &mut impl Listener) -> bool {
+    fn report_until(&mut self, until: u64, tasks: &Tasks<'_>, listener: &mut impl Listener) -> bool {
         while self.told < self.insns {
             if until != u64::MAX && self.now() > until {
                 return false;

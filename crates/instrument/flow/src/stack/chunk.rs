@@ -21,7 +21,9 @@ use crate::decode::event::{Event, EventKind, NO_FUNC, Sink, flag};
 use crate::decode::marks::Op;
 use crate::measure::mark::{Mark, What};
 use crate::measure::window::Window;
-use crate::stack::frames::{Found, Frame, NO_RETURN, Tree, is_kernel, jumped_into, left_entry, returned_to};
+use crate::stack::frames::{
+    Done, Found, Frame, NO_RETURN, Now, Tree, is_kernel, jumped_into, left_entry, returned_to,
+};
 use crate::stack::pace::Pace;
 use kprism_profile::FrameKind;
 
@@ -106,17 +108,6 @@ pub(crate) struct Span {
     pub marks: usize,
 }
 
-/// A frame that ended inside its span.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Done {
-    pub frame: Frame,
-    /// Number of the span's frames below it.
-    pub depth: usize,
-    pub end_ns: u64,
-    pub insns: u64,
-    pub cpu: u64,
-}
-
 /// Result of decoding a chunk. Functions are the resolver's ids.
 #[derive(Debug, Default)]
 pub(crate) struct Chunk {
@@ -191,7 +182,7 @@ impl Sink for Stacks {
     fn time(&mut self, insns: u32, ns: u64) {
         self.run(insns);
         // The rest of an interval belongs to its end. It is counted if the interval's start is.
-        let counts = self.counts();
+        let counts = self.in_window();
         match self.clock.report(ns, self.out.insns) {
             None => self.begin_time(ns),
             Some(rest) if self.tracing == Tracing::On => {
@@ -243,7 +234,7 @@ impl Stacks {
 
     /// Returns true if the current time is in the window.
     #[inline]
-    fn counts(&self) -> bool {
+    fn in_window(&self) -> bool {
         self.window.is_none_or(|window| window.holds(self.clock.now))
     }
 
@@ -251,7 +242,7 @@ impl Stacks {
     #[inline]
     fn run(&mut self, insns: u32) {
         let ns = self.clock.of(insns);
-        let counts = self.counts();
+        let counts = self.in_window();
         let node = &mut self.out.tree.nodes[self.node as usize];
         self.out.insns += u64::from(insns);
         if counts {
@@ -322,23 +313,15 @@ impl Stacks {
     #[inline(always)]
     fn push(&mut self, func: u32, kind: FrameKind, ret_ip: u64, kernel: bool, now: u64) {
         let node = self.out.tree.child(self.node, func, kind);
-        self.out.tree.nodes[node as usize].calls += u64::from(self.counts());
+        self.out.tree.nodes[node as usize].calls += u64::from(self.in_window());
         self.node = node;
-        self.stack.push(Frame {
-            ret_ip,
-            start_ns: now,
-            start_insns: self.out.insns,
-            start_cpu: self.out.cpu,
-            aux: 0,
-            node,
-            func,
-            home: node,
-            home_func: func,
-            body: NO_FUNC,
-            kind,
-            kernel,
-            ends: [NO_FUNC; 2],
-        });
+        self.stack.push(Frame::begin(node, func, kind, ret_ip, kernel, self.now(now)));
+    }
+
+    /// The chunk's counters at time `ns`.
+    #[inline(always)]
+    fn now(&self, ns: u64) -> Now {
+        Now { ns, insns: self.out.insns, cpu: self.out.cpu }
     }
 
     /// Records a mark at the current node and time.
@@ -381,13 +364,7 @@ impl Stacks {
     }
 
     fn record(&mut self, frame: Frame, now: u64) {
-        let done = Done {
-            frame,
-            depth: self.stack.len(),
-            end_ns: now,
-            insns: self.out.insns - frame.start_insns,
-            cpu: self.out.cpu - frame.start_cpu,
-        };
+        let done = frame.end(self.stack.len(), self.now(now));
         if frame.kind == FrameKind::Syscall {
             self.out.syscalls.push(done);
             self.mark(What::SyscallDone, frame.ret_ip);
@@ -478,7 +455,7 @@ impl Stacks {
         }
         self.push(event.func, FrameKind::Tail, ret_ip, top.kernel, now);
         if event.flags & flag::INNER != 0 {
-            self.out.tree.nodes[self.node as usize].calls -= u64::from(self.counts());
+            self.out.tree.nodes[self.node as usize].calls -= u64::from(self.in_window());
         }
         if let Some(new) = self.stack.last_mut()
             && !top.is_entry()
@@ -493,7 +470,7 @@ impl Stacks {
         if self.base_func() == event.func {
             return;
         }
-        let counts = self.counts();
+        let counts = self.in_window();
         let Some(span) = self.out.spans.last_mut() else { return };
         let inner = event.flags & flag::INNER != 0;
         if inner && span.func == event.func {
@@ -548,6 +525,7 @@ impl Stacks {
     }
 
     fn open_span(&mut self, cause: Cause, func: u32, flags: u8, now: u64) {
+        // The span's own frame at its base, and that frame's parent: see `Span::root`.
         let root = self.out.tree.add_root();
         self.out.tree.add_root();
         self.node = root;

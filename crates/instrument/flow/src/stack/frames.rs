@@ -39,7 +39,61 @@ pub(crate) struct Frame {
     pub ends: [u32; 2],
 }
 
+/// A point of a stack's own clocks: time in ns, and what its task (or chunk) has executed so far.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Now {
+    pub ns: u64,
+    /// Instructions.
+    pub insns: u64,
+    /// Time on a CPU, ns.
+    pub cpu: u64,
+}
+
+/// A call that ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Done {
+    pub frame: Frame,
+    /// Number of frames below it: of its span in a chunk, of its task after stitching.
+    pub depth: usize,
+    pub end_ns: u64,
+    /// Instructions and time on a CPU (ns) from its entry to its end.
+    pub insns: u64,
+    pub cpu: u64,
+}
+
 impl Frame {
+    /// Begins a call.
+    #[inline(always)]
+    pub fn begin(node: u32, func: u32, kind: FrameKind, ret_ip: u64, kernel: bool, now: Now) -> Self {
+        Self {
+            ret_ip,
+            start_ns: now.ns,
+            start_insns: now.insns,
+            start_cpu: now.cpu,
+            aux: 0,
+            node,
+            func,
+            home: node,
+            home_func: func,
+            body: NO_FUNC,
+            kind,
+            kernel,
+            ends: [NO_FUNC; 2],
+        }
+    }
+
+    /// Ends the call. `depth` frames were below it.
+    #[inline(always)]
+    pub fn end(self, depth: usize, now: Now) -> Done {
+        Done {
+            frame: self,
+            depth,
+            end_ns: now.ns,
+            insns: now.insns - self.start_insns,
+            cpu: now.cpu - self.start_cpu,
+        }
+    }
+
     /// Returns true for a kernel entry. `iret` or `sysret` leaves it, not a return.
     pub fn is_entry(&self) -> bool {
         matches!(self.kind, FrameKind::Syscall | FrameKind::Interrupt | FrameKind::Exception)

@@ -14,8 +14,8 @@ use crate::measure::analyses::{Analyses, At, NodeCounts};
 use crate::measure::delta::Plan;
 use crate::measure::mark::What;
 use crate::measure::window::Window;
-use crate::stack::chunk::{Cause, Chunk, Done, Span, Tracing};
-use crate::stack::frames::{Frame, NO_RETURN, Tree};
+use crate::stack::chunk::{Cause, Chunk, Span, Tracing};
+use crate::stack::frames::{Done, Frame, NO_RETURN, Now, Tree};
 use crate::stack::lane::Lane;
 use crate::stack::rules::{Arrival, Forks};
 use crate::stack::switches::used;
@@ -36,6 +36,13 @@ pub(crate) struct Thread {
     pub cpu: u64,
     /// Time at which it last left a CPU, ns; 0 if it never did.
     pub left_ns: u64,
+}
+
+impl Thread {
+    /// Its counters at time `ns`.
+    fn now(&self, ns: u64) -> Now {
+        Now { ns, insns: self.insns, cpu: self.cpu }
+    }
 }
 
 /// The gap before a span that begins with the flow known again.
@@ -292,7 +299,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             };
             match mark.what {
                 What::Tail { func, body } => self.begin(task, &at, func, body),
-                what => self.tell(&at, what),
+                what => self.mark_at(&at, what),
             }
         }
         let first = chunk.counts.partition_point(|&(node, ..)| node < span.root);
@@ -440,33 +447,13 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         let node = self.tree.child(parent, own, kind);
         let counts = counts && self.window.is_none_or(|window| window.holds(now));
         self.tree.nodes[node as usize].calls += u64::from(counts);
-        thread.stack.push(Frame {
-            ret_ip,
-            start_ns: now,
-            start_insns: thread.insns,
-            start_cpu: thread.cpu,
-            aux: 0,
-            node,
-            func,
-            home: node,
-            home_func: func,
-            body: NO_FUNC,
-            kind,
-            kernel,
-            ends: [NO_FUNC; 2],
-        });
+        thread.stack.push(Frame::begin(node, func, kind, ret_ip, kernel, thread.now(now)));
     }
 
     pub(crate) fn pop(&mut self, task: usize, now: u64, cpu: u16) {
         let thread = &mut self.threads[task];
         let Some(frame) = thread.stack.pop() else { return };
-        let done = Done {
-            frame,
-            depth: thread.stack.len(),
-            end_ns: now,
-            insns: thread.insns - frame.start_insns,
-            cpu: thread.cpu - frame.start_cpu,
-        };
+        let done = frame.end(thread.stack.len(), thread.now(now));
         for func in frame.ends.into_iter().rev().filter(|&f| f != NO_FUNC) {
             self.mark(What::End { func }, &frame);
         }
@@ -482,10 +469,10 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
     /// Passes on a mark at the start of the current span.
     fn mark(&mut self, what: What, frame: &Frame) {
         let at = At { ip: frame.ret_ip, node: frame.node, ..self.here };
-        self.tell(&at, what);
+        self.mark_at(&at, what);
     }
 
-    fn tell(&mut self, at: &At, what: What) {
+    fn mark_at(&mut self, at: &At, what: What) {
         let resolver = self.resolver;
         self.analyses.mark(at, what, &|id| resolver.describe(id).name);
     }
@@ -494,9 +481,9 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
     fn begin(&mut self, task: usize, at: &At, func: u32, body: bool) {
         let top = self.threads[task].stack.last_mut();
         if let Some(func) = top.and_then(|top| top.add_end(func)) {
-            self.tell(at, What::End { func });
+            self.mark_at(at, What::End { func });
         }
-        self.tell(at, What::Begin { func, body });
+        self.mark_at(at, What::Begin { func, body });
     }
 
     /// Handles the function just pushed: its beginning may be a mark.
@@ -519,6 +506,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             on_cpu_ns: done.cpu,
             insns: done.insns,
             node,
+            // Of the call whose end was marked last (`What::SyscallDone`), which is this one.
             parts: self.analyses.parts(),
         });
     }
@@ -557,13 +545,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             let end = self.last_ns(task);
             while let Some(frame) = self.threads[task].stack.pop() {
                 let thread = &self.threads[task];
-                let done = Done {
-                    frame,
-                    depth: thread.stack.len(),
-                    end_ns: end,
-                    insns: thread.insns - frame.start_insns,
-                    cpu: thread.cpu - frame.start_cpu,
-                };
+                let done = frame.end(thread.stack.len(), thread.now(end));
                 if end.saturating_sub(frame.start_ns) >= self.slice_ns && frame.kind != FrameKind::Resumed {
                     self.slice(task, 0, &done, done.depth);
                 }

@@ -3,8 +3,8 @@
 #![allow(dead_code)]
 
 use kprism_flow::clock::ClockConfig;
-use kprism_flow::decode::{Decoder, Setup, Stats};
 use kprism_flow::event::{Event, Sink};
+use kprism_flow::{Decoder, Setup, Stats};
 use kprism_image::Image;
 use kprism_image::resolve::{FuncInfo, FuncRef, Resolve};
 use kprism_pt::{IpPayload, LastIp, Packet};

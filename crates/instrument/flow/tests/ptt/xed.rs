@@ -2,9 +2,9 @@
 //! Compares the flow with the output of `ptxed`: the addresses of instructions, where the flow stops and starts, errors
 //! and overflows, times, changes of CR3.
 
-use kprism_flow::decode::{Decoder, Setup, Stats};
 use kprism_flow::error::FaultKind;
 use kprism_flow::event::{Event, EventKind, Sink};
+use kprism_flow::{Decoder, Setup, Stats};
 use kprism_image::Image;
 use kprism_image::resolve::Regions;
 

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use kprism_flow::calls::{Begin, Calls, End, Stacks};
 use kprism_flow::event::{Event, EventKind};
+use kprism_flow::replay::calls::{Begin, Calls, End, Stacks};
 use kprism_flow::replay::{Code, Inputs, Listener, TracePosition, replay};
 use kprism_image::Image;
 use kprism_image::resolve::Resolve;

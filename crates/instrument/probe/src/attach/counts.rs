@@ -10,7 +10,7 @@ use kprism_expr::ir::FAULTS;
 use super::Session;
 use crate::Error;
 use crate::plan::Plan;
-use crate::program::{CELL, HELD, PROBE_STATE};
+use crate::program::{CELL, CONDITION_HITS, Counter, PROBE_STATE, VALUE_FAULTS};
 use crate::stream::tally::{Row, Tally, Totals};
 use crate::stream::{Counts, HEADER, Item};
 
@@ -49,9 +49,9 @@ impl Session {
 
     /// The counters so far, by probe.
     pub fn counts(&self) -> Vec<Counts> {
-        let cell = |number: usize, word: u32| -> u64 {
+        let cell = |number: usize, counter: Counter| -> u64 {
             let rings = &self.layout.rings;
-            let at = number as u32 * CELL + 8 * word;
+            let at = number as u32 * CELL + counter.at();
             (0..rings.cpus as usize).map(|cpu| self.rings.read(rings.counter(cpu, at))).sum()
         };
         let errors = |from: usize| -> BTreeMap<String, u64> {
@@ -64,20 +64,20 @@ impl Session {
             let actions = &self.plans[number].actions;
             // The addresses of one probe count together, at the first of them.
             let held = match self.plans[number].after_first {
-                0 => self.state.read(state + HELD as usize),
+                0 => self.state.read(state + CONDITION_HITS as usize),
                 _ => 0,
             };
             let after = actions.pass.map_or(0, |pass| held.saturating_sub(actions.skip.saturating_add(pass)));
             Counts {
-                hits: cell(number, 0),
-                passed: cell(number, 1),
-                lost: cell(number, 2),
+                hits: cell(number, Counter::Hits),
+                passed: cell(number, Counter::Passed),
+                lost: cell(number, Counter::Lost),
                 left_out: held.min(actions.skip) + after,
-                keys_lost: cell(number, 3),
-                keys_failed: cell(number, 4),
-                unreturned: cell(number, 5).saturating_sub(cell(number, 0)),
+                keys_lost: cell(number, Counter::KeysLost),
+                keys_failed: cell(number, Counter::KeysFailed),
+                unreturned: cell(number, Counter::Calls).saturating_sub(cell(number, Counter::Hits)),
                 condition_errors: errors(state),
-                value_errors: errors(state + PROBE_STATE as usize / 2),
+                value_errors: errors(state + VALUE_FAULTS as usize),
                 missed: program.info().map_or(0, |info| info.missed),
             }
         };

@@ -29,7 +29,7 @@ use kprism_debuginfo::Image;
 use crate::Error;
 use crate::plan::{Plan, Site};
 use crate::program::{self, Layout, PROBE_STATE};
-use crate::stream::Part;
+use crate::stream::RecordingEffect;
 
 pub use read::Reader;
 
@@ -69,7 +69,7 @@ pub struct Session {
     programs: Vec<Program>,
     /// By probe: the map of its counts by keys.
     keyed: Vec<Option<Map>>,
-    said: Vec<String>,
+    notes: Vec<String>,
     failed: Vec<String>,
     numbers: Numbers,
     state: Mapping,
@@ -83,7 +83,7 @@ impl Session {
     pub fn start(plans: Vec<Plan>, config: &Config) -> Result<Self, Error> {
         let mut kernel = Kernel::running()?;
         let slide = checked(&plans)?;
-        let starts = plans.iter().any(|plan| plan.probe.part == Part::Start);
+        let starts = plans.iter().any(|plan| plan.probe.effect == RecordingEffect::Start);
         let numbers = Numbers::here(&kernel)?;
         let layout = Layout {
             all_but: (config.who == HitScope::All).then_some(numbers.own()),
@@ -116,7 +116,7 @@ impl Session {
             links.push((None, Link::tracing(&program, 0)?));
         }
         let shared = [tasks.map(), &rings, &state];
-        let (mut attached_plans, mut said, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut attached_plans, mut notes, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         let mut first_place = 0;
         for mut plan in plans {
             let number = attached_plans.len();
@@ -136,11 +136,11 @@ impl Session {
                         let why = why.to_string();
                         let why = why.lines().next().unwrap_or_default();
                         let note = format!("a {}, as the kernel refuses another: {why}", plan.probe.hook);
-                        said.push(note);
+                        notes.push(note);
                         attached
                     }
                     // The other probes continue, unless the failed one was to switch them.
-                    _ if plan.probe.part.is_record() => {
+                    _ if plan.probe.effect.is_record() => {
                         failed.push(format!("{}: {why}", plan.probe.place));
                         continue;
                     }
@@ -154,7 +154,7 @@ impl Session {
             attached_plans.push(plan);
         }
         let plans = attached_plans;
-        if !plans.iter().any(|plan| plan.probe.part.is_record()) {
+        if !plans.iter().any(|plan| plan.probe.effect.is_record()) {
             return Err(Error::Cannot(failed.join("\n")));
         }
         let ring_memory = rings.mapped()?;
@@ -168,7 +168,7 @@ impl Session {
             links: RefCell::new(links),
             programs,
             keyed,
-            said,
+            notes,
             failed,
             numbers,
             state: state_memory,
@@ -183,8 +183,8 @@ impl Session {
     }
 
     /// Differences from the plan, as messages.
-    pub fn said(&self) -> &[String] {
-        &self.said
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// Probes that could not be attached, with the reasons. The others are attached.
@@ -222,7 +222,7 @@ impl Session {
         }
         let had = |number: usize, plan: &Plan| {
             let first = number as u32 - plan.after_first;
-            let held = word(first * PROBE_STATE + program::HELD);
+            let held = word(first * PROBE_STATE + program::CONDITION_HITS);
             plan.actions.pass.is_some_and(|pass| held >= plan.actions.skip.saturating_add(pass))
         };
         let over: Vec<bool> = self.plans.iter().enumerate().map(|(number, plan)| had(number, plan)).collect();
@@ -230,7 +230,7 @@ impl Session {
         let gone = self.links.borrow_mut().extract_if(.., over_now).map(|(_, link)| link).collect();
         Link::detach_all(gone);
         // Probes that only switch the recording have nothing left to switch then.
-        over.iter().zip(&self.plans).all(|(over, plan)| *over || !plan.probe.part.is_record())
+        over.iter().zip(&self.plans).all(|(over, plan)| *over || !plan.probe.effect.is_record())
             && over.contains(&true)
     }
 }

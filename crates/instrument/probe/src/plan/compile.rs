@@ -63,7 +63,7 @@ pub(crate) fn compile(
         items,
         tally,
         gdb: frame,
-        part: request.actions.part,
+        effect: request.actions.effect,
     };
     Ok(Plan {
         probe,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A probe as the user writes it: a place, a condition, values, actions; and lists of those taken apart.
 
-use crate::stream::Part;
+use crate::stream::RecordingEffect;
 
 /// The requested probe.
 #[derive(Debug, Clone, Copy, Default)]
@@ -40,7 +40,7 @@ pub struct Actions<'a> {
     /// Number of hits after which all further ones are skipped.
     pub pass: Option<u64>,
     /// Effect on the recording.
-    pub part: Part,
+    pub effect: RecordingEffect,
 }
 
 impl Actions<'_> {

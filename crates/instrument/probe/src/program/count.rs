@@ -7,7 +7,7 @@
 use kprism_ebpf::asm::{Asm, Label};
 use kprism_ebpf::insn::{self, Alu, Cond, Helper, Reg, Width};
 
-use super::memory::{CELL, CELL_AT, ENTRIES, Layout, PROBE_STATE, RECORD, STATE};
+use super::memory::{CELL, CELL_AT, Counter, ENTRIES, Layout, PROBE_STATE, RECORD, STATE, VALUE_FAULTS};
 use super::segment::STACK;
 use super::values::{count, fill, insert};
 use crate::Error;
@@ -31,7 +31,7 @@ pub(crate) fn tally(
     layout: &Layout,
 ) -> Result<(), Error> {
     let done = asm.label();
-    let faults = number * PROBE_STATE + PROBE_STATE / 2;
+    let faults = number * PROBE_STATE + VALUE_FAULTS;
     if plan.actions.keys.is_empty() {
         asm.note("what it counts on this CPU").load(B8, R0, R10, CELL_AT);
         asm.alu_imm(Alu::Add, R0, (layout.tally_at(number) - number * CELL).cast_signed());
@@ -77,7 +77,7 @@ fn keyed(asm: &mut Asm, plan: &Plan, faults: u32, layout: &Layout, done: Label) 
     let (read, found, room) = (asm.label(), asm.label(), asm.label());
     asm.note("its cell").load(B8, R0, R10, FAILED).branch_imm(Cond::Eq, R0, 0, read);
     asm.load(B8, R1, R10, CELL_AT);
-    count(asm, 32);
+    count(asm, Counter::KeysFailed);
     asm.goto(done).bind(read);
     let key = |asm: &mut Asm| {
         asm.map(R1, keys).mov(R2, R10).alu_imm(Alu::Add, R2, i32::from(KEY));
@@ -90,7 +90,7 @@ fn keyed(asm: &mut Asm, plan: &Plan, faults: u32, layout: &Layout, done: Label) 
     key(asm);
     asm.call(Helper::MapLookup).branch_imm(Cond::Ne, R0, 0, room);
     asm.load(B8, R1, R10, CELL_AT);
-    count(asm, 24);
+    count(asm, Counter::KeysLost);
     asm.goto(done).bind(room).bind(found);
     Ok(())
 }

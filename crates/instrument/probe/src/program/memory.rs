@@ -15,14 +15,40 @@ pub const STATE: usize = 2;
 /// The map that this probe's entry program fills, if it has one; then the map of its counts by keys, if it has one.
 pub const ENTRIES: usize = 3;
 
-/// Bytes of counters per probe and CPU: hits, passed, lost, keys without room, keys that could not be read, calls.
+/// Bytes of counters per probe and CPU: one word for each [`Counter`].
 pub const CELL: u32 = 64;
-/// Offset in a cell: calls of the function whose returns are hits.
-pub(super) const CALLS: i16 = 40;
-/// Bytes of the state per probe: faults of its condition, faults of its values.
+
+/// A word of a cell: its number.
+#[derive(Debug, Clone, Copy)]
+#[repr(u32)]
+pub enum Counter {
+    /// Hits by a selected process.
+    Hits = 0,
+    /// Hits whose condition was true, without those skipped.
+    Passed = 1,
+    /// Records for which the ring had no room.
+    Lost = 2,
+    /// Hits for whose keys the map had no room.
+    KeysLost = 3,
+    /// Hits whose keys could not be read.
+    KeysFailed = 4,
+    /// Calls of the function whose returns are hits.
+    Calls = 5,
+}
+
+impl Counter {
+    /// Offset in a cell, bytes.
+    pub fn at(self) -> u32 {
+        8 * self as u32
+    }
+}
+
+/// Bytes of the state per probe: faults of its condition, then at [`VALUE_FAULTS`] those of its values.
 pub const PROBE_STATE: u32 = 256;
+/// Offset in a probe's state: faults of its values.
+pub const VALUE_FAULTS: u32 = PROBE_STATE / 2;
 /// Offset in a probe's state: hits whose condition was true, counted if some are to be skipped.
-pub const HELD: u32 = 192;
+pub const CONDITION_HITS: u32 = 192;
 /// Offset in a probe's state: faults of the values kept for GDB, reported as the values' faults.
 pub(super) const HIDDEN_FAULTS: u32 = 208;
 

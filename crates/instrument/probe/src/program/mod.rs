@@ -26,17 +26,20 @@ use kprism_ebpf::insn::{self, Alu, Cond, Helper, Reg, Width};
 use kprism_expr::emit;
 use kprism_expr::ir::Fault;
 
-use self::memory::{CALLS, CELL_AT, HIDDEN_FAULTS, PID_TGID, RECORD, RINGS, STATE, TASKS};
+use self::memory::{CELL_AT, HIDDEN_FAULTS, PID_TGID, RECORD, RINGS, STATE, TASKS};
 use self::segment::CONTEXT;
 use self::values::{count, fault, fill, insert};
 use crate::Error;
 use crate::plan::{CompiledActions, Plan, Segment, Site};
-use crate::stream::Part;
+use crate::stream::RecordingEffect;
 
 use Reg::{R0, R1, R2, R10};
 use Width::{B4, B8};
 
-pub use memory::{CELL, ENDED, HELD, Layout, NOT_YET, PAUSED, PROBE_STATE, RUNNING, VARS_END};
+pub use memory::{
+    CELL, CONDITION_HITS, Counter, ENDED, Layout, NOT_YET, PAUSED, PROBE_STATE, RUNNING, VALUE_FAULTS,
+    VARS_END,
+};
 
 /// Assembles the program of a probe.
 pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
@@ -46,12 +49,12 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     let state = number * PROBE_STATE;
     ours(&mut asm, layout, out);
 
-    is_on(&mut asm, plan.probe.part, layout, out);
+    is_on(&mut asm, plan.probe.effect, layout, out);
     let cell = number * CELL;
     asm.note("this CPU's counters");
     cpu_ring::counter(&mut asm, &layout.rings, RINGS, cell, out);
     asm.store(B8, R10, CELL_AT, R1);
-    count(&mut asm, 0);
+    count(&mut asm, Counter::Hits);
 
     if let Some(guard) = &plan.guard {
         asm.note("is the stack as it should be?");
@@ -67,20 +70,20 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
         asm.bind(value).branch_imm(Cond::Eq, R0, 0, out);
     }
     if plan.actions.leaves_out() {
-        leave_out(&mut asm, &plan.actions, state - plan.after_first * PROBE_STATE + HELD, out);
+        leave_out(&mut asm, &plan.actions, state - plan.after_first * PROBE_STATE + CONDITION_HITS, out);
     }
-    switch(&mut asm, plan.probe.part, layout, out);
+    switch(&mut asm, plan.probe.effect, layout, out);
     if let Some(most) = layout.stop_after {
         asm.note("no more than asked for").map_value(R1, STATE, layout.stop_at()).mov_imm(R0, 1);
         asm.put(insn::fetch_add(R1, 0, R0));
         asm.mov_imm(R1, most.cast_signed()).branch(Cond::Ge, R0, R1, out);
     }
     asm.load(B8, R1, R10, CELL_AT);
-    count(&mut asm, 8);
+    count(&mut asm, Counter::Passed);
     for segment in &plan.actions.set {
         asm.note(segment.text.clone());
         let failed = asm.label();
-        let done = insert(&mut asm, segment, state + PROBE_STATE / 2, layout, failed)?;
+        let done = insert(&mut asm, segment, state + VALUE_FAULTS, layout, failed)?;
         asm.bind(done).bind(failed);
     }
     if let Some(tally) = &plan.probe.tally {
@@ -99,7 +102,7 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     asm.load(B8, R1, R10, RECORD).store(B8, R1, 8, R0);
     asm.load(B8, R2, R10, PID_TGID).store(B8, R1, 16, R2).store_imm(B4, R1, 4, number as i32);
     for slot in &plan.slots {
-        fill(&mut asm, plan, slot, state + PROBE_STATE / 2, layout)?;
+        fill(&mut asm, plan, slot, state + VALUE_FAULTS, layout)?;
     }
     for slot in &plan.hidden {
         fill(&mut asm, plan, slot, state + HIDDEN_FAULTS, layout)?;
@@ -109,7 +112,7 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     asm.bind(out).end();
     room.retries(&mut asm);
     asm.bind(lost).load(B8, R1, R10, CELL_AT);
-    count(&mut asm, 16);
+    count(&mut asm, Counter::Lost);
     asm.goto(out);
     Ok(asm.finish().map_err(kprism_bpf::Error::from)?)
 }
@@ -129,10 +132,10 @@ fn ours(asm: &mut Asm, layout: &Layout, out: Label) {
 }
 
 /// Jumps to `out` unless the recording is on. It switches at the same moment for all probes.
-fn is_on(asm: &mut Asm, part: Part, layout: &Layout, out: Label) {
+fn is_on(asm: &mut Asm, effect: RecordingEffect, layout: &Layout, out: Label) {
     asm.note("is it on?").map_value(R1, STATE, layout.switch_at()).load(B8, R0, R1, 0);
-    match part {
-        Part::Start => asm.branch_imm(Cond::Gt, R0, RUNNING as i32, out),
+    match effect {
+        RecordingEffect::Start => asm.branch_imm(Cond::Gt, R0, RUNNING as i32, out),
         _ => asm.branch_imm(Cond::Ne, R0, RUNNING as i32, out),
     };
 }
@@ -150,12 +153,12 @@ fn leave_out(asm: &mut Asm, actions: &CompiledActions, held: u32, out: Label) {
 }
 
 /// Switches the recording. Of several hits at the same time only one ends it, and an ended recording stays ended.
-fn switch(asm: &mut Asm, part: Part, layout: &Layout, out: Label) {
-    let (from, to) = match part {
-        Part::Record => return,
-        Part::Start => (PAUSED, RUNNING),
-        Part::Pause => (RUNNING, PAUSED),
-        Part::Stop => (RUNNING, ENDED),
+fn switch(asm: &mut Asm, effect: RecordingEffect, layout: &Layout, out: Label) {
+    let (from, to) = match effect {
+        RecordingEffect::Record => return,
+        RecordingEffect::Start => (PAUSED, RUNNING),
+        RecordingEffect::Pause => (RUNNING, PAUSED),
+        RecordingEffect::Stop => (RUNNING, ENDED),
     };
     asm.note("switch").map_value(R2, STATE, layout.switch_at()).mov_u64(R1, to).mov_u64(R0, from);
     asm.put(insn::compare_exchange(R2, 0, R1));
@@ -175,9 +178,9 @@ pub fn entry(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     ours(&mut asm, layout, out);
     if counts_calls(plan) {
         let off = asm.label();
-        is_on(&mut asm, plan.probe.part, layout, off);
+        is_on(&mut asm, plan.probe.effect, layout, off);
         cpu_ring::counter(&mut asm, &layout.rings, RINGS, number * CELL, out);
-        count(&mut asm, CALLS);
+        count(&mut asm, Counter::Calls);
         asm.bind(off);
     }
     if plan.kept.is_empty() {

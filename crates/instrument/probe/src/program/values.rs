@@ -7,7 +7,7 @@ use kprism_expr::emit::{self, Map, Reloc};
 use kprism_expr::ir::{FAULTS, Fault, Space};
 use kprism_expr::regs;
 
-use super::memory::{ADDRESS, ENTRIES, Layout, RECORD, STATE};
+use super::memory::{ADDRESS, Counter, ENTRIES, Layout, RECORD, STATE};
 use super::segment::{self, CONTEXT, Operand};
 use crate::Error;
 use crate::plan::{Fill, Plan, Segment, Site, Slot};
@@ -168,7 +168,7 @@ pub(super) fn fault(asm: &mut Asm, state: u32, fault: Fault) {
     asm.map_value(R1, STATE, state).mov_imm(R0, 1).put(insn::atomic_add(R1, 8 * at, R0));
 }
 
-/// Increments the counter at this offset from `R1`.
-pub(super) fn count(asm: &mut Asm, at: i16) {
-    asm.mov_imm(R0, 1).put(insn::atomic_add(R1, at, R0));
+/// Increments a counter of the cell at `R1`.
+pub(super) fn count(asm: &mut Asm, counter: Counter) {
+    asm.mov_imm(R0, 1).put(insn::atomic_add(R1, counter.at() as i16, R0));
 }

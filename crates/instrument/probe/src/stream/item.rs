@@ -8,7 +8,7 @@ use crate::stream::shape::Shape;
 /// Effect of a probe's hit on the recording.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Part {
+pub enum RecordingEffect {
     /// None: the hit is recorded.
     #[default]
     Record,
@@ -20,7 +20,7 @@ pub enum Part {
     Stop,
 }
 
-impl Part {
+impl RecordingEffect {
     /// Returns true if a hit does not change the recording.
     pub fn is_record(&self) -> bool {
         *self == Self::Record

@@ -14,7 +14,7 @@ use serde_json::Value;
 use shape::Shape;
 use tally::{Tally, Totals};
 
-pub use item::{Frame, Item, Memory, Part};
+pub use item::{Frame, Item, Memory, RecordingEffect};
 
 /// Size of a record's header, bytes.
 pub const HEADER: usize = 32;
@@ -87,8 +87,8 @@ pub struct Probe {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gdb: Option<Frame>,
     /// Effect of a hit on the recording.
-    #[serde(default, skip_serializing_if = "Part::is_record")]
-    pub part: Part,
+    #[serde(default, rename = "part", skip_serializing_if = "RecordingEffect::is_record")]
+    pub effect: RecordingEffect,
 }
 
 impl Probe {

@@ -34,7 +34,7 @@ impl Missed {
 
 /// Decodes a mark after the models have processed the access; `None` if it does not belong into the stream.
 #[inline(always)]
-pub fn told(mark: u32) -> Option<Missed> {
+pub fn missed(mark: u32) -> Option<Missed> {
     let (first, last) = (mark as u8, (mark >> 8) as u8);
     (mark & (NEEDED | 0xffff) != 0).then_some(Missed { size: PageSize::K4, first, last, touched: first == 0 })
 }
@@ -125,7 +125,7 @@ impl Bank {
 
     /// Performs [`look_up`](Bank::look_up) for many accesses to 4K pages that are not global. The bank must never see
     /// other pages or other address spaces. `marks` are those that a [`Sieve`](crate::Sieve) gave to the accesses;
-    /// afterwards [`told`] decodes them.
+    /// afterwards [`missed`] decodes them.
     #[inline(always)]
     pub fn look_up_many(&mut self, vas: &[u64], kinds: &[Access], marks: &mut [u32]) {
         let all = vas.len().min(kinds.len()).min(marks.len());

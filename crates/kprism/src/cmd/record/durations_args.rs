@@ -41,7 +41,7 @@ pub struct Args {
     /// Only this function with all that it calls (can be repeated)
     #[arg(short = 'G', long = "graph-funcs", value_name = "FUNC", help_heading = "Functions")]
     pub graph: Vec<String>,
-    /// Not what this function calls (can be repeated)
+    /// Not the functions that this function calls (can be repeated)
     #[arg(short = 'g', long = "nograph-funcs", value_name = "FUNC", help_heading = "Functions")]
     pub not_graph: Vec<String>,
     /// At most so many calls inside each other
@@ -88,7 +88,7 @@ pub struct Args {
     /// Record this event too, SYSTEM:NAME with globs (can be repeated)
     #[arg(short = 'e', long = "event", value_name = "EVENT", help_heading = "Trace")]
     pub more_events: Vec<String>,
-    /// Leave out task switches and interrupts: self time then includes what interrupted
+    /// Leave out task switches and interrupts: self time then includes the interrupts
     #[arg(long, help_heading = "Trace")]
     pub no_events: bool,
     /// Ring buffer of each CPU, such as 512K or 16M; larger ones lose less

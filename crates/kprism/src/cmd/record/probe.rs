@@ -111,12 +111,12 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
     if !args.guest {
         no_guest(given)?;
     }
-    let program = match &args.program {
+    let compiled = match &args.program {
         Some(path) => load(path, args.what.exec.as_deref(), progress)?,
         None => args.what.probes().compile(&args.command, &args.pid, progress)?,
     };
     let has_keys =
-        program.plans.iter().any(|plan| plan.probe.tally.as_ref().is_some_and(|t| !t.keys.is_empty()));
+        compiled.plans.iter().any(|plan| plan.probe.tally.as_ref().is_some_and(|t| !t.keys.is_empty()));
     if args.keys.is_some() && !has_keys {
         bail!("--keys: nothing is counted by keys (--by)");
     }
@@ -135,12 +135,12 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
     };
     if args.guest {
         kprism_signals::catch(Second::EndsProcess)?;
-        return in_guest(args, &program, &settings, progress, out);
+        return in_guest(args, &compiled, &settings, progress, out);
     }
     kprism_signals::catch(Second::Ignored)?;
-    let recorded = record(program, &settings, progress)?;
+    let recorded = record(compiled, &settings, progress)?;
     let Recorded { run, description, full, remarks, .. } = &recorded;
-    told(description, args.last).iter().for_each(|line| progress.say(line));
+    summary_lines(description, args.last).iter().for_each(|line| progress.say(line));
     if let Some(why) = full {
         eprintln!("kprism: {why}; recording ended there, and what was recorded until then is kept");
     }
@@ -161,23 +161,23 @@ const NOT_ALL: u8 = 2;
 /// Records in a guest, and says what was recorded.
 fn in_guest(
     args: &Args,
-    program: &Compiled,
+    compiled: &Compiled,
     settings: &Settings,
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
     let guest = args.guest_args.guest(args.place.job(&args.command))?;
     let mut output = Output::new(out, progress);
-    let (run, ran) = recorder::guest::record(program, settings, &guest, progress, &mut |p| output.pass(p))?;
+    let (run, ran) = recorder::guest::record(compiled, settings, &guest, progress, &mut |p| output.pass(p))?;
     if let Ok(loaded) = Loaded::open(&run) {
-        told(&loaded.description, args.last).iter().for_each(|line| progress.say(line));
+        summary_lines(&loaded.description, args.last).iter().for_each(|line| progress.say(line));
         progress.say(&format!("recorded in {}; see: kprism report probe", run.dir().display()));
     }
     Ok(Outcome::Code(lab::code(&ran)))
 }
 
 /// What was counted, a line for each probe, and what is wrong. `last`: only so many records are kept.
-fn told(description: &Description, last: Option<u32>) -> Vec<String> {
+fn summary_lines(description: &Description, last: Option<u32>) -> Vec<String> {
     let mut lines = Vec::new();
     for (probe, counts) in description.probes.iter().zip(&description.counts) {
         let mut said = kprism_probe::view::summary::counted(probe, counts).into_iter();

@@ -8,13 +8,13 @@ use kprism_record::probe::Probes;
 /// Probes on a command line.
 #[derive(Debug, clap::Args)]
 pub struct ProbeArgs {
-    /// Where, and when it counts: `LOCATION if EXPR`
+    /// A probe: `LOCATION`, or `LOCATION if CONDITION`
     #[arg(value_name = "PROBE")]
     pub probes: Vec<String>,
     /// What each hit keeps: expressions, $args, $locals, $regs, $sdata (a tracepoint's record), $stack, $ustack
     #[arg(long, value_name = "EXPR,…", allow_hyphen_values = true)]
     pub collect: Vec<String>,
-    /// The program or library of the places; with --program, where it lies here
+    /// The program or library that contains the locations; with --program, its path on this machine
     #[arg(long, value_name = "FILE", conflicts_with = "vmlinux")]
     pub exec: Option<PathBuf>,
     /// The file that has the program's debug information, if it is not found by itself (GDB's places, debuginfod)

@@ -139,7 +139,7 @@ fn report(
         (Some(EachArg::File), _) => cover::table(&cover, Each::File, view.path),
         (Some(EachArg::Function), _) => cover::table(&cover, Each::Function, view.path),
         (Some(EachArg::Run), Some(runs)) => cover::runs_table(&cover, runs, view.path),
-        (Some(EachArg::Run), None) => bail!("--each run is about several: --merge RUN adds another"),
+        (Some(EachArg::Run), None) => bail!("--each run needs several runs: add one with --merge RUN"),
     };
     view.shown.arrange(&mut table)?;
     if view.shown.json {

@@ -8,7 +8,7 @@ use kprism_flow::delta::Spec;
 use kprism_profile::{Profile, Scope};
 use kprism_report::deltas;
 use kprism_report::header::Header;
-use kprism_session::flow;
+use kprism_session::open_profile;
 use kprism_store::Run;
 use serde_json::json;
 
@@ -86,7 +86,7 @@ pub fn run(args: &Args, io: &mut Io<'_>) -> Result<Outcome> {
         let (profile, manifest) = kprism_session::deltas::measure(&run, &specs, &args.count, progress)?;
         (run, profile, manifest)
     } else {
-        flow::open(input, progress)?
+        open_profile(input, progress)?
     };
     progress.clear();
     if let Some(file) = html {

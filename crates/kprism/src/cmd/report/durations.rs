@@ -78,7 +78,7 @@ pub fn run(args: &Args, given: &Given, io: &mut Io<'_>) -> Result<Outcome> {
         if !run.holds(Instrument::Durations) {
             bail!("--html writes all views of a flow: leave the subject away");
         }
-        let (run, profile, manifest) = kprism_session::flow::open(io.input, io.progress)?;
+        let (run, profile, manifest) = kprism_session::open_profile(io.input, io.progress)?;
         io.progress.clear();
         return write_html(&run, file, &manifest, &profile, io.progress);
     }

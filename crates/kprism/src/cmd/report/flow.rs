@@ -6,7 +6,7 @@ use kprism_profile::{Filter, Profile};
 use kprism_report::calltree::{self, Options, Weight};
 use kprism_report::header::Header;
 use kprism_report::{Table, tables, tree};
-use kprism_session::{flow, held};
+use kprism_session::{held, open_profile};
 use kprism_store::{Instrument, Run};
 use serde_json::json;
 
@@ -168,7 +168,7 @@ pub fn tree(args: &TreeArgs, io: &mut Io<'_>) -> Result<Outcome> {
 /// Opens the run, narrowed to one system call if one is asked for. `None` if no task matches.
 pub fn open(filter: &Filter, one: &CallArgs, io: &mut Io<'_>) -> Result<Option<(Profile, Header)>> {
     needs_a_flow(io)?;
-    let (run, profile, manifest) = flow::open(io.input, io.progress)?;
+    let (run, profile, manifest) = open_profile(io.input, io.progress)?;
     let profile = one.call().narrow(&run, profile, filter, io.progress)?;
     io.progress.clear();
     if !filter.tasks(&profile).contains(&true) {

@@ -103,7 +103,7 @@ pub fn run(
 /// The report as a page, or an overview of what the run holds.
 fn whole(args: &Args, given: &Given, io: &mut Io<'_>) -> Result<Outcome> {
     if let Some(file) = &args.html {
-        let (run, profile, manifest) = kprism_session::flow::open(io.input, io.progress)?;
+        let (run, profile, manifest) = kprism_session::open_profile(io.input, io.progress)?;
         let profile = args.one.call().narrow(&run, profile, &args.select.filter(), io.progress)?;
         io.progress.clear();
         return page::write_html(&run, file, &manifest, &profile, io.progress);

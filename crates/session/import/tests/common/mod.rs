@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use kprism_flow::clock::ClockConfig;
-use kprism_flow::decode::{Decoder, Setup, Stats};
 use kprism_flow::event::{Event, Sink};
+use kprism_flow::{Decoder, Setup, Stats};
 use kprism_image::Image;
 use kprism_image::resolve::Regions;
 use kprism_import::perfdata::Search;

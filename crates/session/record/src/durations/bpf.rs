@@ -135,7 +135,10 @@ fn left_out(manifest: &Manifest) -> Option<String> {
     }
     let what = if all.len() == 1 { "1 function".to_owned() } else { format!("{} functions", all.len()) };
     let why = text(all.first()?, "why");
-    Some(format!("{what} left out, the kernel lets no program be there: {} ({why})", names.join(", ")))
+    Some(format!(
+        "{what} left out, because the kernel refuses BPF programs there: {} ({why})",
+        names.join(", ")
+    ))
 }
 
 /// Remarks on a recording that has ended, here or in a guest: functions left out, losses.

@@ -113,7 +113,7 @@ pub fn record(program: Compiled, settings: &Settings, progress: &Progress) -> Re
     }
     let config = config(&program, settings);
     let session = Session::start(program.plans, &config)?;
-    session.said().iter().for_each(|note| progress.say(&format!("note: {note}")));
+    session.notes().iter().for_each(|note| progress.say(&format!("note: {note}")));
     session.failed().iter().for_each(|why| progress.say(&format!("not attached: {why}")));
     let (asked, given) = (config.ring_bytes, session.ring_bytes());
     if given < asked || settings.buffer_kib.saturating_mul(1024) > most_bytes() {
@@ -143,7 +143,7 @@ pub fn record(program: Compiled, settings: &Settings, progress: &Progress) -> Re
         // Not fs::copy: files of /proc have no length.
         fs::write(run.kallsyms(), files::read(Path::new("/proc/kallsyms"))?).context("symbols/kallsyms")?;
     }
-    let taken = take(settings, &session, &folder.join("hits.bin"), progress)?;
+    let taken = take(settings, &session, &run.hits(), progress)?;
     description.counts = session.counts();
     description.totals = match description.probes.iter().any(|probe| probe.tally.is_some()) {
         true => session.totals()?,
@@ -164,10 +164,10 @@ pub fn record(program: Compiled, settings: &Settings, progress: &Progress) -> Re
     let not_last = settings.last.is_some().then(|| sum(|c| c.lost)).filter(|lost| *lost > 0);
     let not_last = not_last.map(|lost| {
         format!(
-            "note: {lost} records found no room, so those kept need not be the last: a larger --buffer-size, or fewer hits"
+            "note: {lost} records were lost because the ring was full, so those kept may not be the last ones: try a larger --buffer-size, or a condition with fewer hits"
         )
     });
-    manifest.probe.notes = session.said().iter().chain(&not_last).cloned().collect();
+    manifest.probe.notes = session.notes().iter().chain(&not_last).cloned().collect();
     manifest.probe.not_attached = session.failed().to_vec();
     let account = Loaded::open(&run)?.account(&manifest);
     manifest.accounts.insert(Instrument::Probe, account);
@@ -257,7 +257,7 @@ fn take(settings: &Settings, session: &Session, path: &Path, progress: &Progress
     session.stop();
     file.take(|take| reader.finish(take));
     let (records, full) = file.end();
-    let command_end = wait.told();
+    let command_end = wait.end_text();
     Ok(Taken {
         exit_code: wait.exit_code,
         interrupted: kprism_signals::end_requested(),

@@ -11,7 +11,7 @@ use kprism_probe::place::{Target, kernel_plans, plans};
 use kprism_probe::plan::Actions;
 use kprism_probe::plan::file::{Compiled, VERSION};
 use kprism_probe::plan::{Plan, Request, Site, expressions, split};
-use kprism_probe::stream::Part;
+use kprism_probe::stream::RecordingEffect;
 
 use kprism_session::{Progress, files};
 use kprism_tracefs::path::{self, NotFound};
@@ -19,11 +19,11 @@ use kprism_tracefs::path::{self, NotFound};
 /// Probes, and what each of their hits does. The fields are the options of `kprism record probe`.
 #[derive(Debug, Clone)]
 pub struct Probes {
-    /// Where, and when it counts: `LOCATION if EXPR`.
+    /// A probe: `LOCATION`, or `LOCATION if CONDITION`.
     pub probes: Vec<String>,
     /// What each hit keeps: expressions, $args, $locals, $regs, $sdata (a tracepoint's record), $stack, $ustack.
     pub collect: Vec<String>,
-    /// The program or library of the places; with --program, where it lies here.
+    /// The program or library that contains the locations; with --program, its path on this machine.
     pub exec: Option<PathBuf>,
     /// The file that has the program's debug information, if it is not found by itself (GDB's places, debuginfod).
     pub debug_file: Option<PathBuf>,
@@ -102,7 +102,7 @@ impl Probes {
         let vars: Vec<String> = self.vars.iter().map(|(name, _)| name.clone()).collect();
         let Self { set, hist, linear, skip, pass, .. } = self;
         let (skip, pass) = (*skip, *pass);
-        let own = Actions { set, by: &by, hist, linear, skip, pass, part: Part::Record };
+        let own = Actions { set, by: &by, hist, linear, skip, pass, effect: RecordingEffect::Record };
         let request = |spec, collect, actions| {
             let (place, condition) = split(spec);
             Request {
@@ -113,14 +113,17 @@ impl Probes {
                 text: self.strings,
                 actions,
                 several: false,
-                gdb: self.for_gdb && actions.part.is_record(),
+                gdb: self.for_gdb && actions.effect.is_record(),
             }
         };
         let mut requests: Vec<_> = self.probes.iter().map(|spec| request(spec, &collect[..], own)).collect();
-        let switches =
-            [(Part::Start, &self.start_when), (Part::Pause, &self.pause_when), (Part::Stop, &self.stop_when)];
-        for (part, specs) in switches {
-            let actions = Actions { part, ..Actions::default() };
+        let switches = [
+            (RecordingEffect::Start, &self.start_when),
+            (RecordingEffect::Pause, &self.pause_when),
+            (RecordingEffect::Stop, &self.stop_when),
+        ];
+        for (effect, specs) in switches {
+            let actions = Actions { effect, ..Actions::default() };
             requests.extend(specs.iter().map(|spec| request(spec, &[], actions)));
         }
         let planned = match &self.vmlinux {
@@ -133,7 +136,7 @@ impl Probes {
                 1 => planned,
                 _ => planned.with_context(|| format!("`{}`", request.place)),
             }?;
-            planned.iter().for_each(|plan| tell(plan, progress));
+            planned.iter().for_each(|plan| say_where(plan, progress));
             all.extend(planned);
         }
         Ok(Compiled { version: VERSION, vars: self.vars.clone(), plans: all })
@@ -191,7 +194,7 @@ pub fn load(path: &Path, exec: Option<&Path>, progress: &Progress) -> Result<Com
     if let Some(file) = exec {
         elsewhere(&mut program, file)?;
     }
-    program.plans.iter().for_each(|plan| tell(plan, progress));
+    program.plans.iter().for_each(|plan| say_where(plan, progress));
     Ok(program)
 }
 
@@ -213,13 +216,13 @@ fn elsewhere(program: &mut Compiled, file: &Path) -> Result<()> {
 }
 
 /// Tells the place that was chosen, and the values that cannot be had there.
-fn tell(plan: &Plan, progress: &Progress) {
+fn say_where(plan: &Plan, progress: &Progress) {
     let whose = plan.probe.file.as_deref().unwrap_or("the kernel");
-    let part = match plan.probe.part {
-        Part::Record => "",
-        Part::Start => "start at ",
-        Part::Pause => "pause at ",
-        Part::Stop => "stop at ",
+    let part = match plan.probe.effect {
+        RecordingEffect::Record => "",
+        RecordingEffect::Start => "start at ",
+        RecordingEffect::Pause => "pause at ",
+        RecordingEffect::Stop => "stop at ",
     };
     progress.say(&format!("{part}{} in {whose}, by {}", plan.probe.found, plan.probe.hook));
     for note in &plan.notes {

@@ -41,7 +41,12 @@ pub fn record(
     progress.clear();
     guest::complain(&ran, progress);
     let mut manifest = run.manifest()?;
-    manifest.options.insert("record".into(), "probe".into());
+    // The guest got them compiled, and does not know how they were written.
+    manifest.options.extend([
+        ("record".into(), "probe".into()),
+        ("probes".into(), settings.probes.clone().into()),
+        ("collect".into(), settings.collect.clone().into()),
+    ]);
     run.write_manifest(&manifest)?;
     for note in &manifest.probe.notes {
         progress.say(&format!("note: {}", note.trim_start_matches("note: ")));

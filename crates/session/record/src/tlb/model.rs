@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use kprism_lab::{Outcome, Prepared, Report};
 use kprism_session::Progress;
 use kprism_store::Run;
-use kprism_tlb::allocs::{self, Signature};
+use kprism_tlb::objects::allocs::{self, Signature};
 use serde_json::{Value, json};
 
 use super::close;

@@ -131,7 +131,7 @@ pub fn record(
     }
     let Some(region) = bus.monitor.region else {
         bail!(
-            "the guest's module ptat did not tell of itself on the bus; see {}",
+            "the guest's module ptat wrote no start record to the bus trace; see {}",
             run.console_log().display()
         );
     };
@@ -186,23 +186,40 @@ fn listen_into(
             match file.write_all(&accesses.bytes) {
                 Ok(()) => written = all,
                 Err(error) if written == 0 => return Err(error).with_context(name),
-                Err(error) => *unwritten = make_room(&file, written, all, error).with_context(name)?,
+                Err(error) => {
+                    (written, *unwritten) = make_room(&file, written, all, error).with_context(name)?;
+                }
             }
             accesses.bytes.clear();
         }
         if !more {
-            return fs::write(maps, &records.bytes).with_context(|| maps.display().to_string());
+            let result = match fs::write(maps, &records.bytes) {
+                // The trace has left no room for them.
+                Err(error) if written > 0 => {
+                    let cut = make_room(&file, written, written, error).with_context(name)?.1;
+                    *unwritten = Unwritten { accesses: unwritten.accesses + cut.accesses, ..cut };
+                    fs::write(maps, &records.bytes)
+                }
+                result => result,
+            };
+            return result.with_context(|| maps.display().to_string());
         }
     }
 }
 
 /// Cuts a quarter off a trace that has filled its disk: room for the misses that are made of the rest. Of `all` its bytes
-/// those up to `written` are in the file.
-fn make_room(file: &File, written: u64, all: u64, error: std::io::Error) -> std::io::Result<Unwritten> {
+/// those up to `written` are in the file. Returns those that stay.
+fn make_room(
+    file: &File,
+    written: u64,
+    all: u64,
+    error: std::io::Error,
+) -> std::io::Result<(u64, Unwritten)> {
     let records = |bytes: u64| bytes.saturating_sub(trace::HEADER as u64) / RECORD;
     let kept = records(written / 4 * 3);
-    file.set_len(trace::HEADER as u64 + kept * RECORD)?;
-    Ok(Unwritten { accesses: records(all) - kept, why: Some(error) })
+    let length = trace::HEADER as u64 + kept * RECORD;
+    file.set_len(length)?;
+    Ok((length, Unwritten { accesses: records(all) - kept, why: Some(error) }))
 }
 
 /// Bytes of an access with its value in a trace.

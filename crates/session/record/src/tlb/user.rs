@@ -17,8 +17,8 @@ use kprism_image::symbols::under_root;
 use kprism_lab::Job;
 use kprism_session::{Progress, date, files};
 use kprism_store::{Instrument, Manifest, Run, RunKind};
-use kprism_tlb::live;
 use kprism_tlb::stream::Writer;
+use kprism_tlb::stream::live;
 use serde_json::{Value, json};
 
 use super::{Ended, Recorded, close, geometry};

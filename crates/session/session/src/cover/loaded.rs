@@ -88,9 +88,9 @@ pub struct Problem {
 pub enum ProblemKind {
     /// It is not in the result.
     LeftOut,
-    /// Its counters began anew; earlier counts are not in the result.
-    Anew,
-    /// Its module went, and what it counted.
+    /// Its counters were reset; earlier counts are not in the result.
+    Reset,
+    /// Its module was unloaded, and its counts with it.
     Unloaded,
 }
 
@@ -110,7 +110,7 @@ pub struct Footprint {
 pub struct Unsettled {
     /// Those that were never twice the same: their counts are of several moments.
     pub functions: u64,
-    /// Of them, those that never are: reading runs through them.
+    /// Of these, functions that the reading itself executes.
     pub reading: u64,
     /// Readings that were done again.
     pub again: u64,
@@ -118,7 +118,7 @@ pub struct Unsettled {
 
 impl Unsettled {
     /// In words, if there are any.
-    pub fn told(self) -> Option<String> {
+    pub fn to_text(self) -> Option<String> {
         (self.functions > 0).then(|| {
             format!(
                 "{} functions ran while their counters were read, at each of {} readings, {} of them for the reading itself: \

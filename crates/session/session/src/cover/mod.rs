@@ -37,7 +37,7 @@ mod remarks;
 pub mod sources;
 
 pub use compare::{Compared, compare};
-pub use counters::{ANEW, NEVER_RAN, RESETS};
+pub use counters::{NEVER_RAN, RESET_OBJECTS, RESETS};
 pub use input::{is_alone, is_cover, is_flow, recorded};
 pub use loaded::{Footprint, Loaded, Problem, ProblemKind, SourceText, Unsettled};
 pub use options::{DebugFiles, Options, Part};

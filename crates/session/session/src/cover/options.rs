@@ -16,13 +16,13 @@ pub struct Options {
     pub build_dir: Option<PathBuf>,
     /// Count from the boot on, not only in the run's window.
     pub since_boot: bool,
-    /// Count by the flow, of a run that has gcov's counters, too.
+    /// Use the recorded flow, even if the run has gcov's counters.
     pub by_flow: bool,
     /// Add what this run counted, of the same build; views then tell which run executed a line.
     pub merge: Vec<PathBuf>,
     /// Sources of OLD are in NEW, everywhere: in tables, exports, and to be read.
     pub source_prefix: Vec<(String, String)>,
-    /// Folder with the sources, if they are not where they were: the longest end of a path that is there counts.
+    /// Look for sources below DIR, if they are not where they were; the file whose path agrees longest from its end is taken.
     pub source_dir: Option<PathBuf>,
     /// Debug information, for coverage of a flow.
     pub debug: DebugFiles,

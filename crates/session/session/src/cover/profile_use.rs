@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use kprism_gcov::{Data, Gaps, Solver, gaps, notes, profile_use as for_gcc};
 
-use super::counters::{Before, Many, anew_text, read_notes, reset_text};
+use super::counters::{Inputs, Resets, read_notes, reset_object_text, reset_text};
 use super::options::Options;
 use crate::progress::Progress;
 
@@ -28,7 +28,7 @@ pub struct Written {
     /// Objects whose counters and notes do not go together in all functions.
     pub damaged: Vec<String>,
     /// Objects whose counters restarted in the window: theirs are since then.
-    pub anew: Vec<String>,
+    pub restarted: Vec<String>,
     /// Runs all of whose counters were cleared in the window: theirs are since then.
     pub resets: Vec<String>,
 }
@@ -42,13 +42,13 @@ pub fn write(
     progress: &Progress,
 ) -> Result<Written> {
     progress.step("reading counters");
-    let mut all = Many::open(input, options)?;
+    let mut all = Inputs::open(input, options)?;
     let mut read = read(&all, options);
     let resets = all.drop_windows_cut_by_resets(&read.before);
     if !resets.is_empty() {
         read = self::read(&all, options);
     }
-    let Read { mut objects, problems, anew, damaged, roots, .. } = read;
+    let Read { mut objects, problems, restarted, damaged, roots, .. } = read;
     if objects.is_empty() {
         bail!("none of {} objects could be used; the first: {}", all.objects.len(), problems[0]);
     }
@@ -71,7 +71,7 @@ pub fn write(
     }
     progress.clear();
     let resets = resets.iter().map(|(run, objects)| reset_text(run, *objects)).collect();
-    Ok(Written { files: objects.len(), root, problems, torn, damaged, anew, resets })
+    Ok(Written { files: objects.len(), root, problems, torn, damaged, restarted, resets })
 }
 
 /// Counters of all objects, and what was seen on the way.
@@ -80,16 +80,16 @@ struct Read {
     /// By the object's path.
     objects: Vec<(PathBuf, Data)>,
     problems: Vec<String>,
-    anew: Vec<String>,
+    restarted: Vec<String>,
     damaged: Vec<String>,
     /// Folders that the compiler ran in, each with its number of objects.
     roots: BTreeMap<String, usize>,
     /// About each run.
-    before: Vec<Before>,
+    before: Vec<Resets>,
 }
 
-fn read(all: &Many, options: &Options) -> Read {
-    let mut read = Read { before: vec![Before::default(); all.runs.len()], ..Read::default() };
+fn read(all: &Inputs, options: &Options) -> Read {
+    let mut read = Read { before: vec![Resets::default(); all.runs.len()], ..Read::default() };
     let (mut solver, mut bytes) = (Solver::default(), Vec::new());
     for (index, (object, _)) in all.objects.iter().enumerate() {
         match one(all, index, options, &mut solver, &mut bytes, &mut read) {
@@ -102,7 +102,7 @@ fn read(all: &Many, options: &Options) -> Read {
 
 /// Adds up an object's counters over all runs, and checks that its notes are of the same build.
 fn one(
-    all: &Many,
+    all: &Inputs,
     index: usize,
     options: &Options,
     solver: &mut Solver,
@@ -111,11 +111,11 @@ fn one(
 ) -> Result<Data> {
     let object = &all.objects[index].0;
     let mut sum: Option<Data> = None;
-    let mut is_anew = false;
+    let mut restarted = false;
     for (run, windowed) in all.windows(index) {
         let windowed = windowed?;
         read.before[run].add(&windowed);
-        is_anew |= windowed.anew;
+        restarted |= windowed.restarted;
         match &mut sum {
             None => sum = Some(windowed.data),
             Some(sum) => sum.add(&windowed.data).with_context(|| all.runs[run].0.clone())?,
@@ -131,8 +131,8 @@ fn one(
     if let Some(cwd) = notes.cwd {
         *read.roots.entry(cwd.into_owned()).or_default() += 1;
     }
-    if is_anew {
-        read.anew.push(anew_text(object));
+    if restarted {
+        read.restarted.push(reset_object_text(object));
     }
     Ok(data)
 }

@@ -27,7 +27,7 @@ pub fn load_and_tell(input: &Path, from: &Options, who: &Part, progress: &Progre
     }
     tell_problems(&loaded.problems.iter().map(|problem| problem.text.clone()).collect::<Vec<_>>(), progress);
     // Reading takes the same way each time: its own is taken out of the window.
-    if let Some(told) = loaded.unsettled.filter(|u| u.functions > u.reading).and_then(Unsettled::told) {
+    if let Some(told) = loaded.unsettled.filter(|u| u.functions > u.reading).and_then(Unsettled::to_text) {
         progress.error(&format!("kprism: {told}"));
     }
     for (old, new) in &from.source_prefix {
@@ -64,11 +64,11 @@ impl Loaded {
         let mut texts = Vec::new();
         if let Some(footprint) = self.footprint {
             texts.push(format!(
-                "reading them adds to {} counters, to {} of those not always alike: that is taken out, but of {} functions",
+                "reading the counters changes {} of them, {} by varying amounts; this is subtracted, except in {} functions",
                 footprint.counters, footprint.varying, footprint.unsure
             ));
         }
-        texts.extend(self.unsettled.and_then(Unsettled::told));
+        texts.extend(self.unsettled.and_then(Unsettled::to_text));
         if let Some(first) = self.problems.first() {
             let all = self.problems.len();
             texts.push(format!("{all} objects left out, or not whole; the first: {}", first.text));

@@ -6,10 +6,10 @@
 
 use kprism_profile::Profile;
 use kprism_profile::units::printable;
-use kprism_store::{Account, Fate, Run};
+use kprism_store::{Account, Fate};
 
 use super::load::Loaded;
-use super::recorded::{Recorded, recorded};
+use super::recorded::Recorded;
 
 /// Lengths of the streams in bytes, by CPU.
 type Lengths = [u64];
@@ -18,11 +18,11 @@ type Lengths = [u64];
 pub const IMPORT_NOTES: &str = "import_notes";
 
 /// The account of `profile`: the part of the recording that is in it.
-pub(super) fn of(loaded: &Loaded, run: &Run, profile: &Profile) -> Account {
+pub(super) fn of(loaded: &Loaded, profile: &Profile) -> Account {
     let imported = loaded.manifest.options.get(IMPORT_NOTES).and_then(serde_json::Value::as_array);
     let imported = imported.into_iter().flatten().filter_map(|note| note.as_str().map(str::to_owned));
     let notes: Vec<String> = imported.chain(loaded.notes.iter().cloned()).collect();
-    account(recorded(run).ok().as_ref(), &loaded.lengths(), profile, &notes)
+    account(loaded.recorded.as_ref(), &loaded.lengths(), profile, &notes)
 }
 
 /// Adds up what is known of a decode. `notes` are faults that the loader found beside the packets.

@@ -12,7 +12,7 @@ use kprism_image::sideband;
 use kprism_image::symbols::{Symbols, kallsyms};
 use kprism_store::{Clock, Instrument, Manifest, Mapped, Run};
 
-use super::recorded::complete;
+use super::recorded::{Recorded, complete};
 use crate::files::{read, read_if_there};
 use crate::held;
 use crate::progress::Progress;
@@ -21,6 +21,8 @@ use crate::progress::Progress;
 pub struct Loaded {
     /// As the recorder's own account completes it.
     pub manifest: Manifest,
+    /// The recorder's own counts, if it left them.
+    pub(super) recorded: Option<Recorded>,
     /// Packets and code of each CPU.
     pub(super) streams: Vec<(Mapped, Image)>,
     /// Functions.
@@ -61,7 +63,7 @@ pub fn load(run: &Run, progress: &Progress) -> Result<Loaded> {
     }
     progress.step("reading the streams");
     let mut notes = Vec::new();
-    complete(run, &mut manifest)?;
+    let recorded = complete(run, &mut manifest);
     let records = sideband_records(run, &mut notes)?;
     let streams = streams(run, manifest.vcpus, &records, &mut notes)?;
     progress.step("reading symbols");
@@ -73,7 +75,7 @@ pub fn load(run: &Run, progress: &Progress) -> Result<Loaded> {
     // Files that are not there are those that no one could keep: their functions have no names.
     let damaged = symbols.missing().iter().filter(|file| file.damaged);
     notes.extend(damaged.map(|file| format!("{}: its functions have no names", file.reason)));
-    Ok(Loaded { manifest, streams, symbols, preempt_count, records, notes })
+    Ok(Loaded { manifest, recorded, streams, symbols, preempt_count, records, notes })
 }
 
 /// Address of the kernel's preemption count, relative to `gs`: a variable of its own, or in

@@ -10,7 +10,6 @@ mod load;
 mod recorded;
 mod summary;
 
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
@@ -23,29 +22,20 @@ use kprism_store::{Instrument, Manifest, Run, load_profile, save_profile};
 
 pub use account::IMPORT_NOTES;
 pub use load::{Loaded, clock_config, load, sideband_records, streams};
-pub use recorded::complete;
+pub use recorded::{Recorded, complete};
 pub use summary::summary;
 
 use crate::progress::Progress;
 
-/// Opens a run, its profile and its manifest, decoding it first if that was not done yet.
+/// The profile of a run with a flow, and the run's manifest. Decodes the run first if that was not done yet.
 ///
 /// # Errors
-/// No run there, or one that cannot be decoded.
-pub fn open(path: &Path, progress: &Progress) -> Result<(Run, Profile, Manifest)> {
-    let run = Run::open(path)?;
-    if run.holds(Instrument::Durations) {
-        let (profile, _) = crate::durations::open(&run, progress)?;
-        let manifest = run.manifest()?;
-        return Ok((run, profile, manifest));
-    }
+/// It has no flow, or cannot be decoded.
+pub fn open(run: &Run, progress: &Progress) -> Result<(Profile, Manifest)> {
     if run.has_tables() {
         progress.step("reading the tables");
-        match load_profile(&run) {
-            Ok(profile) => {
-                let manifest = run.manifest()?;
-                return Ok((run, profile, manifest));
-            }
+        match load_profile(run) {
+            Ok(profile) => return Ok((profile, run.manifest()?)),
             // Tables are made from the streams: damaged ones, or those of an older kprism, are made again.
             Err(error) if run.code_dict().exists() => {
                 progress.note(&format!("{error}; decoding the streams again"));
@@ -53,8 +43,7 @@ pub fn open(path: &Path, progress: &Progress) -> Result<(Run, Profile, Manifest)
             Err(error) => return Err(error.into()),
         }
     }
-    let (profile, manifest) = decode(&run, progress)?;
-    Ok((run, profile, manifest))
+    decode(run, progress)
 }
 
 /// Decodes a run, saves its tables, and enters the counts into its manifest, which it returns too.
@@ -64,7 +53,7 @@ pub fn open(path: &Path, progress: &Progress) -> Result<(Run, Profile, Manifest)
 pub fn decode(run: &Run, progress: &Progress) -> Result<(Profile, Manifest)> {
     let loaded = load(run, progress)?;
     let profile = profile(&loaded, Plan::default(), None, progress);
-    let account = account::of(&loaded, run, &profile);
+    let account = account::of(&loaded, &profile);
     let Loaded { mut manifest, notes, .. } = loaded;
     manifest.instructions = Some(profile.totals.instructions());
     manifest.decode_errors = Some(profile.totals.errors());
@@ -74,7 +63,7 @@ pub fn decode(run: &Run, progress: &Progress) -> Result<(Profile, Manifest)> {
         manifest.options.insert("decode_notes".into(), notes.clone().into());
     }
     progress.step("writing the tables");
-    // The profile is in hand: a disk that takes no more costs the next report another decode, not this one its result.
+    // If the disk is full, the profile is returned all the same; the next report decodes again.
     let saved = save_profile(run, &profile).and_then(|()| run.write_manifest(&manifest));
     for note in &notes {
         progress.note(note);

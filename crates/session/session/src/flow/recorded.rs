@@ -78,28 +78,24 @@ impl Recorded {
 }
 
 /// Takes over what the recorder left, which may have been killed: its account, its sideband.
-///
-/// # Errors
-/// None so far: what is missing is said in the manifest.
-pub fn complete(run: &Run, manifest: &mut Manifest) -> Result<()> {
-    match recorded(run) {
-        Ok(recorded) => recorded.fill(manifest),
-        Err(error) => {
-            manifest.stopped.get_or_insert_with(|| format!("{error:#}"));
-        }
+/// Enters them into the manifest, also that they are missing, and returns the recorder's counts if they are there.
+pub fn complete(run: &Run, manifest: &mut Manifest) -> Option<Recorded> {
+    let recorded = recorded(run).inspect(|recorded| recorded.fill(manifest));
+    if let Err(error) = &recorded {
+        manifest.stopped.get_or_insert_with(|| format!("{error:#}"));
     }
     // A full disk: readers merge it in memory.
     if let Err(error) = run.merge_sideband() {
         manifest.stopped.get_or_insert_with(|| error.to_string());
     }
-    Ok(())
+    recorded.ok()
 }
 
 /// Reads the recorder's counts.
 ///
 /// # Errors
 /// The file is missing or is not what it should be.
-pub(super) fn recorded(run: &Run) -> Result<Recorded> {
+fn recorded(run: &Run) -> Result<Recorded> {
     let path = run.counts();
     let text = read(&path).context("the recorder left no account of its work")?;
     let file: CountsFile = serde_json::from_slice(&text).with_context(|| path.display().to_string())?;

@@ -32,7 +32,7 @@ pub fn account(
     let read = Read::of(description, bytes);
     let mut account =
         Account::new().with(Fate::Seen, "hits", sum(|c| c.hits)).with(Fate::Kept, "records", read.records);
-    let tallied = |probe: &Probe| probe.record_bytes == 0 && probe.part.is_record();
+    let tallied = |probe: &Probe| probe.record_bytes == 0 && probe.effect.is_record();
     if description.probes.iter().any(tallied) {
         let of = description.probes.iter().zip(counts).filter(|(probe, _)| tallied(probe));
         account =
@@ -149,7 +149,7 @@ mod tests {
             items: vec![item],
             tally: None,
             gdb: None,
-            part: Default::default(),
+            effect: Default::default(),
         };
         let counts = Counts { hits: 3, passed: 2, ..Counts::default() };
         Description { version: 1, probes: vec![probe], counts: vec![counts], ..Description::default() }

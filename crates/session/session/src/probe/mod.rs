@@ -41,20 +41,19 @@ impl Loaded {
         if !run.holds(Instrument::Probe) {
             return Err(held::missing(run, Instrument::Probe));
         }
-        let folder = run.probe();
-        let path = folder.join("probes.json");
+        let path = run.probes();
         let text = files::read(&path)?;
         let description: Description =
             serde_json::from_slice(&text).with_context(|| path.display().to_string())?;
         if description.version != VERSION {
             bail!("{}: version {}, this kprism reads {VERSION}", path.display(), description.version);
         }
-        let kallsyms = run.dir().join("symbols/kallsyms");
+        let kallsyms = run.kallsyms();
         let symbols = match kallsyms.is_file() {
             true => Some(Symbols::load(&files::read(&kallsyms)?, &[], None)?),
             false => None,
         };
-        let bytes = files::read(&folder.join("hits.bin"))?;
+        let bytes = files::read(&run.hits())?;
         Ok(Self { description, run: run.clone(), bytes, symbols, tasks: Vec::new() })
     }
 

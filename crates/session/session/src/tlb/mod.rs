@@ -70,7 +70,7 @@ impl Loaded {
     /// The run holds no TLB misses, or a file cannot be read.
     pub fn open(run: &Run) -> Result<Self> {
         let mut manifest = run.manifest()?;
-        flow::complete(run, &mut manifest)?;
+        flow::complete(run, &mut manifest);
         let mut notes = Vec::new();
         let records = flow::sideband_records(run, &mut notes)?;
         let mut streams = Vec::new();

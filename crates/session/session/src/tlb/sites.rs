@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use kprism_debuginfo::source::Source;
 use kprism_image::symbols::Symbols;
-use kprism_tlb::allocs::Site;
+use kprism_tlb::objects::allocs::Site;
 
 /// How names of C++'s own library begin.
 const LIBRARY: [&str; 2] = ["std::", "__gnu_cxx::"];

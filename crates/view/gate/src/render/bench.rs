@@ -31,7 +31,7 @@ fn values(verdict: &Verdict, new: &Summary) -> Vec<(Metric, f64)> {
 
 /// The list that github-action-benchmark reads with `tool: customSmallerIsBetter`.
 pub fn benchmark(verdict: &Verdict, new: &Summary) -> String {
-    let entry = |(metric, value): &(Metric, f64)| json!({"name": printable(&metric.to_string()), "unit": unit(metric.name.unit), "value": value});
+    let entry = |(metric, value): &(Metric, f64)| json!({"name": printable(&metric.to_string()), "unit": unit(metric.kind.unit), "value": value});
     format!("{:#}\n", Value::from(values(verdict, new).iter().map(entry).collect::<Vec<_>>()))
 }
 

@@ -22,7 +22,7 @@ pub fn value(verdict: &Verdict) -> Value {
             json!({
                 "rule": finding.rule.text,
                 "metric": finding.rule.metric.to_string(),
-                "unit": unit(finding.rule.metric.name.unit),
+                "unit": unit(finding.rule.metric.kind.unit),
                 "state": word(finding.state),
                 "old": finding.old,
                 "new": finding.new,

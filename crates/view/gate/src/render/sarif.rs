@@ -9,7 +9,7 @@ use crate::verdict::{Finding, State, Verdict};
 /// Writes it: a result for each rule that fired, with the functions behind it as logical locations. Nothing tells which
 /// file a function is in, so that results have no physical ones.
 pub fn write(verdict: &Verdict) -> String {
-    let rule = |finding: &Finding| json!({"id": printable(&finding.rule.text), "shortDescription": {"text": finding.rule.metric.name.about}});
+    let rule = |finding: &Finding| json!({"id": printable(&finding.rule.text), "shortDescription": {"text": finding.rule.metric.kind.about}});
     let fired = verdict.findings.iter().filter(|finding| finding.state == State::Fired);
     let locations: Vec<Value> = verdict
         .blame

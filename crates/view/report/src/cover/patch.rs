@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use anyhow::{Result, bail};
 use kprism_cover::Cover;
 use kprism_cover::cover::{Ratio, Source};
 use kprism_cover::path::absolute;
@@ -17,7 +18,10 @@ use crate::table::{Cell, Table};
 
 /// The lines that a patch adds, by file. The patch is a unified diff of git or diff, with prefixes (`a/`, `b/`) or
 /// without. Of a merge (`diff --cc`), the lines that no parent has.
-pub fn added(patch: &str) -> BTreeMap<String, Vec<u32>> {
+///
+/// # Errors
+/// It ends in the middle of a hunk: the error names the file.
+pub fn added(patch: &str) -> Result<BTreeMap<String, Vec<u32>>> {
     let mut files: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     let mut file: Option<String> = None;
     let (mut old, mut has_prefix) = (String::new(), true);
@@ -69,7 +73,10 @@ pub fn added(patch: &str) -> BTreeMap<String, Vec<u32>> {
         next = next.saturating_add(1);
         left.new = left.new.saturating_sub(1);
     }
-    files
+    if !left.is_done() {
+        bail!("it is cut off in a hunk of {}", file.as_deref().unwrap_or("a file that is removed"));
+    }
+    Ok(files)
 }
 
 /// The name in a line `--- NAME` or `+++ NAME`, before the time of GNU diff. Both git and GNU diff put names with letters
@@ -161,7 +168,8 @@ pub fn found<'a>(
             |long: &str, short: &str| long.strip_suffix(short).is_some_and(|rest| rest.ends_with('/'));
         let mut ends = cover.sources.iter().filter(|source| {
             let shown = cover.shown(&source.path);
-            below(&source.path, path) || below(path, shown)
+            // A name without a folder may be that of any file.
+            below(&source.path, path) || shown.contains('/') && below(path, shown)
         });
         let only = match (ends.next(), ends.next()) {
             (Some(only), None) => Some(only),
@@ -187,6 +195,19 @@ pub struct Patched<'a> {
     pub lines: &'a [u32],
     /// Its coverage.
     pub source: Option<&'a Source>,
+}
+
+impl Patched<'_> {
+    /// The added lines with code, each with its count.
+    fn counts(&self) -> impl Iterator<Item = (u32, i64)> {
+        self.lines.iter().filter_map(|&line| Some((line, count_of(self.source?, line)?)))
+    }
+
+    /// The added lines with code that did not run: `11-12 30`.
+    pub fn missed_text(&self) -> String {
+        let missed: Vec<u32> = self.counts().filter(|(_, count)| *count == 0).map(|(line, _)| line).collect();
+        ranges(&missed, ' ').trim().to_owned()
+    }
 }
 
 /// Totals of a patch.
@@ -229,8 +250,7 @@ pub fn totals(files: &[Patched<'_>]) -> PatchTotals {
     for file in files {
         totals.added += file.lines.len() as u64;
         totals.unknown += u64::from(file.source.is_none());
-        let counts = file.lines.iter().filter_map(|&line| count_of(file.source?, line));
-        for count in counts {
+        for (_, count) in file.counts() {
             totals.lines.all += 1;
             totals.lines.hit += u64::from(count != 0);
         }
@@ -247,24 +267,18 @@ pub fn account(account: Account, files: &[Patched<'_>]) -> Account {
 
 /// A table of the executed lines among those that a patch adds.
 pub fn table(files: &[Patched<'_>]) -> Table {
-    let rows = files.iter().map(|&Patched { path, lines, source }| {
-        let count = |line: u32| source.and_then(|source| count_of(source, line));
-        let with_code: Vec<u32> = lines.iter().copied().filter(|&line| count(line).is_some()).collect();
-        let missed: Vec<u32> = with_code.iter().copied().filter(|&line| count(line) == Some(0)).collect();
-        let hit = with_code.len() - missed.len();
-        let percent = match (source, with_code.len()) {
-            (None, _) | (_, 0) => Cell::Nothing,
-            (_, all) => Cell::Percent(100.0 * hit as f64 / all as f64),
-        };
+    let rows = files.iter().map(|file| {
+        let all = file.counts().count();
+        let hit = file.counts().filter(|(_, count)| *count != 0).count();
         vec![
-            percent,
+            if all == 0 { Cell::Nothing } else { Cell::Percent(100.0 * hit as f64 / all as f64) },
             Cell::Int(hit as u64),
-            Cell::Int(with_code.len() as u64),
-            Cell::Int(lines.len() as u64),
-            Cell::Text(path.to_owned()),
-            Cell::Text(match source {
+            Cell::Int(all as u64),
+            Cell::Int(file.lines.len() as u64),
+            Cell::Text(file.path.to_owned()),
+            Cell::Text(match file.source {
                 None => "not in the run".into(),
-                Some(_) => ranges(&missed, ' ').trim().to_owned(),
+                Some(_) => file.missed_text(),
             }),
         ]
     });
@@ -313,9 +327,9 @@ diff --git a/kernel/fork.c b/kernel/fork.c
 -x
 ";
         let expected = [("kernel/fork.c".to_owned(), vec![11, 12]), ("new.c".to_owned(), vec![1, 2])].into();
-        assert_eq!(added(patch), expected);
+        assert_eq!(added(patch).unwrap(), expected);
         let plain = "--- kernel/fork.c\n+++ kernel/fork.c\n@@ -1 +1,2 @@\n a\n+b\n";
-        assert_eq!(added(plain), [("kernel/fork.c".to_owned(), vec![2])].into(), "--no-prefix");
+        assert_eq!(added(plain).unwrap(), [("kernel/fork.c".to_owned(), vec![2])].into(), "--no-prefix");
         // `git show` of a merge: a line that both parents lack was added by the merge itself.
         let merge = "\
 diff --cc a.c
@@ -333,7 +347,7 @@ diff --cc a.c
   nine
 ++ten
 ";
-        assert_eq!(added(merge), [("a.c".to_owned(), vec![4, 12])].into());
+        assert_eq!(added(merge).unwrap(), [("a.c".to_owned(), vec![4, 12])].into());
         // git's quotes, those of GNU diff with its time, and a blank, after which git puts a tab.
         let quoted = r#"
 --- "a/s p/\303\274.c"
@@ -356,11 +370,13 @@ diff --cc a.c
 @@ -0,0 +1 @@
 +b
 "#;
-        let names: Vec<String> = added(quoted).into_keys().collect();
+        let names: Vec<String> = added(quoted).unwrap().into_keys().collect();
         assert_eq!(names, ["b c.c", "q\"t.c", "s p/\u{fc}.c", "t\tab.c"]);
         assert_eq!(file_name("\"never closed"), "\"never closed");
         assert_eq!(file_name("\"\\400.c\""), "\"\\400.c\"", "no byte");
-        assert!(added("@@ -1,99999 +1,4294967295 @@\n+x\n garbage").is_empty());
+        assert!(added("nothing of a patch").unwrap().is_empty());
+        let error = added("--- a/f.c\n+++ b/f.c\n@@ -1,99999 +1,4294967295 @@\n+x\n garbage").unwrap_err();
+        assert_eq!(error.to_string(), "it is cut off in a hunk of f.c");
         assert_eq!(ranges(&[3, 4, 5, 9], '+'), "+3-5 +9");
     }
 }

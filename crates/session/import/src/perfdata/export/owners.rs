@@ -3,8 +3,8 @@
 //! code and its CR3, the sideband gives the process.
 
 use kprism_flow::clock::ClockConfig;
-use kprism_flow::decode::{Decoder, Setup};
 use kprism_flow::event::{Event, EventKind, Sink};
+use kprism_flow::{Decoder, Setup};
 use kprism_image::Image;
 use kprism_image::is_kernel;
 use kprism_image::resolve::{FuncInfo, FuncRef, Resolve};

@@ -6,7 +6,7 @@ use std::path::Path;
 use kprism_gcov::Gaps;
 use kprism_store::{Account, Fate};
 
-use super::many::Many;
+use super::many::Inputs;
 use crate::cover::loaded::{Loaded, Problem, ProblemKind};
 
 /// Unit of the account: objects without counters.
@@ -17,14 +17,14 @@ const RETURNED: &str = "lines with calls that returned more often than they were
 pub const TORN: &str = "lines with counts that cannot be (torn counters)";
 
 /// The account of a coverage: what it contains, and what it lacks.
-pub fn account(all: &Many, loaded: &Loaded, gaps: &[(String, Gaps)]) -> Account {
+pub fn account(all: &Inputs, loaded: &Loaded, gaps: &[(String, Gaps)]) -> Account {
     let cover = &loaded.cover;
     let footprint = loaded.footprint.unwrap_or_default();
-    let (left_out, anew): (Vec<&Problem>, Vec<&Problem>) =
+    let (left_out, restarted): (Vec<&Problem>, Vec<&Problem>) =
         loaded.problems.iter().partition(|problem| matches!(problem.kind, ProblemKind::LeftOut));
     let texts = |problems: &[&Problem]| problems.iter().map(|p| p.text.clone()).collect::<Vec<_>>();
-    let (gone, anew): (Vec<&Problem>, Vec<&Problem>) =
-        anew.into_iter().partition(|problem| matches!(problem.kind, ProblemKind::Unloaded));
+    let (gone, restarted): (Vec<&Problem>, Vec<&Problem>) =
+        restarted.into_iter().partition(|problem| matches!(problem.kind, ProblemKind::Unloaded));
     let resets = loaded.resets.iter().map(|(run, objects)| reset_text(run, *objects));
     let unsettled = loaded.unsettled.unwrap_or_default();
     let others = all.runs.iter().map(|(_, run)| run.others.len()).sum::<usize>();
@@ -54,29 +54,32 @@ pub fn account(all: &Many, loaded: &Loaded, gaps: &[(String, Gaps)]) -> Account 
     account
         .at(Fate::Lost, "objects left out", left_out.len() as u64, texts(&left_out))
         .at(Fate::Lost, "objects of modules that went in the window", gone.len() as u64, texts(&gone))
-        .at(Fate::Lost, ANEW, anew.len() as u64, texts(&anew))
+        .at(Fate::Lost, RESET_OBJECTS, restarted.len() as u64, texts(&restarted))
         .at(Fate::Lost, RESETS, loaded.resets.len() as u64, resets.collect())
         .at(Fate::Lost, "functions without counters, shown as never called", without_data, data_places)
         .with(Fate::NotUnderstood, TORN, cover.torn() as u64)
         .at(Fate::NotUnderstood, "functions that the notes do not have", without_notes, notes_places)
         .at(Fate::NotUnderstood, "records of unknown kinds", unknown, unknown_places)
         .at(Fate::NotUnderstood, "bytes after the end of counters", after_end, end_places)
-        .with(Fate::Guessed, "functions whose counts have the reading's in them", footprint.unsure as u64)
+        .with(Fate::Guessed, "functions whose counts include the reading's own", footprint.unsure as u64)
         .with(
             Fate::Guessed,
-            "functions never read twice the same",
+            "functions whose counts change at every reading",
             unsettled.functions.saturating_sub(unsettled.reading),
         )
 }
 
 /// Unit of the account: objects whose counters restarted (their module was loaded again).
-pub const ANEW: &str = "objects whose counters began anew in the window";
+pub const RESET_OBJECTS: &str = "objects whose counters were reset in the window";
 /// Unit of the account: runs all of whose counters were cleared.
 pub const RESETS: &str = "windows cut by a reset of all counters";
 
 /// The remark on an object whose counters restarted.
-pub fn anew_text(object: &Path) -> String {
-    format!("{}: its counters began anew in the window: these are since then", object.display())
+pub fn reset_object_text(object: &Path) -> String {
+    format!(
+        "{}: its counters were reset in the window: only what was counted after the reset is shown",
+        object.display()
+    )
 }
 
 /// The remark on a reset.

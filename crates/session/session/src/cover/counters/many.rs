@@ -12,7 +12,7 @@ use super::same_object::{Names, Objects, Shared};
 use crate::cover::options::Options;
 
 /// The counters of several runs, by object.
-pub struct Many {
+pub struct Inputs {
     /// The runs, each with its name and its counters.
     pub runs: Vec<(String, Recorded)>,
     /// Paths of objects, without suffix; the runs that have them, and where.
@@ -24,18 +24,18 @@ pub struct Many {
 
 /// The fate of the counters that a run has from before its window.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Before {
+pub struct Resets {
     /// Objects that had counted more then than at the end.
-    pub anew: usize,
+    pub restarted: usize,
     /// Those that had counted something, and no more since.
-    pub stood: usize,
+    pub unchanged: usize,
 }
 
-impl Before {
+impl Resets {
     /// Adds an object's counters.
     pub fn add(&mut self, windowed: &Windowed) {
-        self.anew += usize::from(windowed.anew);
-        self.stood += usize::from(windowed.stood);
+        self.restarted += usize::from(windowed.restarted);
+        self.unchanged += usize::from(windowed.unchanged);
     }
 }
 
@@ -58,7 +58,7 @@ fn never_ran<'r>(runs: impl Iterator<Item = &'r Recorded> + Clone) -> Option<Vec
     Some(never)
 }
 
-impl Many {
+impl Inputs {
     /// Opens a run and those to be added to it.
     pub fn open(input: &Path, options: &Options) -> Result<Self> {
         let mut runs = Vec::new();
@@ -78,7 +78,7 @@ impl Many {
         }
         let never_ran = never_ran(runs.iter().map(|(_, recorded)| recorded));
         let objects = objects.all;
-        Ok(Many { runs, objects, never_ran })
+        Ok(Inputs { runs, objects, never_ran })
     }
 
     /// Counters of an object in the window of each of its runs, and what reading them added.
@@ -92,12 +92,12 @@ impl Many {
     /// Finds the runs all of whose counters were cleared in their window, and drops their readings from before it: a
     /// reset is of all objects, so differences with those would be wrong even where none is negative. `before` is about
     /// each run. Returns the names of these runs, and how many objects show it.
-    pub fn drop_windows_cut_by_resets(&mut self, before: &[Before]) -> Vec<(String, usize)> {
+    pub fn drop_windows_cut_by_resets(&mut self, before: &[Resets]) -> Vec<(String, usize)> {
         let mut resets = Vec::new();
         for ((name, recorded), before) in self.runs.iter_mut().zip(before) {
-            if is_reset(before.anew, before.stood) {
+            if is_reset(before.restarted, before.unchanged) {
                 recorded.earlier.clear();
-                resets.push((name.clone(), before.anew));
+                resets.push((name.clone(), before.restarted));
             }
         }
         resets

@@ -17,7 +17,9 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
+use kprism_store::Account;
 
+use self::merge::Merged;
 use super::input::is_alone;
 use super::loaded::{Loaded, Unsettled};
 use super::options::Options;
@@ -33,27 +35,35 @@ mod notes;
 mod recorded;
 mod same_object;
 
-pub use account::{ANEW, NEVER_RAN, RESETS};
-pub(super) use account::{TORN, anew_text, reset_text};
-pub(super) use many::{Before, Many};
+pub use account::{NEVER_RAN, RESET_OBJECTS, RESETS};
+pub(super) use account::{TORN, reset_object_text, reset_text};
+pub(super) use many::{Inputs, Resets};
 pub(super) use notes::read_notes;
 
 /// Reads coverage from counters.
 pub(super) fn load(input: &Path, options: &Options, progress: &Progress) -> Result<Loaded> {
     progress.step("reading coverage");
-    let mut all = Many::open(input, options)?;
+    let mut all = Inputs::open(input, options)?;
     let wants_ages = options.shows_text && is_alone(input);
-    let (mut loaded, mut seen) = merge::merge(&all, options, wants_ages);
-    let resets = all.drop_windows_cut_by_resets(&seen.before);
+    let mut merged = merge::merge(&all, options, wants_ages);
+    let resets = all.drop_windows_cut_by_resets(&merged.facts.resets);
     if !resets.is_empty() {
-        (loaded, seen) = merge::merge(&all, options, wants_ages);
+        merged = merge::merge(&all, options, wants_ages);
     }
-    loaded.resets = resets;
-    loaded.unsettled = Unsettled::of(input);
-    loaded.account = account::account(&all, &loaded, &seen.gaps);
-    if !is_alone(input) {
-        loaded.built = Built::of_run(input);
-    }
+    let Merged { cover, runs, facts } = merged;
+    let were_read_before = all.runs.iter().any(|(_, run)| run.earlier.len() > 1);
+    let mut loaded = Loaded {
+        cover,
+        problems: facts.problems,
+        footprint: were_read_before.then_some(facts.footprint),
+        unsettled: Unsettled::of(input),
+        runs,
+        account: Account::new(),
+        built: if is_alone(input) { facts.built } else { Built::of_run(input) },
+        inferred: None,
+        resets,
+    };
+    loaded.account = account::account(&all, &loaded, &facts.gaps);
     progress.clear();
     if loaded.cover.objects == 0 {
         bail!("none of {} objects could be used; the first: {}", all.objects.len(), loaded.problems[0].text);

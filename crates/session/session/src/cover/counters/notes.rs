@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::many::Many;
+use super::many::Inputs;
 
 /// Reads an object's notes into `bytes`: those beside the first of several copies of its counters that has them. Returns
 /// their path.
 pub fn read_notes(
-    all: &Many,
+    all: &Inputs,
     object: usize,
     build_dir: Option<&Path>,
     bytes: &mut Vec<u8>,

@@ -8,8 +8,8 @@ use anyhow::{Result, bail};
 use kprism_cover::executed::{Jumped, Ran};
 use kprism_cover::path::Prefixes;
 use kprism_debuginfo::lines::Lines;
-use kprism_flow::annotate::{Counter, Counts};
 use kprism_flow::replay::Task;
+use kprism_flow::replay::annotate::{Counter, Counts};
 use kprism_flow::window::Window;
 use kprism_image::insn::{Kind, Mode, classify};
 use kprism_image::symbols::{FunctionId, Symbols};
@@ -21,6 +21,7 @@ use super::places::{Place, places};
 use crate::cover::options::{DebugFiles, Part};
 use crate::flow;
 use crate::flow::follow;
+use crate::open_profile;
 use crate::progress::Progress;
 
 /// Instructions of the tasks, or the call, that were asked for.
@@ -76,7 +77,7 @@ pub fn each(
 ) -> Result<(Vec<String>, Instructions)> {
     let window = match &part.call {
         Some(call) => {
-            let (_, profile, _) = flow::open(input, progress)?;
+            let (_, profile, _) = open_profile(input, progress)?;
             call.window(&profile, &part.filter, progress)?
         }
         None => None,
