@@ -110,6 +110,7 @@ if [ "$purpose" = test ]; then
 	need chromium-driver "lets the test click in it" have chromedriver
 	need xz-utils "unpacks captures that tests decode" have xz
 	need linux-perf "decodes what we export as perf.data, and records what we import, in tests" have perf
+	need git "kprism bisect chooses commits by it" have git
 	need gdb "its values and bytecode are what ours are held against" have gdb
 	need babeltrace2 "reads the CTF traces that we write, in a test" have babeltrace2
 	need systemtap-sdt-dev "static tracepoints of a program that a test probes" test -e /usr/include/x86_64-linux-gnu/sys/sdt.h

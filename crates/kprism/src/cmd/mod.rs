@@ -2,6 +2,7 @@
 //! The commands, one file each.
 
 pub mod annotate;
+mod bisect;
 mod check;
 mod compile;
 mod cover;
@@ -55,6 +56,9 @@ pub enum Command {
     /// Fail where a run costs more than it may: rules over exact counts, for continuous integration
     #[command(after_help = gate::help())]
     Gate(gate::Args),
+    /// Find the commit, or the kernel, that made a command cost more
+    #[command(after_help = bisect::HELP)]
+    Bisect(Box<bisect::Args>),
     /// Write a run for other tools: Perfetto, flame graphs, JSON, CSV
     #[command(after_help = kprism_export::formats::after_help())]
     Export(export::Args),
@@ -98,6 +102,7 @@ impl Command {
                 | Command::Impact(_)
                 | Command::Diff(_)
                 | Command::Gate(_)
+                | Command::Bisect(_)
                 | Command::Script(_)
                 | Command::Annotate(_)
                 | Command::Explain(_)
@@ -137,6 +142,7 @@ pub fn run(
             strict::judge(args.strict, &args.runs(), outcome, progress)
         }
         Command::Gate(args) => gate::run(args, color, progress, out),
+        Command::Bisect(args) => bisect::run(args, color, progress, out),
         Command::Export(args) => {
             let outcome = export::run(args, given, progress, out)?;
             strict::judge(args.strict, &[&args.input], outcome, progress)

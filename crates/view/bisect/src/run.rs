@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One revision after the other: built, recorded in the guest, and judged by the rules of a gate.
+//!
+//! In: [`Settings`]. Out: [`Found`]. The good revision's run is the baseline of all others. A revision that cannot be built
+//! or whose guest does not come to its end is skipped, with the reason; if that is one of the two given, it is an error.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+use kprism_gate::metric::Metric;
+use kprism_gate::summary::{self, Wanted};
+use kprism_gate::{Rule, Side, Verdict, blame, judge};
+use kprism_lab::{Ended as GuestEnd, Job, Options};
+use kprism_record::guest;
+use kprism_session::Progress;
+use kprism_store::Instrument;
+
+use crate::git::{self, Bisection};
+use crate::search::{self, Search};
+
+/// What is searched, and how a revision is tried.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The good revision: a commit, or a package of Debian's kernels (`linux-image-…`).
+    pub good: String,
+    /// The bad revision.
+    pub bad: String,
+    /// The repository of commits.
+    pub repository: PathBuf,
+    /// A shell command that builds a commit, run where it is checked out.
+    pub build: Option<String>,
+    /// A revision is bad if one of these is true of it, with the good one as the baseline. If there are none: if it executes
+    /// more instructions than the mean of the two given.
+    pub rules: Vec<Rule>,
+    /// Folder for the runs and for the commit that is checked out.
+    pub output: PathBuf,
+    /// All runs are kept, not only those of the result.
+    pub keep: bool,
+    /// The guest. Paths of files that are relative are those of the commit that is checked out.
+    pub guest: Options,
+    /// The command. Its shares are relative in the same way.
+    pub job: Job,
+}
+
+/// A commit or a kernel package.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Revision {
+    /// The commit's hash, or the package's name.
+    pub id: String,
+    /// The commit's subject, author and date.
+    pub title: String,
+}
+
+/// The result of trying a revision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// No rule is true.
+    Good,
+    /// A rule is true.
+    Bad,
+    /// It could not be judged, for this reason.
+    Skipped(String),
+}
+
+/// A revision that was tried.
+#[derive(Debug, Clone)]
+pub struct Tried {
+    /// The revision.
+    pub revision: Revision,
+    /// The result.
+    pub state: State,
+    /// The values of the rules' metrics, in the order of the rules; none if it was skipped.
+    pub values: Vec<f64>,
+    /// Its run, if that is kept.
+    pub run: Option<PathBuf>,
+}
+
+/// The result of a search.
+#[derive(Debug)]
+pub struct Found {
+    /// How it ended.
+    pub ended: Ended,
+    /// The rules.
+    pub rules: Vec<Rule>,
+    /// All revisions tried, in this order.
+    pub tried: Vec<Tried>,
+}
+
+/// How a search ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// The first bad revision is known.
+    First {
+        /// That revision.
+        bad: Revision,
+        /// The revision before it.
+        before: Revision,
+        /// The run of the first bad revision, held against that of the one before it.
+        verdict: Box<Verdict>,
+    },
+    /// One of these is the first bad revision: the others of them could not be judged.
+    OneOf(Vec<Revision>),
+    /// Ctrl-C.
+    Interrupted,
+}
+
+/// Searches the first bad revision.
+///
+/// # Errors
+/// The good revision is bad or the bad one is not, one of them cannot be tried, git or apt fails, or the disk refuses.
+pub fn bisect(settings: &Settings, progress: &Progress) -> Result<Found> {
+    if settings.rules.iter().any(|rule| rule.metric.is_of_patch()) {
+        bail!("patch_coverage is of one change: it cannot be bisected");
+    }
+    if let Some(rule) = settings.rules.iter().find(|rule| rule.metric.recorded_by() != Instrument::Flow) {
+        bail!("--fail-if {:?}: a bisection records the flow, which has no {}", rule.text, rule.metric);
+    }
+    let mut tester =
+        Tester { settings, rules: settings.rules.clone(), good: None, tried: Vec::new(), progress };
+    let ended = match (is_kernel(&settings.good), is_kernel(&settings.bad)) {
+        (true, true) => kernels(&mut tester),
+        (false, false) => commits(&mut tester),
+        _ => bail!(
+            "{} and {}: expected two commits, or two packages linux-image-…",
+            settings.good,
+            settings.bad
+        ),
+    };
+    let ended = match ended {
+        Err(error) if guest::is_interrupt(&error) => Ended::Interrupted,
+        ended => ended?,
+    };
+    progress.clear();
+    tester.finish(ended)
+}
+
+fn is_kernel(revision: &str) -> bool {
+    revision.starts_with(kprism_lab::KERNEL_PACKAGE)
+}
+
+/// Written into the folder of a bisection: git does not list the folder, and the next bisection knows it as one.
+const MARKER: (&str, &str) = (".gitignore", "# Of kprism bisect.\n*\n");
+
+/// Makes the folder of a bisection, or takes that of an earlier one.
+fn make_output(output: &Path) -> Result<()> {
+    let marker = output.join(MARKER.0);
+    let is_empty = !output.exists() || fs::read_dir(output).is_ok_and(|mut entries| entries.next().is_none());
+    if !is_empty && !fs::read_to_string(&marker).is_ok_and(|text| text == MARKER.1) {
+        bail!("{}: it is there, and not of kprism bisect: choose another folder by -o", output.display());
+    }
+    fs::create_dir_all(output).with_context(|| output.display().to_string())?;
+    fs::write(&marker, MARKER.1).with_context(|| marker.display().to_string())
+}
+
+/// Searches the commits between two.
+fn commits(tester: &mut Tester<'_>) -> Result<Ended> {
+    let Settings { repository, output, good, bad, .. } = tester.settings;
+    let (good, bad) = git::ends(repository, good, bad)?;
+    make_output(output)?;
+    let worktree = output.canonicalize().context("its own folder")?.join("tree");
+    let bisection = Bisection::open(repository, &worktree, &bad)?;
+    bisection.check_out(&good)?;
+    tester.begin_with_good(&good.clone().into(), Some(&worktree))?;
+    bisection.check_out(&bad)?;
+    tester.begin_with_bad(&bad.clone().into(), Some(&worktree))?;
+    let mut step = bisection.start(&good, &bad)?;
+    let first = loop {
+        step = match step {
+            git::Step::Try(commit, left) => {
+                let word = match tester.test(&commit.into(), Some(&worktree), &left)? {
+                    State::Good => "good",
+                    State::Bad => "bad",
+                    State::Skipped(_) => "skip",
+                };
+                bisection.mark(word)?
+            }
+            git::Step::First(commit) => break commit,
+            git::Step::OneOf(all) => return Ok(Ended::OneOf(all.into_iter().map(Into::into).collect())),
+        };
+    };
+    let before = git::commit(repository, &format!("{}^", first.id))?;
+    if tester.run_of(&before.id).is_none() {
+        bisection.check_out(&before)?;
+        tester.test(&before.clone().into(), Some(&worktree), "the commit before the first bad one")?;
+    }
+    tester.compared(first.into(), before.into())
+}
+
+/// Searches Debian's kernels between two.
+fn kernels(tester: &mut Tester<'_>) -> Result<Ended> {
+    let Settings { good, bad, build, output, .. } = tester.settings;
+    if build.is_some() {
+        bail!("--build is for commits: packages are built");
+    }
+    let all = kprism_lab::kernel_packages()?;
+    let place = |name: &str| {
+        all.iter()
+            .position(|known| known == name)
+            .with_context(|| format!("{name}: apt knows no such kernel; it knows {}", all.join(" ")))
+    };
+    let (from, to) = (place(good)?, place(bad)?);
+    if from >= to {
+        bail!("{good} is not older than {bad}: GOOD comes first");
+    }
+    make_output(output)?;
+    let all: Vec<Revision> =
+        all[from..=to].iter().map(|name| Revision { id: name.clone(), title: String::new() }).collect();
+    tester.begin_with_good(&all[0], None)?;
+    tester.begin_with_bad(&all[all.len() - 1], None)?;
+    let mut search = Search::new(all.len());
+    loop {
+        match search.next() {
+            search::Step::Try(number) => {
+                let left = format!("{} kernels left", search.left());
+                match tester.test(&all[number], None, &left)? {
+                    State::Good => search.good(number),
+                    State::Bad => search.bad(number),
+                    State::Skipped(_) => search.skip(number),
+                }
+            }
+            search::Step::First(number) => {
+                return tester.compared(all[number].clone(), all[number - 1].clone());
+            }
+            search::Step::OneOf(numbers) => {
+                return Ok(Ended::OneOf(numbers.into_iter().map(|number| all[number].clone()).collect()));
+            }
+        }
+    }
+}
+
+/// Tries revisions, and keeps what came of each.
+struct Tester<'a> {
+    settings: &'a Settings,
+    rules: Vec<Rule>,
+    /// The baseline.
+    good: Option<Side>,
+    tried: Vec<Tried>,
+    progress: &'a Progress,
+}
+
+impl Tester<'_> {
+    /// Records the good revision, the baseline of all others.
+    fn begin_with_good(&mut self, revision: &Revision, tree: Option<&Path>) -> Result<()> {
+        let (run, side) =
+            self.record(revision, tree).with_context(|| format!("GOOD, {}", self.settings.good))?;
+        let values = self.values(&side);
+        self.good = Some(side);
+        self.tried.push(Tried { revision: revision.clone(), state: State::Good, values, run: Some(run) });
+        Ok(())
+    }
+
+    /// Records the bad revision, and checks that the rules tell the two apart.
+    fn begin_with_bad(&mut self, revision: &Revision, tree: Option<&Path>) -> Result<()> {
+        let (run, side) =
+            self.record(revision, tree).with_context(|| format!("BAD, {}", self.settings.bad))?;
+        let Some(good) = &self.good else { bail!("the good revision comes first") };
+        if self.rules.is_empty() {
+            self.rules.push(between(good, &side)?);
+            let values = self.values(good);
+            if let Some(first) = self.tried.first_mut() {
+                first.values = values;
+            }
+        }
+        let Some(good) = &self.good else { bail!("the good revision comes first") };
+        let of_good = judge(&self.rules, Some(good), good)?;
+        if let Some(finding) = of_good.findings.iter().find(|_| of_good.failed()) {
+            bail!("GOOD, {}, is bad already: {}", self.settings.good, finding.rule.text);
+        }
+        let verdict = judge(&self.rules, Some(good), &side)?;
+        if !verdict.failed() {
+            let found = verdict.findings.iter().map(|finding| {
+                let shown = |value| finding.rule.metric.show(value);
+                let old = finding.old.map_or_else(String::new, |old| format!("{} → ", shown(old)));
+                format!("{}: {old}{}", finding.rule.text, shown(finding.new))
+            });
+            let found: Vec<String> = found.collect();
+            bail!("BAD, {}, is not bad: {}", self.settings.bad, found.join("; "));
+        }
+        let values = self.values(&side);
+        self.tried.push(Tried { revision: revision.clone(), state: State::Bad, values, run: Some(run) });
+        Ok(())
+    }
+
+    /// Tries a revision between the two.
+    fn test(&mut self, revision: &Revision, tree: Option<&Path>, left: &str) -> Result<State> {
+        if let Some(known) = self.tried.iter().find(|tried| tried.revision.id == revision.id) {
+            return Ok(known.state.clone());
+        }
+        self.progress.step(&format!("trying {}", revision.short()));
+        let (state, values, run) = match self.record(revision, tree) {
+            Ok((run, side)) => {
+                let failed = judge(&self.rules, self.good.as_ref(), &side)?.failed();
+                (if failed { State::Bad } else { State::Good }, self.values(&side), Some(run))
+            }
+            Err(error) if guest::is_interrupt(&error) => return Err(error),
+            Err(error) => (State::Skipped(format!("{error:#}")), Vec::new(), None),
+        };
+        self.progress.clear();
+        let tried = Tried { revision: revision.clone(), state: state.clone(), values, run };
+        self.progress.say(&format!("{} ({left})", crate::render::line(&self.rules, &tried)));
+        self.tried.push(tried);
+        Ok(state)
+    }
+
+    /// Builds a revision and records the command.
+    fn record(&self, revision: &Revision, tree: Option<&Path>) -> Result<(PathBuf, Side)> {
+        if let (Some(build), Some(tree)) = (&self.settings.build, tree) {
+            self.progress.step(&format!("building {}", revision.short()));
+            self.build(build, tree, revision)?;
+        }
+        let output = self.settings.output.join(format!("{}.data", revision.short()));
+        let (mut options, mut job) = (self.settings.guest.clone(), self.settings.job.clone());
+        match tree {
+            Some(tree) => in_tree(&mut options, &mut job, tree),
+            None => options.kernel = Some(PathBuf::from(&revision.id)),
+        }
+        let settings = guest::Settings::new(output, options, job);
+        let (run, ran) = guest::run(&settings, self.progress, &mut |p| guest::show(self.progress, p))?;
+        match ran.ended {
+            GuestEnd::Normal => {}
+            GuestEnd::Interrupted => return Err(kprism_lab::Error::Interrupted.into()),
+            GuestEnd::Timeout => bail!("--timeout ended the command"),
+            GuestEnd::Panic(why) => bail!("the guest's kernel panicked: {why}"),
+            GuestEnd::Failed(why) => bail!("the guest failed: {why}"),
+        }
+        let side = self.side(run.dir())?;
+        Ok((run.dir().to_owned(), side))
+    }
+
+    fn side(&self, run: &Path) -> Result<Side> {
+        let cover = self.rules.iter().any(|rule| rule.metric.needs_coverage());
+        let (summary, profile) = summary::load(run, &Wanted { cover, patch: None }, self.progress.clone())?;
+        Ok(Side { summaries: vec![summary], profile })
+    }
+
+    /// Runs the build, whose output goes to `build.log` beside the runs.
+    fn build(&self, command: &str, tree: &Path, revision: &Revision) -> Result<()> {
+        let log = self.settings.output.join(format!("{}.build.log", revision.short()));
+        let file = File::create(&log).with_context(|| log.display().to_string())?;
+        let mut shell = Command::new("sh");
+        shell.args(["-c", command]).current_dir(tree).stdin(Stdio::null());
+        shell.stdout(file.try_clone().context("the build's log")?).stderr(file);
+        let status = shell.status().context("sh")?;
+        if kprism_signals::end_requested() {
+            return Err(kprism_lab::Error::Interrupted.into());
+        }
+        if !status.success() {
+            bail!("the build failed ({status}); see {}", log.display());
+        }
+        Ok(())
+    }
+
+    fn values(&self, side: &Side) -> Vec<f64> {
+        let value = |rule: &Rule| rule.metric.value(side.summaries.first()?);
+        self.rules.iter().filter_map(value).collect()
+    }
+
+    fn run_of(&self, id: &str) -> Option<&Path> {
+        self.tried.iter().find(|tried| tried.revision.id == id)?.run.as_deref()
+    }
+
+    /// Holds the first bad revision against the one before it.
+    fn compared(&self, bad: Revision, before: Revision) -> Result<Ended> {
+        let side = |revision: &Revision| -> Result<Side> {
+            let run = self
+                .run_of(&revision.id)
+                .with_context(|| format!("{} could not be run", revision.short()))?;
+            self.side(run)
+        };
+        let (old, new) = (side(&before)?, side(&bad)?);
+        let mut verdict = judge(&self.rules, Some(&old), &new)?;
+        // A rule that is true against GOOD need not be true against the revision before.
+        verdict.blame = Some(blame::find(&self.rules.iter().collect::<Vec<_>>(), &old, &new));
+        Ok(Ended::First { bad, before, verdict: Box::new(verdict) })
+    }
+
+    /// Removes the runs that are not of the result.
+    fn finish(mut self, ended: Ended) -> Result<Found> {
+        let ends = [0, 1].map(|n| self.tried.get(n).map(|tried| tried.revision.id.clone()));
+        let mut kept: Vec<String> = ends.into_iter().flatten().collect();
+        if let Ended::First { bad, before, .. } = &ended {
+            kept.extend([bad.id.clone(), before.id.clone()]);
+        }
+        for tried in self.tried.iter_mut().filter(|tried| !kept.contains(&tried.revision.id)) {
+            if let Some(run) = tried.run.take_if(|_| !self.settings.keep) {
+                fs::remove_dir_all(&run).with_context(|| run.display().to_string())?;
+            }
+        }
+        Ok(Found { ended, rules: self.rules, tried: self.tried })
+    }
+}
+
+impl Revision {
+    /// The name in messages and of its run.
+    pub fn short(&self) -> &str {
+        match self.id.bytes().all(|b| b.is_ascii_hexdigit()) {
+            true => &self.id[..self.id.len().min(12)],
+            false => &self.id,
+        }
+    }
+}
+
+impl From<git::Commit> for Revision {
+    fn from(commit: git::Commit) -> Self {
+        Revision { id: commit.id, title: commit.title }
+    }
+}
+
+/// The rule if none is given: more instructions than the mean of the two.
+fn between(good: &Side, bad: &Side) -> Result<Rule> {
+    let insns = Metric::parse("insns")?;
+    let count = |side: &Side| insns.value(side.summaries.first()?);
+    let (Some(old), Some(new)) = (count(good), count(bad)) else { bail!("the runs have no instructions") };
+    if new <= old {
+        bail!(
+            "BAD executes no more instructions than GOOD ({} and {}): say with --fail-if what is bad",
+            insns.show(new),
+            insns.show(old)
+        );
+    }
+    Rule::parse(&format!("insns > {}", (old + (new - old) / 2.0).floor()))
+}
+
+/// Takes relative paths to be those of the commit that is checked out.
+fn in_tree(options: &mut Options, job: &mut Job, tree: &Path) {
+    let kernel = options.kernel.as_mut().filter(|path| !path.to_str().is_some_and(is_kernel));
+    for path in kernel.into_iter().chain(&mut options.initrd) {
+        *path = tree.join(&*path);
+    }
+    for module in options.modules.iter_mut().chain(&mut options.with_modules) {
+        if module.ends_with(".ko") {
+            *module = tree.join(&*module).display().to_string();
+        }
+    }
+    for share in &mut job.shares {
+        share.host = tree.join(&share.host);
+    }
+}
