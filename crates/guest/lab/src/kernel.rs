@@ -37,9 +37,13 @@ impl Kernel {
         report: Report<'_>,
     ) -> Result<Self> {
         if let Some(name) = given.and_then(package) {
-            let key = cache.remembered("kernel", name, refresh, || download(name, cache, report))?;
-            let folder = cache.folder().join("kernel").join(&key);
-            return Self::from_folder(&folder, key);
+            return Self::from_cache(
+                name,
+                cache,
+                refresh,
+                |report| download_named(name, cache, report),
+                report,
+            );
         }
         if let Some(image) = given {
             let contents = fs::read(image).at("read", image)?;
@@ -49,14 +53,25 @@ impl Kernel {
             let key = Key::default().add(&contents).finish();
             return Ok(Self { image: image.to_owned(), release, modules, key });
         }
-        let key = cache.remembered("kernel", "debian", refresh, || fetch(cache, report))?;
+        Self::from_cache("debian", cache, refresh, |report| fetch(cache, report), report)
+    }
+
+    /// The kernel of this name in the cache; `fetch` puts it there and returns its key.
+    fn from_cache(
+        name: &str,
+        cache: &Cache,
+        refresh: bool,
+        fetch: impl Fn(Report<'_>) -> Result<String>,
+        report: Report<'_>,
+    ) -> Result<Self> {
+        let key = cache.remembered("kernel", name, refresh, || fetch(report))?;
         let folder = cache.folder().join("kernel").join(&key);
-        if !folder.exists() {
-            // The files were deleted by hand: start over.
-            let key = cache.remembered("kernel", "debian", true, || fetch(cache, report))?;
-            return Self::from_folder(&cache.folder().join("kernel").join(&key), key);
+        if folder.exists() {
+            return Self::from_folder(&folder, key);
         }
-        Self::from_folder(&folder, key)
+        // The files were deleted by hand: start over.
+        let key = cache.remembered("kernel", name, true, || fetch(report))?;
+        Self::from_folder(&cache.folder().join("kernel").join(&key), key)
     }
 
     fn from_folder(folder: &Path, key: String) -> Result<Self> {
@@ -88,8 +103,8 @@ fn fetch(cache: &Cache, report: Report<'_>) -> Result<String> {
     Err(failure)
 }
 
-/// Downloads and unpacks a kernel package, and returns its key.
-fn download(name: &str, cache: &Cache, report: Report<'_>) -> Result<String> {
+/// Downloads the package of this name, if apt knows it, and returns its key.
+fn download_named(name: &str, cache: &Cache, report: Report<'_>) -> Result<String> {
     if !apt::names(name)?.iter().any(|known| known == name) {
         return Err(Error::Apt {
             package: name.to_owned(),
@@ -97,6 +112,11 @@ fn download(name: &str, cache: &Cache, report: Report<'_>) -> Result<String> {
             remedy: "Remedy: `apt-cache pkgnames linux-image-` names those that apt knows",
         });
     }
+    download(name, cache, report)
+}
+
+/// Downloads and unpacks a kernel package that apt knows, and returns its key.
+fn download(name: &str, cache: &Cache, report: Report<'_>) -> Result<String> {
     report(Progress::Step(&format!("downloading {name} (about 105 MB)")));
     let scratch = cache.folder().join(format!(".download.{}", std::process::id()));
     crate::cache::remove(&scratch)?;

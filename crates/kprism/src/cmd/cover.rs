@@ -111,16 +111,14 @@ pub fn of_two(
 /// It cannot be read, or adds no line.
 pub fn read_patch(file: &Path) -> Result<BTreeMap<String, Vec<u32>>> {
     let mut text = Vec::new();
-    let read = match file.to_str() {
-        Some("-") => std::io::stdin().lock().read_to_end(&mut text).map(drop),
-        _ => std::fs::read(file).map(|bytes| text = bytes),
+    let (name, read) = match file.to_str() {
+        Some("-") => ("standard input".into(), std::io::stdin().lock().read_to_end(&mut text).map(drop)),
+        _ => (file.display().to_string(), std::fs::read(file).map(|bytes| text = bytes)),
     };
-    read.with_context(|| {
-        if file == Path::new("-") { "standard input".into() } else { file.display().to_string() }
-    })?;
-    let added = patch::added(&String::from_utf8_lossy(&text)).with_context(|| file.display().to_string())?;
+    read.with_context(|| name.clone())?;
+    let added = patch::added(&String::from_utf8_lossy(&text)).with_context(|| name.clone())?;
     if added.is_empty() {
-        bail!("{}: not a unified diff that adds lines (git diff --no-color, diff -u)", file.display());
+        bail!("{name}: not a unified diff that adds lines (git diff --no-color, diff -u)");
     }
     Ok(added)
 }

@@ -26,9 +26,13 @@ pub fn line(rules: &[Rule], tried: &Tried) -> String {
 pub fn text(found: &Found, style: Style) -> String {
     let mut text = String::new();
     match &found.ended {
-        Ended::First { bad, before, verdict } => {
+        Ended::First { bad, before, baseline, verdict } => {
             text += &format!("{} {}\n", style.bold("first bad:"), named(bad));
-            text += &format!("before it: {}\n\n", named(before));
+            text += &format!("before it: {}\n", named(before));
+            if baseline != before {
+                text += &format!("it could not be run; compared with GOOD: {}\n", named(baseline));
+            }
+            text += "\n";
             text += &gate_text::write(verdict, style);
         }
         Ended::OneOf(all) => {
@@ -48,7 +52,7 @@ fn named(revision: &Revision) -> String {
     printable(format!("{} {}", revision.short(), revision.title).trim_end())
 }
 
-/// The same for programs: `first_bad`, `before`, `verdict` as of `kprism gate --json`, `one_of`, `tried`.
+/// The same for programs: `first_bad`, `before`, `baseline`, `verdict` as of `kprism gate --json`, `one_of`, `tried`.
 pub fn json(found: &Found) -> Value {
     let revision = |revision: &Revision| json!({"id": revision.id, "title": printable(&revision.title)});
     let tried = found.tried.iter().map(|tried| {
@@ -68,9 +72,10 @@ pub fn json(found: &Found) -> Value {
         "interrupted": matches!(found.ended, Ended::Interrupted),
     });
     match &found.ended {
-        Ended::First { bad, before, verdict } => {
+        Ended::First { bad, before, baseline, verdict } => {
             value["first_bad"] = revision(bad);
             value["before"] = revision(before);
+            value["baseline"] = revision(baseline);
             value["verdict"] = gate_json::value(verdict);
         }
         Ended::OneOf(all) => value["one_of"] = all.iter().map(revision).collect(),

@@ -20,7 +20,7 @@ use kprism_store::Instrument;
 use crate::git::{self, Bisection};
 use crate::search::{self, Search};
 
-/// What is searched, and how a revision is tried.
+/// The revisions to search, and how to try one.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The good revision: a commit, or a package of Debian's kernels (`linux-image-…`).
@@ -80,7 +80,7 @@ pub struct Tried {
 /// The result of a search.
 #[derive(Debug)]
 pub struct Found {
-    /// How it ended.
+    /// The first bad revision, as far as it is known.
     pub ended: Ended,
     /// The rules.
     pub rules: Vec<Rule>,
@@ -88,7 +88,7 @@ pub struct Found {
     pub tried: Vec<Tried>,
 }
 
-/// How a search ended.
+/// The end of a search.
 #[derive(Debug)]
 pub enum Ended {
     /// The first bad revision is known.
@@ -97,7 +97,9 @@ pub enum Ended {
         bad: Revision,
         /// The revision before it.
         before: Revision,
-        /// The run of the first bad revision, held against that of the one before it.
+        /// The revision that the verdict compares it with: the one before it, or GOOD if that could not be run.
+        baseline: Revision,
+        /// The run of the first bad revision, held against that of the baseline.
         verdict: Box<Verdict>,
     },
     /// One of these is the first bad revision: the others of them could not be judged.
@@ -133,7 +135,7 @@ pub fn bisect(settings: &Settings, progress: &Progress) -> Result<Found> {
         ended => ended?,
     };
     progress.clear();
-    tester.finish(ended)
+    Ok(tester.finish(ended))
 }
 
 fn is_kernel(revision: &str) -> bool {
@@ -245,8 +247,9 @@ impl Tester<'_> {
     fn begin_with_good(&mut self, revision: &Revision, tree: Option<&Path>) -> Result<()> {
         let (run, side) =
             self.record(revision, tree).with_context(|| format!("GOOD, {}", self.settings.good))?;
-        let values = self.values(&side);
         self.good = Some(side);
+        // Its values are known as soon as the rules are: see begin_with_bad.
+        let values = Vec::new();
         self.tried.push(Tried { revision: revision.clone(), state: State::Good, values, run: Some(run) });
         Ok(())
     }
@@ -258,15 +261,13 @@ impl Tester<'_> {
         let Some(good) = &self.good else { bail!("the good revision comes first") };
         if self.rules.is_empty() {
             self.rules.push(between(good, &side)?);
-            let values = self.values(good);
-            if let Some(first) = self.tried.first_mut() {
-                first.values = values;
-            }
         }
-        let Some(good) = &self.good else { bail!("the good revision comes first") };
         let of_good = judge(&self.rules, Some(good), good)?;
         if let Some(finding) = of_good.findings.iter().find(|_| of_good.failed()) {
             bail!("GOOD, {}, is bad already: {}", self.settings.good, finding.rule.text);
+        }
+        if let Some(first) = self.tried.first_mut() {
+            first.values = values(&of_good);
         }
         let verdict = judge(&self.rules, Some(good), &side)?;
         if !verdict.failed() {
@@ -278,7 +279,7 @@ impl Tester<'_> {
             let found: Vec<String> = found.collect();
             bail!("BAD, {}, is not bad: {}", self.settings.bad, found.join("; "));
         }
-        let values = self.values(&side);
+        let values = values(&verdict);
         self.tried.push(Tried { revision: revision.clone(), state: State::Bad, values, run: Some(run) });
         Ok(())
     }
@@ -289,10 +290,13 @@ impl Tester<'_> {
             return Ok(known.state.clone());
         }
         self.progress.step(&format!("trying {}", revision.short()));
-        let (state, values, run) = match self.record(revision, tree) {
-            Ok((run, side)) => {
-                let failed = judge(&self.rules, self.good.as_ref(), &side)?.failed();
-                (if failed { State::Bad } else { State::Good }, self.values(&side), Some(run))
+        let judged = self.record(revision, tree).and_then(|(run, side)| {
+            let verdict = judge(&self.rules, self.good.as_ref(), &side)?;
+            Ok((run, verdict))
+        });
+        let (state, values, run) = match judged {
+            Ok((run, verdict)) => {
+                (if verdict.failed() { State::Bad } else { State::Good }, values(&verdict), Some(run))
             }
             Err(error) if guest::is_interrupt(&error) => return Err(error),
             Err(error) => (State::Skipped(format!("{error:#}")), Vec::new(), None),
@@ -352,16 +356,12 @@ impl Tester<'_> {
         Ok(())
     }
 
-    fn values(&self, side: &Side) -> Vec<f64> {
-        let value = |rule: &Rule| rule.metric.value(side.summaries.first()?);
-        self.rules.iter().filter_map(value).collect()
-    }
-
     fn run_of(&self, id: &str) -> Option<&Path> {
         self.tried.iter().find(|tried| tried.revision.id == id)?.run.as_deref()
     }
 
-    /// Holds the first bad revision against the one before it.
+    /// Holds the first bad revision against the one before it, or against GOOD if that could not be run: the search is not
+    /// lost for it.
     fn compared(&self, bad: Revision, before: Revision) -> Result<Ended> {
         let side = |revision: &Revision| -> Result<Side> {
             let run = self
@@ -369,26 +369,33 @@ impl Tester<'_> {
                 .with_context(|| format!("{} could not be run", revision.short()))?;
             self.side(run)
         };
-        let (old, new) = (side(&before)?, side(&bad)?);
+        let baseline = match (self.run_of(&before.id), self.tried.first()) {
+            (None, Some(good)) => good.revision.clone(),
+            _ => before.clone(),
+        };
+        let (old, new) = (side(&baseline)?, side(&bad)?);
         let mut verdict = judge(&self.rules, Some(&old), &new)?;
         // A rule that is true against GOOD need not be true against the revision before.
         verdict.blame = Some(blame::find(&self.rules.iter().collect::<Vec<_>>(), &old, &new));
-        Ok(Ended::First { bad, before, verdict: Box::new(verdict) })
+        Ok(Ended::First { bad, before, baseline, verdict: Box::new(verdict) })
     }
 
     /// Removes the runs that are not of the result.
-    fn finish(mut self, ended: Ended) -> Result<Found> {
+    fn finish(mut self, ended: Ended) -> Found {
         let ends = [0, 1].map(|n| self.tried.get(n).map(|tried| tried.revision.id.clone()));
         let mut kept: Vec<String> = ends.into_iter().flatten().collect();
         if let Ended::First { bad, before, .. } = &ended {
             kept.extend([bad.id.clone(), before.id.clone()]);
         }
         for tried in self.tried.iter_mut().filter(|tried| !kept.contains(&tried.revision.id)) {
-            if let Some(run) = tried.run.take_if(|_| !self.settings.keep) {
-                fs::remove_dir_all(&run).with_context(|| run.display().to_string())?;
+            if let Some(run) = tried.run.take_if(|_| !self.settings.keep)
+                && let Err(error) = fs::remove_dir_all(&run)
+            {
+                self.progress.note(&format!("{}: it stays: {error}", run.display()));
+                tried.run = Some(run);
             }
         }
-        Ok(Found { ended, rules: self.rules, tried: self.tried })
+        Found { ended, rules: self.rules, tried: self.tried }
     }
 }
 
@@ -406,6 +413,11 @@ impl From<git::Commit> for Revision {
     fn from(commit: git::Commit) -> Self {
         Revision { id: commit.id, title: commit.title }
     }
+}
+
+/// The values of the rules' metrics, in the order of the rules.
+fn values(verdict: &Verdict) -> Vec<f64> {
+    verdict.findings.iter().map(|finding| finding.new).collect()
 }
 
 /// The rule if none is given: more instructions than the mean of the two.

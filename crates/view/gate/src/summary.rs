@@ -51,8 +51,8 @@ pub struct Summary {
     /// Lines of source files.
     #[serde(default)]
     pub cover: Option<Vec<Covered>>,
-    /// Of the lines that a patch adds.
-    #[serde(default)]
+    /// The lines that a patch adds. They are of this patch alone, so no baseline has them.
+    #[serde(skip)]
     pub patch: Option<Patched>,
 }
 
@@ -143,7 +143,7 @@ pub struct Covered {
 }
 
 /// The lines that a patch adds.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Patched {
     /// Number of files to which lines are added.
     pub files: usize,
