@@ -175,3 +175,59 @@ fn the_ways_of_a_table_are_branches() {
         assert_eq!(ways(&run, Some(comm)), gcov, "{comm}");
     }
 }
+
+/// Damaged and missing streams are noted and counted by every view that replays the flow, also before the run was decoded.
+#[test]
+fn streams_that_are_not_whole_are_told() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let share = dir.path().join("share");
+    fs::create_dir(&share).unwrap();
+    build(&share, "plain", &["-O0"]);
+    let run = dir.path().join("run");
+    ok(&["lab", "run", "-q", "--smp", "2", "-o", text(&run), "--share", text(&share), "--", "/share/plain"]);
+    let whole = json(&["report", "cover", "-q", "--json", "-i", text(&run), "--comm", "plain"]);
+    let count = |report: &serde_json::Value, unit: &str| {
+        let found = report["account"].as_array().unwrap().iter().find(|entry| entry["unit"] == unit);
+        found.unwrap_or_else(|| panic!("{unit}: {report}"))["count"].as_u64().unwrap()
+    };
+    for unit in ["decode errors", "bytes of packets skipped", "damaged or missing files"] {
+        assert_eq!(count(&whole, unit), 0, "{unit}");
+    }
+    // As a recorder leaves it that nobody has decoded.
+    let _ = fs::remove_dir_all(run.join("tables"));
+    let stream = run.join("streams/cpu0.pt");
+    let mut packets = fs::read(&stream).unwrap();
+    let middle = packets.len() / 2;
+    packets[middle..middle + 4096].fill(0xff);
+    fs::write(&stream, packets).unwrap();
+    for file in ["cpu1.pt", "cpu1.map"] {
+        fs::remove_file(run.join("streams").join(file)).unwrap();
+    }
+    let cover = ["report", "cover", "--json", "-i", text(&run), "--comm", "plain"];
+    let output = guest::kprism(&[&cover[..], &["--strict"]].concat());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    let damaged: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(
+        count(&damaged, "decode errors") > 0 && count(&damaged, "bytes of packets skipped") > 0,
+        "{damaged}"
+    );
+    assert_eq!(count(&damaged, "damaged or missing files"), 2);
+    let views = [
+        &["script", "--limit", "100000000", "--comm", "plain", "--func", "main"][..],
+        &["annotate", "main"],
+        &["report", "durations"],
+    ];
+    for view in views {
+        let output = guest::kprism(&[view, &["-i", text(&run)]].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("cpu1.pt: missing") && said.contains("not all is decoded"), "{view:?}: {said}");
+    }
+    assert_eq!(
+        guest::kprism(&["script", "--strict", "--limit", "1", "-i", text(&run)]).status.code(),
+        Some(4)
+    );
+    let output = guest::kprism(&["report", "functions", "--strict", "-i", text(&run)]);
+    assert_eq!(output.status.code(), Some(4), "{}", String::from_utf8_lossy(&output.stderr));
+}

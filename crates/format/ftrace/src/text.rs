@@ -194,7 +194,10 @@ impl<'a> Text<'a> {
             });
         }
         if let Some(count) = bare.strip_prefix("(Overruns: ").and_then(|r| r.strip_suffix(')')) {
-            self.counts.overruns = self.counts.overruns.saturating_add(count.parse().unwrap_or(0));
+            match count.parse() {
+                Ok(count) => self.counts.overruns = self.counts.overruns.saturating_add(count),
+                Err(_) => self.counts.faults.add(self.line, "(Overruns: NUMBER)"),
+            }
             return;
         }
         if let Some(switch) = columns::switch(line, self.columns.cpu) {

@@ -46,7 +46,10 @@ impl Snapshot {
         files.reserve(names.len());
         for name in names {
             // A module that is unloaded now takes its files with it.
-            let Ok(mut file) = File::open(&name) else { continue };
+            let mut file = match File::open(&name) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                other => other?,
+            };
             let start = used;
             loop {
                 if used == bytes.len() {

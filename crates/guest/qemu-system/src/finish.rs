@@ -37,9 +37,15 @@ pub unsafe extern "C" fn on_exit(_: abi::PluginId, _: *mut c_void) {
             // Dropping it closes the tape, which ends the encoder.
         }
     }
-    let mut done: Vec<Encoded> =
-        std::mem::take(&mut *lock(&state.encoders)).into_iter().filter_map(|t| t.join().ok()).collect();
-    done.sort_by_key(|d| d.cpu);
+    let mut done = Vec::new();
+    for (cpu, thread) in std::mem::take(&mut *lock(&state.encoders)) {
+        let encoded = thread.join().ok();
+        if encoded.is_none() {
+            state.stop(format!("the encoder of vCPU {cpu} failed: its stream is not whole"));
+        }
+        done.push((cpu, encoded));
+    }
+    done.sort_by_key(|(cpu, _)| *cpu);
     let block_bytes = state.finish();
     if !tlb.is_empty()
         && let Err(e) =
@@ -68,10 +74,12 @@ pub fn begin_account(options: &Options, smp: usize) -> io::Result<()> {
     write_account(options, &counts)
 }
 
-fn account(o: &Options, stopped: Option<&str>, done: &[Encoded], block_bytes: usize) -> Value {
+/// `done` are all vCPUs by number; one whose encoder failed has no counts.
+fn account(o: &Options, stopped: Option<&str>, done: &[(u32, Option<Encoded>)], block_bytes: usize) -> Value {
     let vcpus: Vec<_> = done
         .iter()
-        .map(|d| {
+        .map(|(cpu, encoded)| {
+            let Some(d) = encoded else { return json!({ "cpu": cpu }) };
             json!({
                 "cpu": d.cpu, "instructions": d.instructions, "snapshots": d.snapshots,
                 "dropped_records": d.dropped_records, "blocks": d.counts.blocks,
@@ -89,7 +97,7 @@ fn account(o: &Options, stopped: Option<&str>, done: &[Encoded], block_bytes: us
         "mtc": o.mtc_freq.is_some(),
         "ret_compression": o.ret_compression, "psb_bytes": o.psb_bytes, "cyc": o.cyc.is_some(), "icount": o.icount,
         "stopped": stopped,
-        "peak_bytes": block_bytes + done.iter().map(|d| d.footprint).sum::<usize>(),
+        "peak_bytes": block_bytes + done.iter().flat_map(|(_, d)| d).map(|d| d.footprint).sum::<usize>(),
     })
 }
 

@@ -141,7 +141,7 @@ unsafe extern "C" fn on_vcpu_init(_: abi::PluginId, cpu: c_uint) {
     match pump::start(state, cpu) {
         Ok((vcpu, thread)) => {
             slot.store(Box::into_raw(Box::new(vcpu)), Ordering::Release);
-            lock(&state.encoders).push(thread);
+            lock(&state.encoders).push((cpu, thread));
         }
         Err(e) => state.stop(format!("vCPU {cpu}: {e}")),
     }

@@ -47,7 +47,8 @@ pub struct State {
     pub closed: AtomicBool,
     /// The reason why recording stopped early, if it did.
     pub stopped: Mutex<Option<String>>,
-    pub encoders: Mutex<Vec<JoinHandle<Encoded>>>,
+    /// The encoder thread of each vCPU, by its number.
+    pub encoders: Mutex<Vec<(u32, JoinHandle<Encoded>)>>,
     blocks: Mutex<Blocks>,
     dict: Mutex<Dict>,
 }

@@ -317,8 +317,14 @@ impl Run {
     }
 
     fn sideband_parts(&self) -> Vec<PathBuf> {
-        let part = |cpu: u32| self.streams().join(format!("cpu{cpu}.side.jsonl"));
-        (0..).map(part).take_while(|path| path.exists()).collect()
+        let number = |path: &Path| -> Option<u32> {
+            path.file_name()?.to_str()?.strip_prefix("cpu")?.strip_suffix(".side.jsonl")?.parse().ok()
+        };
+        let entries = fs::read_dir(self.streams()).into_iter().flatten().flatten();
+        let mut parts: Vec<(u32, PathBuf)> =
+            entries.filter_map(|entry| Some((number(&entry.path())?, entry.path()))).collect();
+        parts.sort_unstable();
+        parts.into_iter().map(|(_, path)| path).collect()
     }
 
     /// Removes all tables of the profile, so that an incomplete set is not mistaken for a complete one. Tables that

@@ -298,6 +298,20 @@ fn a_damaged_line_of_the_sideband_stays() {
     assert_eq!(String::from_utf8(run.sideband_text().unwrap()).unwrap(), whole);
 }
 
+/// A file of a CPU that is missing takes away no other CPU's.
+#[test]
+fn a_missing_sideband_hides_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = Run::create(&dir.path().join("run")).unwrap();
+    for cpu in [0, 2, 11] {
+        let line = format!("{{\"t\":{cpu}}}\n");
+        std::fs::write(run.streams().join(format!("cpu{cpu}.side.jsonl")), line).unwrap();
+    }
+    run.merge_sideband().unwrap();
+    let whole = "{\"t\":0}\n{\"t\":2}\n{\"t\":11}\n";
+    assert_eq!(String::from_utf8(run.sideband_text().unwrap()).unwrap(), whole);
+}
+
 /// A run made by another user may contain links. No file outside of the run may be read or written through them.
 #[test]
 fn links_lead_nowhere() {

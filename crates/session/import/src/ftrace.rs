@@ -118,13 +118,28 @@ fn pages(dir: &Path, cpu: u32) -> Option<PathBuf> {
 
 /// Unpacks gzip data as far as possible. Other data is returned unchanged.
 fn unpacked(bytes: &[u8]) -> Vec<u8> {
+    unpacked_whole(bytes).0
+}
+
+/// The same, with the error that ended it. A truncated file is one after the readable part.
+fn unpacked_whole(bytes: &[u8]) -> (Vec<u8>, Option<String>) {
     if !bytes.starts_with(&[0x1f, 0x8b]) {
-        return bytes.to_vec();
+        return (bytes.to_vec(), None);
     }
     let mut out = Vec::new();
-    // A truncated file is an error after the readable part.
-    let _ = flate2::read::MultiGzDecoder::new(bytes).take(MOST_TEXT).read_to_end(&mut out);
-    out
+    let mut decoder = flate2::read::MultiGzDecoder::new(bytes).take(MOST_TEXT);
+    match decoder.read_to_end(&mut out) {
+        Err(error) => (out, Some(error.to_string())),
+        Ok(_) if decoder.limit() == 0 => (out, Some("more than 4 GiB of text".to_owned())),
+        Ok(_) => (out, None),
+    }
+}
+
+/// Copies a text, unpacked as far as possible. A file that is not whole is noted.
+fn put_unpacked(from: &Path, to: &Path, notes: &mut Vec<String>) -> Result<(), ImportError> {
+    let (text, fault) = unpacked_whole(&read_file(from)?);
+    notes.extend(fault.map(|fault| format!("{}: {fault}; what comes before is imported", from.display())));
+    put(to, &text)
 }
 
 /// Maximum size of text unpacked from one file, bytes.
@@ -149,7 +164,7 @@ pub fn copy(
         Ftrace::Text(pair) => {
             for (path, name) in [(&pair.trace, "trace.txt"), (&pair.log, "dmesg")] {
                 if let Some(path) = path {
-                    put(&to.join(name), &unpacked(&read_file(path)?))?;
+                    put_unpacked(path, &to.join(name), &mut notes)?;
                 }
             }
             if let Some(Stamp { kernel_command_line, .. }) = stamp(from)
@@ -172,7 +187,7 @@ pub fn copy(
         }
     }
     if let Some(path) = names {
-        put(&symbols.join("kallsyms"), &unpacked(&read_file(&path)?))?;
+        put_unpacked(&path, &symbols.join("kallsyms"), &mut notes)?;
     }
     Ok(notes)
 }
@@ -199,7 +214,7 @@ fn folder(dir: &Path, to: &Path, notes: &mut Vec<String>) -> Result<(), ImportEr
     ];
     for (name, places) in single {
         match places.iter().map(|place| dir.join(place)).find(|path| path.is_file()) {
-            Some(path) => put(&to.join(name), &unpacked(&read_file(&path)?))?,
+            Some(path) => put_unpacked(&path, &to.join(name), notes)?,
             None if name == "header_page" => {
                 notes.push("no header_page: taken for pages of 4 KiB of a 64-bit kernel".into());
             }

@@ -2,7 +2,7 @@
 //! A command in the guest, recorded into a run.
 //!
 //! Input: [`Settings`]. Output: a run whose `streams/` the observer wrote, with the command's output, exit code and symbols.
-//! Ctrl-C is looked for by [`kprism_signals`].
+//! [`kprism_signals`] reports Ctrl-C.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -314,15 +314,43 @@ fn adopt(manifest: &mut Manifest, collected: Manifest) {
     if collected.kind != RunKind::Host {
         return;
     }
-    manifest.clock = collected.clock;
-    manifest.exit_code = collected.exit_code;
-    manifest.stopped = manifest.stopped.take().or(collected.stopped);
-    manifest.durations = collected.durations;
-    manifest.probe = collected.probe;
-    manifest.accounts.extend(collected.accounts);
-    manifest.instruments.extend(collected.instruments);
-    for (name, value) in collected.options {
+    // Each field is named, so that a new one does not compile before it is decided on.
+    let Manifest {
+        clock,
+        exit_code,
+        stopped,
+        durations,
+        probe,
+        accounts,
+        instruments,
+        options,
+        other,
+        // The lab knows these better, or nothing in the guest decodes.
+        version: _,
+        tool: _,
+        kind: _,
+        command: _,
+        kernel: _,
+        environment: _,
+        created: _,
+        vcpus: _,
+        instructions: _,
+        instructions_recorded: _,
+        decode_errors: _,
+        lost_bytes: _,
+    } = collected;
+    manifest.clock = clock;
+    manifest.exit_code = exit_code;
+    manifest.stopped = manifest.stopped.take().or(stopped);
+    manifest.durations = durations;
+    manifest.probe = probe;
+    manifest.accounts.extend(accounts);
+    manifest.instruments.extend(instruments);
+    for (name, value) in options {
         manifest.options.entry(name).or_insert(value);
+    }
+    for (name, value) in other {
+        manifest.other.entry(name).or_insert(value);
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use anyhow::{Result, anyhow, bail};
 use kprism_debuginfo::source::Source;
 use kprism_flow::replay::Task;
-use kprism_flow::replay::annotate::{Counter, Counts};
+use kprism_flow::replay::count::{Counter, Counts};
 use kprism_image::glob::glob;
 use kprism_image::is_kernel;
 use kprism_image::symbols::{FunctionId, Symbols, under_root};
@@ -17,6 +17,7 @@ use kprism_store::Run;
 use crate::cover::DebugFiles;
 use crate::cover::executed::installed_vmlinux;
 use crate::flow::{Loaded, follow};
+use crate::progress::Progress;
 
 /// Names that are suggested for one that is not there.
 const SUGGESTIONS: usize = 5;
@@ -77,16 +78,17 @@ pub fn choose(spec: &str, symbols: &Symbols) -> Result<Vec<bool>> {
 }
 
 /// Counts the instructions of the functions that are marked in `chosen`, where `takes` accepts the CPU and the task.
-/// Ends early when `stop` returns true.
+/// Ends early when `stop` returns true. What could not be decoded is noted.
 pub fn count(
     loaded: &Loaded,
     chosen: &[bool],
     takes: &dyn Fn(u16, &Task) -> bool,
     stop: &dyn Fn() -> bool,
+    progress: &Progress,
 ) -> Counts {
     let lanes = loaded.streams().len();
     let mut counter = Counter::new(lanes, &loaded.symbols, chosen, takes, stop);
-    follow(loaded, &mut counter);
+    let _ = follow(loaded, &mut counter, progress);
     counter.finish()
 }
 

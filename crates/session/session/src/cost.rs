@@ -21,7 +21,7 @@ pub fn measure(run: &Run, name: String) -> Result<Cost> {
     let manifest = run.manifest()?;
     let mut notes = Vec::new();
     let records = flow::sideband_records(run, &mut Vec::new())?;
-    let streams = flow::streams(run, manifest.vcpus, &records, &mut notes)?;
+    let streams = flow::read_streams(run, manifest.vcpus, &records, &mut notes)?;
     if let Some(note) = notes.first() {
         bail!("{}: {note}", run.dir().display());
     }

@@ -36,6 +36,20 @@ pub enum Subject {
 }
 
 impl Subject {
+    /// All subjects, with their words and meanings.
+    pub const ALL: &[(Subject, &[&str], &str)] = &[
+        (Subject::Insns, &["insns"], "Every instruction"),
+        (Subject::Branches, &["branches"], "Every branch that was taken, interrupt, start and end"),
+        (Subject::Calls, &["calls"], "Calls as they nest, with time and instructions"),
+        (
+            Subject::Syscalls,
+            &["syscalls"],
+            "System calls as they end, with their start, time and instructions",
+        ),
+        (Subject::Packets, &["packets"], "The packets of Intel PT, CPU by CPU, with offset and time"),
+        (Subject::Probe, &["probe"], "Records of probes, with what they collected"),
+    ];
+
     /// The subject of a run if its user names none.
     pub fn of(run: &Run) -> Self {
         match run {
@@ -74,9 +88,7 @@ impl Source {
             return Ok(Source::Probe(Box::new(probes::Loaded::open(run)?)));
         }
         if !run.holds(Instrument::Durations) {
-            let loaded = decoded::load(run, progress)?;
-            loaded.notes.iter().for_each(|note| progress.note(note));
-            return Ok(Source::Flow(Box::new(loaded)));
+            return Ok(Source::Flow(Box::new(decoded::load(run, progress)?)));
         }
         ensure!(subject == Subject::Calls, "a run of durations knows calls only: kprism script calls");
         let (profile, times) = measured::open(run, progress)?;
@@ -109,6 +121,7 @@ impl Source {
     ) -> Result<u64> {
         let written = match self {
             Source::Flow(loaded) if subject == Subject::Packets => {
+                loaded.notes.iter().for_each(|note| progress.note(note));
                 let (to, skipped) = packets::list(&loaded, &options, to);
                 if skipped.places > 0 {
                     let Skipped { places, bytes } = skipped;
@@ -116,7 +129,7 @@ impl Source {
                 }
                 to
             }
-            Source::Flow(loaded) => of_flow(&loaded, subject, options, levels, to),
+            Source::Flow(loaded) => of_flow(&loaded, subject, options, levels, progress, to),
             Source::Durations(trace) => of_durations(*trace, options, levels, to)?,
             Source::Probe(loaded) => return of_probes(*loaded, &options, to),
         };
@@ -129,17 +142,18 @@ fn of_flow<'w>(
     subject: Subject,
     options: Options,
     levels: usize,
+    progress: &Progress,
     to: Output<'w>,
 ) -> Output<'w> {
     let (lanes, symbols) = (loaded.streams().len(), &loaded.symbols);
     let instructions = |subject, options, to| {
         let mut lister = flow::Lister::new(subject, options, lanes, symbols, to);
-        decoded::follow(loaded, &mut lister);
+        let _ = decoded::follow(loaded, &mut lister, progress);
         lister.finish()
     };
     let nested = |subject, options, to| {
         let mut lister = calls::Lister::new(subject, options, levels, lanes, symbols, to);
-        decoded::follow(loaded, &mut lister);
+        let _ = decoded::follow(loaded, &mut lister, progress);
         lister.finish()
     };
     match subject {

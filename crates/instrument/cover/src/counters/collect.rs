@@ -14,7 +14,7 @@ use foldhash::fast::RandomState;
 use kprism_gcov::path::{below, canonical};
 use kprism_gcov::{Data, Notes, Result, Solver, Unit, Version};
 
-use super::merge::MergedSource;
+use super::merge_source::MergedSource;
 use crate::cover::{Cover, FunctionTotal, Source};
 use crate::path::{Prefixes, is_header, root_of, source_root};
 

@@ -7,11 +7,11 @@
 //! | step | module |
 //! |---|---|
 //! | counts between two readings, without those that reading itself adds | [`window`] |
-//! | objects merged into counts of source files | [`collect`], one file in `merge` |
+//! | objects merged into counts of source files | [`collect`], one source file in `merge_source` |
 //! | which run executed a line | [`runs`] |
 
 pub mod collect;
-mod merge;
+mod merge_source;
 pub mod runs;
 pub mod window;
 

@@ -40,10 +40,11 @@ Nothing outlives kprism, also not kill -9. Then: kprism report probe, kprism scr
 
 Exit codes: 0 done, 1 no hit, 2 error, 130 interrupted.";
 
-/// What is in a file of compiled probes already.
-const COMPILED: [&str; 15] = [
+/// Options fixed when probes are compiled.
+const COMPILED: [&str; 16] = [
     "probes",
     "collect",
+    "strings",
     "debug_file",
     "vmlinux",
     "vars",

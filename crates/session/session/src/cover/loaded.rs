@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Coverage that was read, with all that is not as it should be in it.
+//! Coverage that was read, with its defects.
 
 use std::path::Path;
 

@@ -17,12 +17,9 @@ use crate::progress::Progress;
 /// The streams are not there.
 pub fn measure(run: &Run, progress: &Progress) -> Result<(Profile, Times)> {
     let loaded = flow::load(run, progress)?;
-    for note in &loaded.notes {
-        progress.note(note);
-    }
     progress.step("measuring calls");
     let mut collector = Collector::default();
-    follow(&loaded, &mut collector);
+    let _ = follow(&loaded, &mut collector, progress);
     let Measured { profile, times, .. } = collector.finish(&loaded.symbols);
     Ok((profile, times))
 }

@@ -4,8 +4,9 @@
 //! In: what the recorder counted (`streams/counts.json`), what the decoder counted, how long the streams are. Out: an
 //! [`Account`]. A stream that is shorter than its recorder wrote is named here: its packets decode without an error.
 
+use kprism_flow::Stats;
 use kprism_profile::Profile;
-use kprism_profile::units::printable;
+use kprism_profile::units::{grouped, printable};
 use kprism_store::{Account, Fate};
 
 use super::load::Loaded;
@@ -33,9 +34,17 @@ fn account(recorded: Option<&Recorded>, lengths: &Lengths, profile: &Profile, no
     let mut account = Account::new()
         .with(Fate::Seen, "instructions", counted)
         .with(Fate::Seen, "bytes of packets", lengths.iter().sum::<u64>())
-        .with(Fate::Kept, "instructions", decoded)
-        .with(Fate::Lost, "bytes of packets skipped", totals.lost_bytes())
-        .with(Fate::Lost, "overflows of the recorder's buffer", totals.overflows());
+        .with(Fate::Kept, "instructions", decoded);
+    let places = profile.errors.iter().map(|e| {
+        format!("streams/cpu{}.pt, byte {:#x}, after {:#x}: {}", e.cpu, e.offset, e.ip, printable(&e.kind))
+    });
+    let undecoded = Undecoded {
+        errors: totals.errors(),
+        overflows: totals.overflows(),
+        lost_bytes: totals.lost_bytes(),
+        places: places.take(4).collect(),
+    };
+    account = undecoded.enter(account, notes);
     if let Some(counted) = counted {
         account = account.with(Fate::Lost, "instructions", counted.saturating_sub(decoded));
     }
@@ -50,18 +59,63 @@ fn account(recorded: Option<&Recorded>, lengths: &Lengths, profile: &Profile, no
                 account.with(Fate::Guessed, "branches that the recorder could not explain", unexplained);
         }
     }
-    let places = profile.errors.iter().map(|e| {
-        format!("streams/cpu{}.pt, byte {:#x}, after {:#x}: {}", e.cpu, e.offset, e.ip, printable(&e.kind))
-    });
-    account = account.at(Fate::NotUnderstood, "decode errors", totals.errors(), places.take(4).collect());
-    account.at(Fate::NotUnderstood, "damaged or missing files", notes.len() as u64, notes.to_vec())
+    account
+}
+
+/// Parts of the streams that were not decoded.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Undecoded {
+    /// Places at which the decoder lost the flow.
+    pub errors: u64,
+    /// Overflows of the recorder's buffer.
+    pub overflows: u64,
+    /// Bytes of packets skipped until the flow was known again.
+    pub lost_bytes: u64,
+    /// The first of the errors.
+    pub places: Vec<String>,
+}
+
+impl Undecoded {
+    /// Adds up the counters of all CPUs' decoders.
+    pub(super) fn of(stats: &[Stats]) -> Self {
+        stats.iter().fold(Undecoded::default(), |sum, of| Undecoded {
+            errors: sum.errors + of.errors,
+            overflows: sum.overflows + of.overflows,
+            lost_bytes: sum.lost_bytes + of.lost_bytes,
+            places: Vec::new(),
+        })
+    }
+
+    /// A remark on them; `None` if everything was decoded.
+    pub fn note(&self) -> Option<String> {
+        let Undecoded { errors, overflows, lost_bytes, .. } = *self;
+        (errors + overflows + lost_bytes > 0).then(|| {
+            format!(
+                "not all is decoded: {} decode errors, {} overflows of the recorder's buffer, {} bytes of packets skipped",
+                grouped(errors),
+                grouped(overflows),
+                grouped(lost_bytes)
+            )
+        })
+    }
+
+    /// Adds them to an account, with the loader's remarks on files.
+    #[must_use]
+    pub fn enter(self, account: Account, notes: &[String]) -> Account {
+        account
+            .with(Fate::Lost, "bytes of packets skipped", self.lost_bytes)
+            .with(Fate::Lost, "overflows of the recorder's buffer", self.overflows)
+            .at(Fate::NotUnderstood, "decode errors", self.errors, self.places)
+            .at(Fate::NotUnderstood, "damaged or missing files", notes.len() as u64, notes.to_vec())
+    }
 }
 
 /// CPUs whose stream is shorter than the recorder says it wrote, and by how much.
 fn missing(recorded: &Recorded, lengths: &Lengths) -> Vec<(usize, u64)> {
-    let written = recorded.pt_bytes.iter().flatten().copied();
-    let short = written.zip(lengths).map(|(written, &there)| written.saturating_sub(there));
-    short.enumerate().filter(|(_, missing)| *missing > 0).collect()
+    let both = recorded.pt_bytes.iter().zip(lengths).enumerate();
+    let short = both.map(|(cpu, (written, &there))| (cpu, written.map_or(0, |n| n.saturating_sub(there))));
+    short.filter(|(_, missing)| *missing > 0).collect()
 }
 
 #[cfg(test)]
@@ -83,6 +137,13 @@ mod tests {
             "{}",
             account.to_text()
         );
+    }
+
+    #[test]
+    fn a_stream_of_unknown_length_moves_no_other() {
+        let mut recorded = Recorded::default();
+        recorded.pt_bytes = vec![None, Some(64)];
+        assert_eq!(missing(&recorded, &[24, 60]), [(1, 4)]);
     }
 
     #[test]

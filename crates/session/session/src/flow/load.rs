@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Step 2: all that a decode needs, in memory. In: a run folder's packets, code, symbols and sideband. Out: [`Loaded`]. Parts
-//! that are damaged or missing cost what they held and are named.
+//! Step 2: all that a decode needs, in memory. In: a run folder's packets, code, symbols and sideband. Out: [`Loaded`]. A part
+//! that is damaged or missing is named, and the rest is loaded.
+
+use std::io::ErrorKind;
 
 use anyhow::{Context, Result};
 use kprism_flow::Stream;
@@ -24,7 +26,7 @@ pub struct Loaded {
     /// The recorder's own counts, if it left them.
     pub(super) recorded: Option<Recorded>,
     /// Packets and code of each CPU.
-    pub(super) streams: Vec<(Mapped, Image)>,
+    pub(super) cpus: Vec<(Mapped, Image)>,
     /// Functions.
     pub symbols: Symbols,
     /// Address of the kernel's preemption count, relative to `gs`.
@@ -38,12 +40,12 @@ pub struct Loaded {
 impl Loaded {
     /// The length of each stream, bytes.
     pub(super) fn lengths(&self) -> Vec<u64> {
-        self.streams.iter().map(|(bytes, _)| bytes.len() as u64).collect()
+        self.cpus.iter().map(|(bytes, _)| bytes.len() as u64).collect()
     }
 
     /// The streams, as the decoder wants them.
     pub fn streams(&self) -> Vec<Stream<'_>> {
-        (0u16..).zip(&self.streams).map(|(cpu, (bytes, image))| Stream { cpu, bytes, image }).collect()
+        (0u16..).zip(&self.cpus).map(|(cpu, (bytes, image))| Stream { cpu, bytes, image }).collect()
     }
 
     /// Clock facts of the recording.
@@ -65,7 +67,7 @@ pub fn load(run: &Run, progress: &Progress) -> Result<Loaded> {
     let mut notes = Vec::new();
     let recorded = complete(run, &mut manifest);
     let records = sideband_records(run, &mut notes)?;
-    let streams = streams(run, manifest.vcpus, &records, &mut notes)?;
+    let cpus = read_streams(run, manifest.vcpus, &records, &mut notes)?;
     progress.step("reading symbols");
     let root = run.root();
     let names = read_if_there(&run.kallsyms())?;
@@ -75,7 +77,7 @@ pub fn load(run: &Run, progress: &Progress) -> Result<Loaded> {
     // Files that are not there are those that no one could keep: their functions have no names.
     let damaged = symbols.missing().iter().filter(|file| file.damaged);
     notes.extend(damaged.map(|file| format!("{}: its functions have no names", file.reason)));
-    Ok(Loaded { manifest, recorded, streams, symbols, preempt_count, records, notes })
+    Ok(Loaded { manifest, recorded, cpus, symbols, preempt_count, records, notes })
 }
 
 /// Address of the kernel's preemption count, relative to `gs`: a variable of its own, or in
@@ -87,11 +89,12 @@ fn preempt_count(kallsyms: &[u8]) -> Option<u64> {
         .filter(|&offset| offset != 8 && offset < 1 << 32)
 }
 
-/// Every CPU's packets, with the code they ran over.
+/// Every CPU's packets, with the code they ran over. A file that is missing or damaged is taken as far as it goes, and goes to
+/// `notes`.
 ///
 /// # Errors
-/// A file is missing. What is wrong in one goes to `notes`.
-pub fn streams(
+/// The code, or the packets of all CPUs, are missing; or a file cannot be read.
+pub fn read_streams(
     run: &Run,
     vcpus: u32,
     records: &[sideband::Record],
@@ -101,10 +104,17 @@ pub fn streams(
     let dict_bytes = read(&dict_path)?;
     let (dict, fault) = Dict::parse(&dict_bytes);
     notes.extend(fault.map(|f| f.to_string()));
+    let any = (0..vcpus).any(|cpu| run.pt(cpu).exists());
     let mut streams = Vec::new();
     for cpu in 0..vcpus {
         let map_path = run.code_map(cpu);
-        let (map, fault) = maps::parse_map(&read(&map_path)?);
+        let (map, fault) = match map_path.exists() {
+            true => maps::parse_map(&read(&map_path)?),
+            false => {
+                notes.push(format!("{}: missing: the code of this CPU is not known", map_path.display()));
+                Default::default()
+            }
+        };
         notes.extend(fault.map(|f| format!("{}: {f}", map_path.display())));
         let (mut image, unknown) = maps::image(&dict, &map);
         image.set_task_switches(task_switches(records, cpu));
@@ -112,7 +122,13 @@ pub fn streams(
             notes.push(format!("{}: {unknown} records name no code of code.dict", map_path.display()));
         }
         let path = run.pt(cpu);
-        let packets = Mapped::open(&path).with_context(|| path.display().to_string())?;
+        let packets = match Mapped::open(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound && any => {
+                notes.push(format!("{}: missing: nothing of this CPU is decoded", path.display()));
+                Mapped::default()
+            }
+            other => other.with_context(|| path.display().to_string())?,
+        };
         streams.push((packets, image));
     }
     Ok(streams)

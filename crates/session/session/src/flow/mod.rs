@@ -3,7 +3,7 @@
 //! `load` reads the streams, `kprism-flow` decodes them, `account` adds up how much of the recording that is.
 //!
 //! In: a run folder's streams and symbols. Out: a [`Profile`], kept as the run's tables, and the counts in
-//! its manifest. Parts that are damaged or missing cost what they held and are named; the rest is decoded.
+//! its manifest. A part that is damaged or missing is named and counted, and the rest is decoded.
 
 mod account;
 mod load;
@@ -20,8 +20,8 @@ use kprism_flow::window::Window;
 use kprism_profile::Profile;
 use kprism_store::{Instrument, Manifest, Run, load_profile, save_profile};
 
-pub use account::IMPORT_NOTES;
-pub use load::{Loaded, clock_config, load, sideband_records, streams};
+pub use account::{IMPORT_NOTES, Undecoded};
+pub use load::{Loaded, clock_config, load, read_streams, sideband_records};
 pub use recorded::{Recorded, complete};
 pub use summary::summary;
 
@@ -77,7 +77,7 @@ pub fn decode(run: &Run, progress: &Progress) -> Result<(Profile, Manifest)> {
 
 /// Decodes with the measurements of `plan`, or what is in the window, and saves nothing.
 pub fn profile(loaded: &Loaded, plan: Plan, window: Option<Window>, progress: &Progress) -> Profile {
-    let total: u64 = loaded.streams.iter().map(|(pt, _)| pt.len() as u64).sum();
+    let total: u64 = loaded.cpus.iter().map(|(pt, _)| pt.len() as u64).sum();
     progress.step("decoding");
     let done = AtomicU64::new(0);
     let tick = |bytes: u64| {
@@ -89,8 +89,10 @@ pub fn profile(loaded: &Loaded, plan: Plan, window: Option<Window>, progress: &P
     kprism_flow::profile(&loaded.streams(), &loaded.symbols, &loaded.records, &options, &tick)
 }
 
-/// Replays the whole run for a listener.
-pub fn follow(loaded: &Loaded, listener: &mut impl Listener) {
+/// Replays the whole run for a listener. Remarks on the run's files, and on what could not be decoded, go to `progress`; the
+/// counts are returned too, for accounts.
+pub fn follow(loaded: &Loaded, listener: &mut impl Listener, progress: &Progress) -> Undecoded {
+    loaded.notes.iter().for_each(|note| progress.note(note));
     let streams = loaded.streams();
     let inputs = Inputs {
         streams: &streams,
@@ -99,5 +101,9 @@ pub fn follow(loaded: &Loaded, listener: &mut impl Listener) {
         clock: loaded.clock(),
         stretch: 0,
     };
-    replay(&inputs, listener);
+    let undecoded = Undecoded::of(&replay(&inputs, listener));
+    if let Some(note) = undecoded.note() {
+        progress.note(&note);
+    }
+    undecoded
 }

@@ -63,7 +63,9 @@ impl Loaded {
         let mut begun = Begun::new();
         let mut objects = self.objects.clone();
         for reader in readers(&self.streams)? {
-            let _ = whatif::begun(reader, &mut objects, &mut begun);
+            if let Err(error) = whatif::begun(reader, &mut objects, &mut begun) {
+                self.notes.push(format!("`read first` is known only up to {error}"));
+            }
         }
         let read = |p: &Prediction| p.object.and_then(|o| begun.get(&o)).is_some_and(|b| b.read > 0);
         if predictions.iter().any(read) {

@@ -88,7 +88,16 @@ impl Loaded {
         let nameless = allocated.iter().filter(nameless).count() as u64;
         objects.allocated(allocated);
         let counts = files::read_if_there(&run.tlb_counts())?;
-        let counts: Value = serde_json::from_slice(&counts).unwrap_or_default();
+        let counts: Value = match counts.is_empty() {
+            true => Value::Null,
+            false => serde_json::from_slice(&counts).unwrap_or_else(|error| {
+                notes.push(format!(
+                    "{}: the recorder's counts are damaged: {error}",
+                    run.tlb_counts().display()
+                ));
+                Value::Null
+            }),
+        };
         // Of a recording that was imported.
         notes.extend(
             counts["notes"].as_array().into_iter().flatten().filter_map(|n| n.as_str()).map(Into::into),

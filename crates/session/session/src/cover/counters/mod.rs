@@ -11,7 +11,7 @@
 //! | which files of several inputs are the same object | `same_object.rs` |
 //! | the counters of several inputs, by object | `many.rs` |
 //! | the notes of an object | `notes.rs` |
-//! | counters and notes of all objects merged | `merge.rs` |
+//! | counters and notes of all objects merged | `merge_objects.rs` |
 //! | an account of what is in the result | `account.rs` |
 
 use std::path::Path;
@@ -19,7 +19,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use kprism_store::Account;
 
-use self::merge::Merged;
+use self::merge_objects::Merged;
 use super::input::is_alone;
 use super::loaded::{Loaded, Unsettled};
 use super::options::Options;
@@ -30,7 +30,7 @@ mod account;
 mod archive;
 mod folder;
 mod many;
-mod merge;
+mod merge_objects;
 mod notes;
 mod recorded;
 mod same_object;
@@ -45,10 +45,11 @@ pub(super) fn load(input: &Path, options: &Options, progress: &Progress) -> Resu
     progress.step("reading coverage");
     let mut all = Inputs::open(input, options)?;
     let wants_ages = options.shows_text && is_alone(input);
-    let mut merged = merge::merge(&all, options, wants_ages);
+    let mut merged = merge_objects::merge(&all, options, wants_ages);
     let resets = all.drop_windows_cut_by_resets(&merged.facts.resets);
     if !resets.is_empty() {
-        merged = merge::merge(&all, options, wants_ages);
+        // The first merge found the resets; windows that they cut are left out of the second.
+        merged = merge_objects::merge(&all, options, wants_ages);
     }
     let Merged { cover, runs, facts } = merged;
     let were_read_before = all.runs.iter().any(|(_, run)| run.earlier.len() > 1);

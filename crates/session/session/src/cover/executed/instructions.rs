@@ -9,7 +9,7 @@ use kprism_cover::executed::{Jumped, Ran};
 use kprism_cover::path::Prefixes;
 use kprism_debuginfo::lines::Lines;
 use kprism_flow::replay::Task;
-use kprism_flow::replay::annotate::{Counter, Counts};
+use kprism_flow::replay::count::{Counter, Counts};
 use kprism_flow::window::Window;
 use kprism_image::insn::{Kind, Mode, classify};
 use kprism_image::symbols::{FunctionId, Symbols};
@@ -20,7 +20,7 @@ use super::debug_files::find;
 use super::places::{Place, places};
 use crate::cover::options::{DebugFiles, Part};
 use crate::flow;
-use crate::flow::follow;
+use crate::flow::{Undecoded, follow};
 use crate::open_profile;
 use crate::progress::Progress;
 
@@ -31,14 +31,25 @@ pub struct Instructions {
     pub insns: u64,
     /// Those in files with debug information.
     pub kept: u64,
+    /// Those of 32-bit code, which coverage does not read.
+    pub of_32_bits: u64,
     /// The others, by program, library or module.
     without: BTreeMap<String, u64>,
+    /// Parts of the streams that were not decoded.
+    pub undecoded: Undecoded,
+    /// Files of the run that are damaged or missing.
+    pub damaged: Vec<String>,
 }
 
 /// Files without debug information that are named.
 const NAMED: usize = 5;
 
 impl Instructions {
+    /// Number of instructions in files without debug information.
+    pub fn without(&self) -> u64 {
+        self.insns.saturating_sub(self.kept).saturating_sub(self.of_32_bits)
+    }
+
     fn lost(&mut self, module: &str, count: u64) {
         let module = if module.is_empty() { "[unknown]" } else { module };
         if count > 0 {
@@ -61,7 +72,7 @@ pub struct Seen<'s> {
     pub file: &'s Path,
     pub lines: &'s Lines,
     pub ran: Vec<Ran>,
-    /// Whom instructions called indirectly.
+    /// Targets of indirect calls.
     pub targets: BTreeMap<u64, Vec<(String, u64)>>,
     /// Targets of their indirect jumps within their own functions.
     pub jumps: Jumped,
@@ -104,12 +115,17 @@ pub fn each(
     let all = (0..symbols.len() as u32).map(|id| symbols.function(FunctionId(id)));
     let chosen: Vec<bool> = all.map(|f| files.contains_key(f.module.as_str())).collect();
     progress.step("counting");
-    let counts = count(&loaded, &chosen, part, window);
+    let (counts, undecoded) = count(&loaded, &chosen, part, window, progress);
     let mut by_module: HashMap<&str, Vec<usize>> = HashMap::new();
     for (index, site) in counts.sites.iter().enumerate() {
         by_module.entry(&symbols.function(FunctionId(site.func)).module).or_default().push(index);
     }
-    let mut seen = Instructions { insns: counts.insns, ..Instructions::default() };
+    let mut seen = Instructions {
+        insns: counts.insns,
+        undecoded,
+        damaged: loaded.notes.clone(),
+        ..Instructions::default()
+    };
     for (func, &count) in counts.elsewhere.iter().enumerate().filter(|(_, count)| **count > 0) {
         seen.lost(&symbols.function(FunctionId(func as u32)).module, count);
     }
@@ -131,6 +147,10 @@ pub fn each(
         let (mut all, mut targets, mut jumps) = (Vec::new(), BTreeMap::new(), Jumped::new());
         for &index in by_module.get(module.as_str()).into_iter().flatten() {
             let site = &counts.sites[index];
+            if site.mode != Mode::Bits64 {
+                seen.of_32_bits += site.count;
+                continue;
+            }
             let Some(ran) = ran(&counts, index, symbols, &places) else {
                 seen.lost(module, site.count);
                 continue;
@@ -154,13 +174,19 @@ pub fn each(
     Ok((problems, seen))
 }
 
-fn count(loaded: &flow::Loaded, chosen: &[bool], part: &Part, window: Option<Window>) -> Counts {
+fn count(
+    loaded: &flow::Loaded,
+    chosen: &[bool],
+    part: &Part,
+    window: Option<Window>,
+    progress: &Progress,
+) -> (Counts, Undecoded) {
     let takes = |_: u16, task: &Task| part.filter.takes(task.pid, task.tgid, &task.comm);
     let never = || false;
     let lanes = loaded.streams().len();
     let mut counter = Counter::new(lanes, &loaded.symbols, chosen, &takes, &never).within(window);
-    follow(loaded, &mut counter);
-    counter.finish()
+    let undecoded = follow(loaded, &mut counter, progress);
+    (counter.finish(), undecoded)
 }
 
 /// An instruction at its place in the file.
@@ -172,10 +198,7 @@ fn ran(counts: &Counts, index: usize, symbols: &Symbols, places: &[Place]) -> Op
         (place.section.start..place.section.end).contains(&address).then_some(address)
     })?;
     // Targets as seen from there.
-    let kind = match site.mode {
-        Mode::Bits64 => classify(&site.bytes, address, site.mode).map_or(Kind::Other, |insn| insn.kind),
-        _ => return None,
-    };
+    let kind = classify(&site.bytes, address, site.mode).map_or(Kind::Other, |insn| insn.kind);
     let length = u8::try_from(site.bytes.len()).unwrap_or(15);
     Some(Ran { address, length, kind, count: site.count, taken: site.taken })
 }

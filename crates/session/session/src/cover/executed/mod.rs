@@ -22,6 +22,7 @@ use kprism_cover::executed::sampled::Profile;
 use kprism_cover::path::Prefixes;
 use kprism_cover::why::Known;
 use kprism_debuginfo::scopes::Scopes;
+use kprism_profile::units::grouped;
 use kprism_store::{Account, Fate};
 
 use super::loaded::{Loaded, Problem, ProblemKind};
@@ -35,6 +36,11 @@ mod places;
 
 pub(crate) use debug_files::installed_vmlinux;
 use instructions::each;
+
+/// Unit of the account.
+const WITHOUT: &str = "instructions in files without debug information";
+/// Unit of the account: programs of 32 bits are not read.
+const OF_32_BITS: &str = "instructions of 32-bit code";
 
 /// Reads coverage.
 pub fn load(input: &Path, options: &Options, part: &Part, progress: &Progress) -> Result<Loaded> {
@@ -67,11 +73,14 @@ pub fn load_known(
     progress.clear();
     let inferred = known.inferred.values().map(|lines| lines.len() as u64).sum::<u64>();
     let changed: Vec<String> = changed.into_inner().into_iter().collect();
-    let lost = seen.insns.saturating_sub(seen.kept);
     let account = Account::new()
         .with(Fate::Seen, "instructions", seen.insns)
         .with(Fate::Kept, "instructions", seen.kept)
-        .at(Fate::Lost, "instructions in files without debug information", lost, seen.largest())
+        .at(Fate::Lost, WITHOUT, seen.without(), seen.largest())
+        .with(Fate::Lost, OF_32_BITS, seen.of_32_bits);
+    let account = seen
+        .undecoded
+        .enter(account, &seen.damaged)
         .with(Fate::Kept, "files with debug information", u64::from(cover.objects))
         .at(Fate::Lost, "files left out", problems.len() as u64, problems.clone())
         .with(Fate::Guessed, "lines without code, told from lines around", inferred)
@@ -102,7 +111,7 @@ pub fn sampled(
     let mut profile = Profile::default();
     let folders = debug.folders();
     let mut problems = Vec::new();
-    let (more, _) =
+    let (more, seen) =
         each(input, (debug, &Prefixes::default()), part, progress, &mut |seen| match Scopes::of_file(
             seen.file, &folders,
         ) {
@@ -112,5 +121,10 @@ pub fn sampled(
         })?;
     progress.clear();
     problems.extend(more);
+    for (count, unit) in [(seen.without(), WITHOUT), (seen.of_32_bits, OF_32_BITS)] {
+        if count > 0 {
+            problems.push(format!("{} {unit} are not in the samples", grouped(count)));
+        }
+    }
     Ok((profile, problems))
 }

@@ -12,8 +12,8 @@ pub struct Place {
     pub bias: u64,
 }
 
-/// Addresses at which the file's sections ran: user code is told by its addresses in the file, kernel code by those in memory, which
-/// functions of equal name in both tell.
+/// Addresses at which the file's sections ran. User code is recorded at the file's own addresses. The bias of a kernel section
+/// follows from functions that have one name in both.
 pub fn places(module: &str, lines: &Lines, symbols: &Symbols) -> Result<Vec<Place>, String> {
     if !module.starts_with('[') {
         return Ok(lines.sections.iter().map(|&section| Place { section, bias: 0 }).collect());
