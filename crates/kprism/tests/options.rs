@@ -210,7 +210,7 @@ fn of_export(option: &str, view: View<'_>) -> Option<Try<'static>> {
 
 fn of_script(option: &str, view: View<'_>) -> Option<Try<'static>> {
     Some(match option {
-        "help" | "verbose" | "quiet" | "color" | "input" => Always,
+        "help" | "verbose" | "quiet" | "color" | "input" | "strict" => Always,
         "cpu" => With(&["7"]),
         "task" => With(&["1"]),
         "comm" => With(&["ls"]),

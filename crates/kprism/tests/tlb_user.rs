@@ -330,7 +330,7 @@ int main(int argc, char **argv)
 fn geometries_in_one_pass_count_as_each_alone() {
     let bench = Bench::new();
     let words = ["chase", "4M", "50K", "malloc"];
-    let names = ["ivybridge-ep", "skylake-sp", "sapphire-rapids", "zen4", "zen5"];
+    let names = kprism_tlb::presets::NAMES;
     let mut options = Vec::new();
     names.iter().for_each(|name| options.extend(["-g", name]));
     let (run, _) = bench.record(&options, &words);

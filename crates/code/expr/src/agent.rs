@@ -139,7 +139,6 @@ impl Agent<'_> {
 
     /// Translates up to the next jump or the end.
     fn straight(&mut self, round: u16, from: usize, mut stack: Vec<Val>) -> Result<()> {
-        let w = Width::W64;
         let mut at = from;
         loop {
             // If a jump has this instruction as its target, the block continues there.
@@ -166,53 +165,7 @@ impl Agent<'_> {
                     stack.len()
                 )));
             }
-            let mut pop = || stack.pop().unwrap_or(Val(0));
             match op {
-                0x02..=0x0b | 0x0f..=0x11 | 0x13..=0x15 => {
-                    let (b, a) = (pop(), pop());
-                    let v = self.binary(op, a, b);
-                    stack.push(v);
-                }
-                0x0c => {
-                    let (len, addr) = (pop(), pop());
-                    self.memory(addr, len, false);
-                }
-                0x0d | 0x30 => {
-                    let size = if op == 0x0d { 1 } else { 2 };
-                    let n = self.number(at, size)?;
-                    at += size;
-                    let addr = pop();
-                    stack.push(addr);
-                    let len = self.b.constant(n, w);
-                    self.memory(addr, len, false);
-                }
-                0x0e => {
-                    let a = pop();
-                    let zero = self.b.constant(0, w);
-                    let v = self.b.cmp(Cond::Eq, a, zero);
-                    stack.push(self.b.ext(v, 32, false, w));
-                }
-                0x12 => {
-                    let a = pop();
-                    let ones = self.b.constant(u64::MAX, w);
-                    stack.push(self.b.bin(BinOp::Xor, a, ones));
-                }
-                0x16 | 0x2a => {
-                    let n = self.number(at, 1)?;
-                    at += 1;
-                    if n == 0 || n > 64 {
-                        return Err(fail(format!("an extension of {n} bits")));
-                    }
-                    if n < 64 {
-                        let a = pop();
-                        stack.push(self.b.ext(a, n as u8, op == 0x16, w));
-                    }
-                }
-                0x17..=0x1a => {
-                    let addr = pop();
-                    let size = 1 << (op - 0x17);
-                    stack.push(self.b.push(Op::Load { space: self.space, size, signed: false, addr }, w));
-                }
                 0x20 | 0x21 => {
                     let to = self.number(at, 2)? as usize;
                     at += 2;
@@ -221,7 +174,7 @@ impl Agent<'_> {
                         self.goto(target);
                         return Ok(());
                     }
-                    let cond = pop();
+                    let cond = stack.pop().unwrap_or(Val(0));
                     let then = self.target(round, here, to, &stack)?;
                     let other = self.target(round, here, at, &stack)?;
                     let then = then.unwrap_or_else(|| self.spent());
@@ -230,80 +183,134 @@ impl Agent<'_> {
                     self.place_spent();
                     return Ok(());
                 }
-                0x22..=0x25 => {
-                    let size = 1 << (op - 0x22);
-                    let n = self.number(at, size)?;
-                    at += size;
-                    stack.push(self.b.constant(n, w));
-                }
-                0x26 => {
-                    let n = self.number(at, 2)? as u16;
-                    at += 2;
-                    let reg = Reg::from_gdb(n).ok_or_else(|| {
-                        fail(format!("register {n} of GDB's numbering is not in struct pt_regs"))
-                    })?;
-                    stack.push(self.b.push(Op::Input(Input::Reg(reg)), w));
-                }
                 0x27 => {
                     let v = match stack.pop() {
                         Some(v) => v,
-                        None => self.b.constant(1, w),
+                        None => self.b.constant(1, Width::W64),
                     };
                     self.b.end(Term::Return(v));
                     return Ok(());
                 }
-                0x28 => {
-                    let a = pop();
-                    stack.extend([a, a]);
-                }
-                0x29 => {
-                    pop();
-                }
-                0x2b => {
-                    let (b, a) = (pop(), pop());
-                    stack.extend([b, a]);
-                }
-                0x2c..=0x2e => {
-                    let n = self.number(at, 2)? as u16;
-                    at += 2;
-                    if n >= self.vars {
-                        return Err(fail(format!("trace state variable {n}; there are {}", self.vars)));
-                    }
-                    match op {
-                        0x2c => stack.push(self.b.push(Op::GetVar(n), w)),
-                        0x2d => {
-                            // GDB defines that the value stays on the stack.
-                            let v = pop();
-                            stack.push(self.b.push(Op::SetVar(n, v), w));
-                        }
-                        _ => {
-                            self.b.push(Op::Record(Record::Var(n)), w);
-                        }
-                    }
-                }
-                0x2f => {
-                    let (len, addr) = (pop(), pop());
-                    self.memory(addr, len, true);
-                }
-                0x32 => {
-                    let n = self.number(at, 1)? as usize;
-                    at += 1;
-                    let from = stack.len().checked_sub(n + 1);
-                    let v = from.and_then(|i| stack.get(i)).copied();
-                    stack.push(
-                        v.ok_or_else(|| fail(format!("picks value {n} of a stack of {}", stack.len())))?,
-                    );
-                }
-                0x33 => {
-                    // a b c => c a b
-                    let (c, b, a) = (pop(), pop(), pop());
-                    stack.extend([c, a, b]);
-                }
-                _ => {
-                    at = self.printf(at, &mut stack, here)?;
-                }
+                _ => at = self.stack_op(op, here, at, &mut stack)?,
             }
         }
+    }
+
+    /// Translates an opcode that neither jumps nor ends. `at` is the offset of its operands; returns that after them.
+    fn stack_op(&mut self, op: u8, here: usize, mut at: usize, stack: &mut Vec<Val>) -> Result<usize> {
+        let w = Width::W64;
+        let fail = |what: String| Error { at: here, what };
+        let mut pop = || stack.pop().unwrap_or(Val(0));
+        match op {
+            0x02..=0x0b | 0x0f..=0x11 | 0x13..=0x15 => {
+                let (b, a) = (pop(), pop());
+                let v = self.binary(op, a, b);
+                stack.push(v);
+            }
+            0x0c => {
+                let (len, addr) = (pop(), pop());
+                self.memory(addr, len, false);
+            }
+            0x0d | 0x30 => {
+                let size = if op == 0x0d { 1 } else { 2 };
+                let n = self.number(at, size)?;
+                at += size;
+                let addr = pop();
+                stack.push(addr);
+                let len = self.b.constant(n, w);
+                self.memory(addr, len, false);
+            }
+            0x0e => {
+                let a = pop();
+                let zero = self.b.constant(0, w);
+                let v = self.b.cmp(Cond::Eq, a, zero);
+                stack.push(self.b.ext(v, 32, false, w));
+            }
+            0x12 => {
+                let a = pop();
+                let ones = self.b.constant(u64::MAX, w);
+                stack.push(self.b.bin(BinOp::Xor, a, ones));
+            }
+            0x16 | 0x2a => {
+                let n = self.number(at, 1)?;
+                at += 1;
+                if n == 0 || n > 64 {
+                    return Err(fail(format!("an extension of {n} bits")));
+                }
+                if n < 64 {
+                    let a = pop();
+                    stack.push(self.b.ext(a, n as u8, op == 0x16, w));
+                }
+            }
+            0x17..=0x1a => {
+                let addr = pop();
+                let size = 1 << (op - 0x17);
+                stack.push(self.b.push(Op::Load { space: self.space, size, signed: false, addr }, w));
+            }
+            0x22..=0x25 => {
+                let size = 1 << (op - 0x22);
+                let n = self.number(at, size)?;
+                at += size;
+                stack.push(self.b.constant(n, w));
+            }
+            0x26 => {
+                let n = self.number(at, 2)? as u16;
+                at += 2;
+                let reg = Reg::from_gdb(n).ok_or_else(|| {
+                    fail(format!("register {n} of GDB's numbering is not in struct pt_regs"))
+                })?;
+                stack.push(self.b.push(Op::Input(Input::Reg(reg)), w));
+            }
+            0x28 => {
+                let a = pop();
+                stack.extend([a, a]);
+            }
+            0x29 => {
+                pop();
+            }
+            0x2b => {
+                let (b, a) = (pop(), pop());
+                stack.extend([b, a]);
+            }
+            0x2c..=0x2e => {
+                let n = self.number(at, 2)? as u16;
+                at += 2;
+                if n >= self.vars {
+                    return Err(fail(format!("trace state variable {n}; there are {}", self.vars)));
+                }
+                match op {
+                    0x2c => stack.push(self.b.push(Op::GetVar(n), w)),
+                    0x2d => {
+                        // GDB defines that the value stays on the stack.
+                        let v = pop();
+                        stack.push(self.b.push(Op::SetVar(n, v), w));
+                    }
+                    _ => {
+                        self.b.push(Op::Record(Record::Var(n)), w);
+                    }
+                }
+            }
+            0x2f => {
+                let (len, addr) = (pop(), pop());
+                self.memory(addr, len, true);
+            }
+            0x32 => {
+                let n = self.number(at, 1)? as usize;
+                at += 1;
+                let from = stack.len().checked_sub(n + 1);
+                let v = from.and_then(|i| stack.get(i)).copied();
+                stack.push(v.ok_or_else(|| fail(format!("picks value {n} of a stack of {}", stack.len())))?);
+            }
+            0x33 => {
+                // a b c => c a b
+                let (c, b, a) = (pop(), pop(), pop());
+                stack.extend([c, a, b]);
+            }
+            _ => {
+                at = self.printf(at, stack, here)?;
+            }
+        }
+        Ok(at)
     }
 
     /// Creates a target for a jump that exceeds [`ROUNDS`].

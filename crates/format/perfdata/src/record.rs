@@ -50,6 +50,10 @@ const BUILD_ID_SIZE: u16 = 1 << 15;
 /// `PROT_READ | PROT_EXEC`.
 const PROT_CODE: u32 = 5;
 const PROT_EXEC: u32 = 4;
+/// PROT_READ.
+const PROT_DATA: u32 = 1;
+/// `PERF_RECORD_KSYMBOL_TYPE_BPF`.
+const KSYMBOL_BPF: u16 = 1;
 
 /// Bits of `perf_event_attr::sample_type` that define the trailer, in its order.
 pub mod sample {
@@ -536,7 +540,7 @@ fn mapped<'a>(head: Head, mut f: Fields<'_>) -> Option<Record<'a>> {
 }
 
 impl Record<'_> {
-    /// Appends the record with its trailer under `sample_type`, for the types that [`crate::Writer`]'s users write.
+    /// Appends the record with its trailer under `sample_type`. Of [`Record::Other`] only the type is known: its body is empty.
     pub fn encode(&self, sample_type: u64, trailer: &Trailer, out: &mut Vec<u8>) {
         let begin = out.len();
         out.u64(0);
@@ -553,18 +557,18 @@ impl Record<'_> {
     fn encode_body(&self, out: &mut Vec<u8>) -> (u32, u16) {
         let switch = |leaves: bool| if leaves { SWITCH_OUT } else { 0 };
         match self {
-            Self::Mmap(m) if m.kernel => {
+            Self::Mmap(m) | Self::MmapData(m) if m.kernel => {
                 encode_place(m, out);
                 out.padded_text(&m.path);
-                (MMAP, KERNEL)
+                (MMAP, KERNEL | if matches!(self, Self::MmapData(_)) { MMAP_DATA } else { 0 })
             }
-            Self::Mmap(m) => {
+            Self::Mmap(m) | Self::MmapData(m) => {
                 encode_place(m, out);
                 let id = m.build_id.get(..20).unwrap_or(&m.build_id);
                 out.u32(id.len() as u32);
                 out.put(id);
                 out.put(&[0; 20][id.len()..]);
-                out.u32(PROT_CODE);
+                out.u32(if matches!(self, Self::MmapData(_)) { PROT_DATA } else { PROT_CODE });
                 out.u32(2); // MAP_PRIVATE
                 out.padded_text(&m.path);
                 (MMAP2, USER | if id.is_empty() { 0 } else { MMAP_BUILD_ID })
@@ -575,6 +579,52 @@ impl Record<'_> {
                 out.padded_text(comm);
                 (COMM, switch(*exec))
             }
+            Self::Lost { lost } => {
+                out.u64(0); // id of the event
+                out.u64(*lost);
+                (LOST, 0)
+            }
+            Self::LostSamples { lost } => {
+                out.u64(*lost);
+                (LOST_SAMPLES, 0)
+            }
+            Self::Exit { pid, tid } => {
+                [*pid, 0, *tid, 0].iter().for_each(|word| out.u32(*word));
+                out.u64(0);
+                (EXIT, 0)
+            }
+            Self::Fork { pid, ppid, tid, ptid, time } => {
+                [*pid, *ppid, *tid, *ptid].iter().for_each(|word| out.u32(*word));
+                out.u64(*time);
+                (FORK, 0)
+            }
+            Self::Sample(body) => {
+                out.put(body);
+                (SAMPLE, USER)
+            }
+            Self::Switch { out: leaves } => (SWITCH, switch(*leaves)),
+            Self::Ksymbol { addr, len, gone, name } => {
+                out.u64(*addr);
+                out.u32(*len);
+                out.u16(KSYMBOL_BPF);
+                out.u16((*gone).into());
+                out.padded_text(name);
+                (KSYMBOL, 0)
+            }
+            Self::Attr(body) => {
+                out.put(body);
+                (ATTR, 0)
+            }
+            Self::Feature { id, body } => {
+                out.u64(*id);
+                out.put(body);
+                (FEATURE, 0)
+            }
+            Self::Compressed(body) => {
+                out.put(body);
+                (COMPRESSED, 0)
+            }
+            Self::Other(kind) => (*kind, 0),
             Self::Aux { offset, size, flags } => {
                 [*offset, *size, *flags].iter().for_each(|word| out.u64(*word));
                 (AUX, 0)
@@ -628,7 +678,6 @@ impl Record<'_> {
                 [t.shift, t.mult, t.zero, 0, u64::MAX, 1].iter().for_each(|word| out.u64(*word));
                 (TIME_CONV, 0)
             }
-            other => unreachable!("{other:?} is read, not written"),
         }
     }
 }
@@ -642,6 +691,55 @@ fn encode_place(m: &Mapped, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_record_is_read_as_it_was_written() {
+        let map = |kernel, path: &str| Mapped {
+            pid: 1,
+            tid: 2,
+            start: 0x1000,
+            len: 0x2000,
+            pgoff: 0x3000,
+            kernel,
+            path: path.into(),
+            ..Mapped::default()
+        };
+        let records = [
+            Record::Mmap(map(true, "[kernel.kallsyms]_text")),
+            Record::Mmap(Mapped { build_id: vec![7; 20], ..map(false, "/bin/true") }),
+            Record::MmapData(map(true, "[data]")),
+            Record::MmapData(map(false, "/dev/shm/x")),
+            Record::Lost { lost: 3 },
+            Record::LostSamples { lost: 4 },
+            Record::Comm { pid: 1, tid: 2, exec: true, comm: "sh".into() },
+            Record::Exit { pid: 1, tid: 2 },
+            Record::Fork { pid: 1, ppid: 2, tid: 3, ptid: 4, time: 5 },
+            Record::Sample(b"12345678"),
+            Record::Aux { offset: 1, size: 2, flags: 3 },
+            Record::ItraceStart { pid: 1, tid: 2 },
+            Record::Switch { out: true },
+            Record::SwitchCpuWide { out: false, pid: 1, tid: 2 },
+            Record::Ksymbol { addr: 1, len: 2, gone: true, name: "bpf_prog_1".into() },
+            Record::TextPoke { addr: 1, old: b"\x90", new: b"\xcc" },
+            Record::Attr(b"12345678"),
+            Record::BuildId { pid: 1, id: vec![9; 20], path: "/bin/true".into() },
+            Record::IdIndex(vec![[1, 2, 3, 4]]),
+            Record::AuxtraceInfo { kind: 1, words: vec![5, 6] },
+            Record::Auxtrace(Auxtrace { size: 1, offset: 2, reference: 3, idx: 4, tid: 5, cpu: 6 }),
+            Record::TimeConv(TimeConv { shift: 1, mult: 2, zero: 3 }),
+            Record::Feature { id: 1, body: b"12345678" },
+            Record::Compressed(b"12345678"),
+            Record::Other(99),
+        ];
+        for record in records {
+            let mut bytes = Vec::new();
+            record.encode(0, &Trailer::default(), &mut bytes);
+            let head = Head::parse(&bytes).unwrap();
+            assert_eq!(usize::from(head.size), bytes.len(), "{record:?}");
+            let read = parse(head, &bytes[Head::LEN..], 0).unwrap().0;
+            assert_eq!(format!("{read:?}"), format!("{record:?}"));
+        }
+    }
 
     /// perf without the mend wrote sizes of 0, and of several records together.
     #[test]

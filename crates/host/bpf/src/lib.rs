@@ -15,8 +15,8 @@
 //! | [`func`] | function durations measured in the kernel |
 //!
 //! **Why not libbpf:** all programs are generated here, so its ELF loader and relocations are not needed; what remains
-//! is a dozen system calls with stable layouts. Without it there is no C to build, the binary stays static, and error
-//! messages are under this crate's control. The two system calls and all their `unsafe` are in one file.
+//! is bpf(2) with a dozen commands, and perf_event_open(2), with stable layouts. Without it there is no C to build, the binary stays static, and error
+//! messages are under this crate's control. Both calls, with all their `unsafe`, are in `sys.rs`.
 
 pub mod cpu_ring;
 mod error;

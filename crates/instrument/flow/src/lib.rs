@@ -6,22 +6,22 @@
 //! instruction in order of time from [`replay`]. The crate does no I/O: it can be fuzzed, and used in other programs.
 //!
 //! ```text
-//! stream ── decode ── events ─┬─ stack ── measure ── parallel: a profile
+//! stream ── decode ── events ─┬─ stack ── measure ── profile
 //!                             └─ replay: calls and instructions in order of time
 //! ```
 //!
 //! `stream` divides a CPU's packets into chunks. `decode` follows the code and reports events of the call structure.
-//! `stack` keeps call stacks from them, and passes marks on to `measure`. `parallel` does all that for every chunk, on
+//! `stack` keeps call stacks from them, and passes marks on to `measure`. `profile` does all that for every chunk, on
 //! several threads.
 
 mod decode;
 mod measure;
-mod parallel;
+mod profile;
 pub mod replay;
 mod stack;
 mod stream;
 
 pub use decode::{Decoder, Setup, Stats, clock, digest, error, event, marks};
 pub use measure::{cost, delta, resolution, window};
-pub use parallel::{Options, profile};
+pub use profile::{Options, profile};
 pub use stream::Stream;

@@ -5,7 +5,7 @@ mod hand;
 
 use hand::{CLOCK, Code, Pt};
 use kprism_flow::Stream;
-use kprism_flow::replay::annotate::{Counter, Counts};
+use kprism_flow::replay::count::{Counter, Counts};
 use kprism_flow::replay::{Inputs, replay};
 
 const POLL: u64 = 0xffff_ffff_8100_0000;

@@ -9,13 +9,12 @@ use anyhow::{Result, anyhow, bail};
 use kprism_flow::replay::Task;
 use kprism_image::symbols::Symbols;
 use kprism_report::Style;
-use kprism_script::Select;
 use kprism_script::annotate::{self, Annotation};
+use kprism_script::{Select, Syntax};
 use kprism_signals::Second;
 use kprism_store::Run;
 
-use super::output::{print_json, wants_color};
-use super::script::SyntaxName;
+use super::output::{print_json, wants_color, words};
 use crate::exit::{self, Outcome};
 use crate::given::Given;
 use kprism_session::Progress;
@@ -38,8 +37,8 @@ pub struct Args {
     #[command(flatten)]
     pub tasks: super::output::Select,
     /// How instructions are written
-    #[arg(long, value_enum, default_value_t = SyntaxName::Att)]
-    pub syntax: SyntaxName,
+    #[arg(long, value_parser = words(Syntax::ALL), default_value = "att")]
+    pub syntax: Syntax,
     /// Of `record tlb`: misses of the TLBs instead of how often instructions ran
     #[arg(long)]
     pub misses: bool,
@@ -121,7 +120,7 @@ pub fn run(
         ..Select::default()
     };
     let takes = |cpu: u16, task: &Task| select.takes(cpu, task);
-    let counts = count(&loaded, &chosen, &takes, &kprism_signals::end_requested);
+    let counts = count(&loaded, &chosen, &takes, &kprism_signals::end_requested, progress);
     progress.clear();
     if kprism_signals::end_requested() {
         return Ok(Outcome::Code(exit::INTERRUPTED));
@@ -143,7 +142,7 @@ pub fn run(
             None
         }
     };
-    let annotation = Annotation::new(func, &counts, symbols, source.as_ref(), args.syntax.into());
+    let annotation = Annotation::new(func, &counts, symbols, source.as_ref(), args.syntax);
     if args.json {
         print_json(&annotation.to_json(symbols), out)?;
     } else {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use kprism_profile::{Counts, Profile};
+use kprism_report::calltree::Weight;
 use kprism_report::diff::{self, Diff, Scale, Within};
 use kprism_report::environment::Compared;
 use kprism_report::header::Header;
@@ -15,8 +16,7 @@ use serde_json::json;
 
 use super::cover;
 use super::cover_args::COVERAGE;
-use super::output::{Select, Shown, print_json, wants_color};
-use super::report::flow::By;
+use super::output::{Select, Shown, print_json, wants_color, words};
 use super::strict::StrictArgs;
 use crate::exit::Outcome;
 use crate::given::Given;
@@ -53,8 +53,8 @@ pub struct Args {
     #[command(flatten)]
     pub select: Select,
     /// Compare instructions, or time on a CPU (of durations it is always time)
-    #[arg(long, value_enum)]
-    pub by: Option<By>,
+    #[arg(long, value_parser = words(Weight::ALL))]
+    pub by: Option<Weight>,
     /// Sort functions by this column of the JSON; differences by their size, `-COLUMN` turns it round
     #[arg(long, value_name = "COLUMN", allow_hyphen_values = true)]
     pub sort: Option<String>,
@@ -113,10 +113,10 @@ impl Opened {
 }
 
 /// What to compare. Of durations there are no instructions.
-fn weight(args: &Args, runs: [&Opened; 2]) -> Result<By> {
+fn weight(args: &Args, runs: [&Opened; 2]) -> Result<Weight> {
     match (args.by, runs.map(|run| run.counts.is_some())) {
-        (by, [false, false]) => Ok(by.unwrap_or(By::Instructions)),
-        (Some(By::Instructions), _) => {
+        (by, [false, false]) => Ok(by.unwrap_or(Weight::Instructions)),
+        (Some(Weight::Instructions), _) => {
             bail!("--by instructions: a recording of durations counts none; compare time: --by time")
         }
         (None, [a, b]) if a != b => {
@@ -124,7 +124,7 @@ fn weight(args: &Args, runs: [&Opened; 2]) -> Result<By> {
                 "one run holds a flow of instructions, the other durations: --by time compares what both have"
             )
         }
-        _ => Ok(By::Time),
+        _ => Ok(Weight::Time),
     }
 }
 
@@ -208,7 +208,7 @@ pub fn run(
     }
     let new_path = new;
     let (old, new) = (open(&args.old, progress)?, open(new_path, progress)?);
-    let by = weight(args, [&old, &new])?;
+    let weight = weight(args, [&old, &new])?;
     let environment = Compared::new(old.environment.as_ref(), new.environment.as_ref());
     let (within, name) = match (&args.syscall, &args.function) {
         (Some(name), _) => (Within::Syscall(name), name.as_str()),
@@ -232,7 +232,6 @@ pub fn run(
         progress.say(&format!("wrote {}", file.display()));
         return Ok(Outcome::Done);
     }
-    let weight = by.into();
     let mut functions = diff::functions_table(&diff, weight, scale);
     if let Some(key) = &args.sort {
         functions.sort_by(key)?;

@@ -5,13 +5,12 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use kprism_export::{Request, Subject, choose, write};
+use kprism_report::calltree::Weight;
 use kprism_session::Progress;
 
 use super::cover_args::{CallArgs, CoverageArgs};
-use super::output::Select;
-use super::report::flow::By;
+use super::output::{Select, words};
 use super::strict::{StrictArgs, judge_own};
 use crate::exit::Outcome;
 use crate::given::Given;
@@ -20,7 +19,7 @@ use crate::given::Given;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Table to write as .json or .csv
-    #[arg(value_parser = subjects(), default_value = "functions")]
+    #[arg(value_parser = words(Subject::ALL), default_value = "functions")]
     subject: Subject,
     /// Which view, for `tlb`: objects (default), functions, processes, threads, pages, heat, distribution, advice
     #[arg(value_name = "NAME")]
@@ -38,24 +37,13 @@ pub struct Args {
     #[command(flatten)]
     one: CallArgs,
     /// Weigh folded stacks by instructions, or by time on a CPU as those of durations always are
-    #[arg(long, value_enum)]
-    by: Option<By>,
+    #[arg(long, value_parser = words(Weight::ALL))]
+    by: Option<Weight>,
     #[command(flatten)]
     cover: CoverageArgs,
     /// Name .gcda files from the build's folder on, for gcc's -fprofile-prefix-path=BUILD (GCC 12)
     #[arg(long, help_heading = "Coverage")]
     relative: bool,
-}
-
-/// Reads a subject by one of its words; the help shows the present ones.
-fn subjects() -> impl TypedValueParser<Value = Subject> {
-    let shown = Subject::ALL
-        .iter()
-        .map(|(_, words, meaning)| PossibleValue::new(words[0]).aliases(&words[1..]).help(*meaning));
-    PossibleValuesParser::new(shown).try_map(|given| {
-        let named = Subject::ALL.iter().find(|(_, words, _)| words.contains(&given.as_str()));
-        named.map(|(subject, ..)| *subject).ok_or("no such subject")
-    })
 }
 
 /// Writes it.
@@ -67,7 +55,7 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
         view: args.name.as_deref(),
         filter: args.select.filter(),
         call: args.one.call(),
-        weight: args.by.map(Into::into),
+        weight: args.by,
         cover: args.cover.options(),
         relative: args.relative,
         progress,

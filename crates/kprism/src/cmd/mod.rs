@@ -96,19 +96,28 @@ impl Command {
     /// Whether standard output is text about a run, in which nothing may command a terminal. What a command in the guest
     /// prints, and files, go out as they are.
     pub fn writes_text(&self) -> bool {
-        matches!(
-            self,
+        match self {
             Command::Report(_)
-                | Command::Impact(_)
-                | Command::Diff(_)
-                | Command::Gate(_)
-                | Command::Bisect(_)
-                | Command::Script(_)
-                | Command::Annotate(_)
-                | Command::Explain(_)
-                | Command::Info(_)
-                | Command::List(_)
-        )
+            | Command::Impact(_)
+            | Command::Diff(_)
+            | Command::Gate(_)
+            | Command::Bisect(_)
+            | Command::Script(_)
+            | Command::Annotate(_)
+            | Command::Explain(_)
+            | Command::Info(_)
+            | Command::List(_) => true,
+            Command::Lab(_)
+            | Command::Record(_)
+            | Command::Export(_)
+            | Command::Compile(_)
+            | Command::FlowCost(_)
+            | Command::Import(_)
+            | Command::Gdbserver(_)
+            | Command::Check(_)
+            | Command::Completions(_)
+            | Command::Man(_) => false,
+        }
     }
 
     /// Whether the exit code belongs to a command in the guest.

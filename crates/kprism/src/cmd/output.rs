@@ -5,10 +5,24 @@ use std::io::{IsTerminal as _, Write};
 use std::path::Path;
 
 use anyhow::Result;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use kprism_profile::Filter;
 pub use kprism_report::Shown;
 use kprism_report::Style;
 use kprism_session::Progress;
+
+/// Reads a value by one of its words; the help shows the first of them and the meaning.
+pub fn words<T: Copy + Send + Sync + 'static>(
+    all: &'static [(T, &[&str], &str)],
+) -> impl TypedValueParser<Value = T> {
+    let shown = all
+        .iter()
+        .map(|(_, words, meaning)| PossibleValue::new(words[0]).aliases(&words[1..]).help(*meaning));
+    PossibleValuesParser::new(shown).try_map(|given| {
+        let named = all.iter().find(|(_, words, _)| words.contains(&given.as_str()));
+        named.map(|(value, ..)| *value).ok_or("no such word")
+    })
+}
 
 /// Rows of a table unless told otherwise.
 pub const ROWS: usize = 40;

@@ -7,13 +7,15 @@ use std::path::PathBuf;
 use anyhow::Result;
 use kprism_profile::parse;
 use kprism_script::flow::Options;
-use kprism_script::list::{self, Source};
+use kprism_script::list::{Source, Subject};
 use kprism_script::select::Ring;
 use kprism_script::{Field, Fields, Output, Select, Syntax};
 use kprism_session::Progress;
 use kprism_signals::Second;
 use kprism_store::{Instrument, Run};
 
+use super::output::words;
+use super::strict::{self, StrictArgs};
 use crate::exit::{self, Outcome};
 use crate::given::Given;
 
@@ -21,7 +23,7 @@ use crate::given::Given;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// What the lines are about; otherwise instructions, or calls in a run of durations
-    #[arg(value_enum)]
+    #[arg(value_parser = words(Subject::ALL))]
     pub subject: Option<Subject>,
     /// Run folder
     #[arg(short, long, value_name = "RUN", default_value = kprism_session::DEFAULT_RUN)]
@@ -56,104 +58,16 @@ pub struct Args {
     #[arg(long, value_name = "LEVELS")]
     pub depth: Option<usize>,
     /// Fields of each line
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
-    pub fields: Vec<FieldName>,
+    #[arg(long, value_parser = words(Field::ALL), value_delimiter = ',', value_name = "LIST")]
+    pub fields: Vec<Field>,
     /// How instructions are written
-    #[arg(long, value_enum, default_value_t = SyntaxName::Att)]
-    pub syntax: SyntaxName,
+    #[arg(long, value_parser = words(Syntax::ALL), default_value = "att")]
+    pub syntax: Syntax,
     /// Print one JSON object a line
     #[arg(long)]
     pub json: bool,
-}
-
-/// A kind of lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Subject {
-    /// Every instruction
-    Insns,
-    /// Every branch that was taken, interrupt, start and end
-    Branches,
-    /// Calls as they nest, with time and instructions
-    Calls,
-    /// System calls as they end, with their start, time and instructions
-    Syscalls,
-    /// The packets of Intel PT, CPU by CPU, with offset and time
-    Packets,
-    /// Records of probes, with what they collected
-    Probe,
-}
-
-/// A field of a line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum FieldName {
-    /// Name of the task
-    Comm,
-    /// Thread id
-    Pid,
-    /// Process id
-    Tgid,
-    /// CPU
-    Cpu,
-    /// Time
-    Time,
-    /// Address
-    Ip,
-    /// Function and offset
-    Sym,
-    /// Kernel, kernel module or file
-    Module,
-    /// Bytes of the instruction
-    Bytes,
-    /// The instruction
-    Insn,
-}
-
-/// A way to write instructions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum SyntaxName {
-    /// As GNU objdump does
-    Att,
-    /// As Intel's manuals do
-    Intel,
-}
-
-impl From<SyntaxName> for Syntax {
-    fn from(name: SyntaxName) -> Self {
-        match name {
-            SyntaxName::Att => Syntax::Att,
-            SyntaxName::Intel => Syntax::Intel,
-        }
-    }
-}
-
-impl From<Subject> for list::Subject {
-    fn from(name: Subject) -> Self {
-        match name {
-            Subject::Insns => list::Subject::Insns,
-            Subject::Branches => list::Subject::Branches,
-            Subject::Calls => list::Subject::Calls,
-            Subject::Syscalls => list::Subject::Syscalls,
-            Subject::Packets => list::Subject::Packets,
-            Subject::Probe => list::Subject::Probe,
-        }
-    }
-}
-
-impl From<FieldName> for Field {
-    fn from(name: FieldName) -> Self {
-        match name {
-            FieldName::Comm => Field::Comm,
-            FieldName::Pid => Field::Pid,
-            FieldName::Tgid => Field::Tgid,
-            FieldName::Cpu => Field::Cpu,
-            FieldName::Time => Field::Time,
-            FieldName::Ip => Field::Ip,
-            FieldName::Sym => Field::Sym,
-            FieldName::Module => Field::Module,
-            FieldName::Bytes => Field::Bytes,
-            FieldName::Insn => Field::Insn,
-        }
-    }
+    #[command(flatten)]
+    pub strict: StrictArgs,
 }
 
 impl Args {
@@ -172,16 +86,15 @@ impl Args {
                 _ => None,
             },
         };
-        let fields: Vec<Field> = self.fields.iter().map(|&f| f.into()).collect();
-        let fields = if fields.is_empty() { Fields::default() } else { Fields::new(&fields) };
-        Options { select, fields, json: self.json, syntax: self.syntax.into() }
+        let fields = if self.fields.is_empty() { Fields::default() } else { Fields::new(&self.fields) };
+        Options { select, fields, json: self.json, syntax: self.syntax }
     }
 }
 
 /// Prints it.
 pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     let run = Run::open(&args.input)?;
-    let subject = args.subject.map_or_else(|| list::Subject::of(&run), Into::into);
+    let subject = args.subject.unwrap_or_else(|| Subject::of(&run));
     honoured(subject, run.holds(Instrument::Durations), given)?;
     let source = Source::open(&run, subject, progress)?;
     progress.clear();
@@ -193,29 +106,26 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
     }
     if lines == 0 && args.limit != Some(0) {
         progress.say("nothing matches");
-        return Ok(Outcome::NothingMatched);
+        return strict::judge(args.strict, &[&args.input], Outcome::NothingMatched, progress);
     }
-    Ok(Outcome::Done)
+    strict::judge(args.strict, &[&args.input], Outcome::Done, progress)
 }
 
 /// Refuses options that the lines asked for would ignore.
-fn honoured(subject: list::Subject, durations: bool, given: &Given) -> Result<()> {
-    const ALL: &str = "subject input cpus pids comms from to limit json";
+fn honoured(subject: Subject, durations: bool, given: &Given) -> Result<()> {
+    const ALL: &str = "subject input cpus pids comms from to limit json strict";
     let (view, more) = match subject {
-        list::Subject::Insns => ("instructions", "funcs own kernel user fields syntax"),
-        list::Subject::Branches => ("branches", "funcs own kernel user fields"),
-        list::Subject::Calls if durations => ("calls of durations", "funcs own depth fields"),
-        list::Subject::Calls => ("calls", "funcs own kernel user depth fields"),
-        list::Subject::Syscalls => ("system calls", "funcs fields"),
-        list::Subject::Packets => {
-            return given.only("packets", &["subject input cpus from to limit json"]);
+        Subject::Insns => ("instructions", "funcs own kernel user fields syntax"),
+        Subject::Branches => ("branches", "funcs own kernel user fields"),
+        Subject::Calls if durations => ("calls of durations", "funcs own depth fields"),
+        Subject::Calls => ("calls", "funcs own kernel user depth fields"),
+        Subject::Syscalls => ("system calls", "funcs fields"),
+        Subject::Packets => {
+            return given.only("packets", &["subject input cpus from to limit json strict"]);
         }
         // A record of a probe has no name of a task unless $comm was collected.
-        list::Subject::Probe => {
-            return given.only(
-                "records of probes",
-                &["subject", "input", "cpus", "pids", "from", "to", "limit", "json"],
-            );
+        Subject::Probe => {
+            return given.only("records of probes", &["subject input cpus pids from to limit json strict"]);
         }
     };
     given.only(view, &[ALL, more])

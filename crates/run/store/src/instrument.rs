@@ -135,6 +135,20 @@ mod tests {
     use super::*;
     use crate::{Manifest, RunKind};
 
+    /// A new variant does not compile here, and is not forgotten in the list of all.
+    #[test]
+    fn all_has_every_instrument() {
+        let number = |instrument| match instrument {
+            Instrument::Flow => 0,
+            Instrument::Boot => 1,
+            Instrument::Durations => 2,
+            Instrument::Tlb => 3,
+            Instrument::Probe => 4,
+            Instrument::Cover => 5,
+        };
+        assert_eq!(Instrument::ALL.map(number), [0, 1, 2, 3, 4, 5]);
+    }
+
     #[test]
     fn the_manifest_says_it_and_the_files_where_it_does_not() {
         let folder = tempfile::tempdir().unwrap();

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use kprism_flow::clock::ClockConfig;
 use kprism_pt::{Packet, PacketReader};
 
 /// All data of a recording made elsewhere.
@@ -26,8 +27,10 @@ pub struct Capture {
     pub kernel: (String, String),
     /// The recorder's command line.
     pub command: Vec<String>,
-    /// Parameters for decoding time packets.
-    pub clock: Clock,
+    /// Parameters for decoding time packets; 0 where unknown.
+    pub clock: ClockConfig,
+    /// True if streams contain TSC packets.
+    pub timed: bool,
     /// The processor, for errata.
     pub cpu: Option<CpuModel>,
     /// Data that could not be used, as text for people: a module whose file is missing, for example.
@@ -135,35 +138,14 @@ pub struct Task {
     pub t: u64,
 }
 
-/// Clock ratios; 0 where unknown.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Clock {
-    /// True if streams contain TSC packets.
-    pub timed: bool,
-    /// TSC ticks per second.
-    pub tsc_hz: u64,
-    /// TSC ticks per crystal tick, numerator (CPUID.15H:EBX).
-    pub art_num: u32,
-    /// TSC ticks per crystal tick, denominator (CPUID.15H:EAX).
-    pub art_den: u32,
-    /// IA32_RTIT_CTL.MTCFreq.
-    pub mtc_freq: u8,
-    /// Maximum non-turbo ratio (MSR_PLATFORM_INFO bits 15:8).
-    pub nom_ratio: u8,
-    /// Minimum of cycles between two CYC packets (IA32_RTIT_CTL.CycThresh); 0 when all are sent.
-    pub cyc_threshold: u64,
-}
-
-impl Clock {
-    /// TSC ticks per second from perf's conversion, ns = TSC · `mult` >> `shift` (the kernel's
-    /// `struct perf_event_mmap_page`, fields `time_mult` and `time_shift`). 0 for invalid values.
-    pub fn hz_from_perf(mult: u64, shift: u64) -> u64 {
-        if mult == 0 || shift > 64 {
-            return 0;
-        }
-        let hz = ((1_000_000_000u128 << shift) + u128::from(mult) / 2) / u128::from(mult);
-        u64::try_from(hz).unwrap_or(0)
+/// TSC ticks per second from perf's conversion, ns = TSC · `mult` >> `shift` (the kernel's
+/// `struct perf_event_mmap_page`, fields `time_mult` and `time_shift`). 0 for invalid values.
+pub(crate) fn hz_from_perf(mult: u64, shift: u64) -> u64 {
+    if mult == 0 || shift > 64 {
+        return 0;
     }
+    let hz = ((1_000_000_000u128 << shift) + u128::from(mult) / 2) / u128::from(mult);
+    u64::try_from(hz).unwrap_or(0)
 }
 
 /// The processor model from CPUID leaf 1.
@@ -178,9 +160,9 @@ pub struct CpuModel {
 }
 
 impl Capture {
-    /// Sets [`Clock::timed`] by searching the streams.
+    /// Sets [`Capture::timed`] by searching the streams.
     pub(crate) fn look_for_time(&mut self) {
-        self.clock.timed = self.streams.iter().any(|stream| has_tsc(&stream.pt));
+        self.timed = self.streams.iter().any(|stream| has_tsc(&stream.pt));
     }
 
     /// Adds a region that is present from the start, in any address space.
@@ -218,9 +200,9 @@ mod tests {
 
     #[test]
     fn frequency_from_the_kernels_conversion() {
-        assert_eq!(Clock::hz_from_perf(1_076_264_588, 31), 1_995_312_000);
-        assert_eq!(Clock::hz_from_perf(1 << 10, 10), 1_000_000_000);
-        assert_eq!(Clock::hz_from_perf(0, 31), 0);
-        assert_eq!(Clock::hz_from_perf(1, 200), 0);
+        assert_eq!(hz_from_perf(1_076_264_588, 31), 1_995_312_000);
+        assert_eq!(hz_from_perf(1 << 10, 10), 1_000_000_000);
+        assert_eq!(hz_from_perf(0, 31), 0);
+        assert_eq!(hz_from_perf(1, 200), 0);
     }
 }

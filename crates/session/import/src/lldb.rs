@@ -10,10 +10,11 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use crate::capture::hz_from_perf;
 use crate::elf::parse;
 use crate::error::{read_file, read_text};
 use crate::perf::find_file;
-use crate::{Capture, Clock, CpuModel, ImportError, Module, Placed, Stream, Task};
+use crate::{Capture, CpuModel, ImportError, Module, Placed, Stream, Task};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -123,7 +124,7 @@ pub(crate) fn read(json: &Path) -> Result<Capture, ImportError> {
     }
     if let Some(conversion) = &bundle.tsc_perf_zero_conversion {
         let mult = conversion.time_mult.get(json, "timeMult")?;
-        capture.clock.tsc_hz = Clock::hz_from_perf(mult, conversion.time_shift.get(json, "timeShift")?);
+        capture.clock.tsc_hz = hz_from_perf(mult, conversion.time_shift.get(json, "timeShift")?);
     }
     for process in &bundle.processes {
         read_process(json, dir, process, &mut capture)?;

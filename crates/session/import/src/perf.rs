@@ -6,9 +6,10 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::capture::hz_from_perf;
 use crate::elf::{is_elf, parse};
 use crate::error::read_file;
-use crate::{Capture, Clock, ImportError, Module, Placed, Stream, Task};
+use crate::{Capture, ImportError, Module, Placed, Stream, Task};
 use kprism_perfdata::{Contents, Record, records};
 
 /// Reads such a folder.
@@ -102,7 +103,7 @@ fn read_sideband(path: &Path, capture: &mut Capture) -> Result<(), ImportError> 
                 capture.tasks.retain(|task| task.pid != tid);
                 capture.tasks.push(Task { pid: tid, tgid: pid, comm, t: 0 });
             }
-            Record::TimeConv(conv) => capture.clock.tsc_hz = Clock::hz_from_perf(conv.mult, conv.shift),
+            Record::TimeConv(conv) => capture.clock.tsc_hz = hz_from_perf(conv.mult, conv.shift),
             _ => {}
         }
     }

@@ -134,7 +134,7 @@ fn counts(capture: &Capture) -> serde_json::Value {
     json!({
         "vcpus": vcpus,
         "clock": {
-            "name": if clock.timed { "tsc" } else { "none" },
+            "name": if capture.timed { "tsc" } else { "none" },
             "tsc_hz": clock.tsc_hz, "art_num": clock.art_num, "art_den": clock.art_den,
             "mtc_freq": clock.mtc_freq, "nom_ratio": clock.nom_ratio,
             "cyc_threshold": clock.cyc_threshold,

@@ -7,9 +7,10 @@ mod folder;
 use std::fs;
 use std::path::Path;
 
+use kprism_flow::clock::ClockConfig;
 use kprism_image::maps::{Dict, image, parse_map};
 use kprism_import::perfdata::Search;
-use kprism_import::{Clock, CodeFile, ImportError, Source, detect, read, write};
+use kprism_import::{CodeFile, ImportError, Source, detect, read, write};
 use kprism_pt::{IpPayload, Packet};
 
 /// PSB+, tracing on at `ip`, off.
@@ -86,7 +87,7 @@ fn a_folder_of_pages() {
     };
     assert_eq!((regions(0), regions(1)), (vec![0], vec![1]));
     assert_eq!(capture.tasks[0].comm, "prog");
-    assert!(!capture.clock.timed);
+    assert!(!capture.timed);
 
     let out = tempfile::tempdir().unwrap();
     let streams = out.path().join("streams");
@@ -115,7 +116,7 @@ fn a_bare_stream_with_an_elf_and_raw_bytes() {
         CodeFile { path: dir.path().join("jit.bin"), va: 0x7000 },
     ];
     let capture = read(&source, &code, &Search::default()).unwrap();
-    assert!(capture.clock.timed);
+    assert!(capture.timed);
     let out = tempfile::tempdir().unwrap();
     write(&capture, out.path(), &out.path().join("symbols")).unwrap();
     assert_eq!(code_at(out.path(), 0, 0x50_1000), [0x90, 0x90, 0xeb, 0xfc]);
@@ -142,7 +143,8 @@ fn a_drpt2trace_folder() {
     }
     put(dir.path(), "secondary.sideband.pevent", &conversion);
     let capture = read(&detect(dir.path()).unwrap(), &[], &Search::default()).unwrap();
-    assert_eq!(capture.clock, Clock { timed: true, tsc_hz: 2_000_000_000, ..Clock::default() });
+    assert!(capture.timed);
+    assert_eq!(capture.clock, ClockConfig { tsc_hz: 2_000_000_000, ..ClockConfig::default() });
     assert_eq!(capture.regions[0].bytes, [0x90, 0x90, 0xeb, 0xfc]);
 
     put(dir.path(), "primary.sideband.pevent", &mmap2[..40]);
@@ -212,14 +214,14 @@ fn a_simple_pt_folder() {
     let capture = read(&source, &[], &nowhere).unwrap();
     let labels: Vec<_> = capture.streams.iter().map(|s| (s.label.as_str(), s.pt.len())).collect();
     assert_eq!(labels, [("cpu 0", stream.len() + 2), ("cpu 1", 0), ("cpu 2", capture.streams[2].pt.len())]);
-    let clock = Clock {
-        timed: true,
+    assert!(capture.timed);
+    let clock = ClockConfig {
         tsc_hz: 2_600_000_000,
         art_num: 216,
         art_den: 2,
         mtc_freq: 3,
         nom_ratio: 26,
-        ..Clock::default()
+        ..ClockConfig::default()
     };
     assert_eq!(capture.clock, clock);
     assert_eq!(capture.cpu.map(|c| (c.family, c.model, c.stepping)), Some((6, 94, 3)));

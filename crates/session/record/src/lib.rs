@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Makes runs: what a user asks for in, a run folder out.
+//! Makes runs. Input: settings. Output: a run folder.
 //!
 //! Each module is one recorder: its `Settings`, and a function that records. A recorder refuses what it cannot do before it
 //! changes anything, says what it does to a [`Progress`], and leaves nothing attached when it returns or the process ends.

@@ -48,6 +48,8 @@ pub struct Format {
     told: &'static str,
     /// True if the suffix alone picks the format, whatever the subject is.
     any_subject: bool,
+    /// True if gcov's counters alone are not enough.
+    needs_flow: bool,
     /// Its line in the help; none if empty.
     what: &'static str,
 }
@@ -61,7 +63,17 @@ impl Format {
         honours: Honours,
         what: &'static str,
     ) -> Self {
-        Format { of, write, honours, suffixes, also: "", told: "", any_subject: false, what }
+        Format {
+            of,
+            write,
+            honours,
+            suffixes,
+            also: "",
+            told: "",
+            any_subject: false,
+            needs_flow: false,
+            what,
+        }
     }
 
     /// A format that its suffix alone picks.
@@ -81,6 +93,10 @@ impl Format {
 
     const fn told(self, told: &'static str) -> Self {
         Format { told, ..self }
+    }
+
+    const fn of_flow(self) -> Self {
+        Format { needs_flow: true, ..self }
     }
 
     /// The words by which options are refused that it would ignore, and the names of those that it honours, with blanks
@@ -119,7 +135,7 @@ const FORMATS: &[Format] = &[
     Format::new(Of::Coverage, ".csv", cover::csv, honours::coverage, ""),
     Format::any(Of::Compiler, ".gcda", cover::counters, honours::counters, "folder of counters for gcc -fprofile-use=FILE"),
     Format::any(Of::Compiler, ".afdo .prof", cover::samples, honours::samples,
-        "of a flow, samples for gcc -fauto-profile=FILE, clang -fprofile-sample-use=FILE"),
+        "of a flow, samples for gcc -fauto-profile=FILE, clang -fprofile-sample-use=FILE").of_flow(),
     Format::any(Of::Profile, ".perf.data", profile::for_perf, honours::for_perf,
         "folder for perf: perf script -i FILE --symfs FILE/symfs --itrace=..."),
 ];
@@ -246,19 +262,20 @@ pub(crate) fn no_format(of: Of, output: &Path) -> anyhow::Error {
 
 /// Refuses formats that counters outside a run cannot be written in.
 pub(crate) fn suits_counters_alone(input: &Path, output: &Path) -> Result<()> {
-    let is_llvm = || output.to_string_lossy().to_ascii_lowercase().ends_with(".llvm.json");
-    match cover::suffix(output).as_str() {
-        "info" | "xml" | "gcda" => Ok(()),
-        "json" if is_llvm() => Ok(()),
-        suffix @ ("json" | "csv") => bail!(
-            "{}: holds counters of gcov, and no run: `kprism export cover` writes coverage as .{suffix}",
-            input.display()
+    let input = input.display();
+    match of_any_subject(output) {
+        Some(format) if format.needs_flow => bail!(
+            "{input}: holds counters of gcov, and no flow to take samples of; for gcc -fprofile-use: -o FOLDER.gcda"
         ),
-        "afdo" | "prof" => bail!(
-            "{}: holds counters of gcov, and no flow to take samples of; for gcc -fprofile-use: -o FOLDER.gcda",
-            input.display()
+        Some(format) if matches!(format.of, Of::Coverage | Of::Compiler) => return Ok(()),
+        _ => {}
+    }
+    match find(Of::Coverage, output) {
+        Ok(_) => bail!(
+            "{input}: holds counters of gcov, and no run: `kprism export cover` writes coverage as .{}",
+            cover::suffix(output)
         ),
-        _ => bail!("{}, or a folder .gcda", no_format(Of::Coverage, output)),
+        Err(error) => bail!("{error}, or a folder .gcda"),
     }
 }
 

@@ -77,6 +77,8 @@ pub struct Kind {
     pub unit: Unit,
     /// Meaning, for the help.
     pub about: &'static str,
+    /// The instrument that records it.
+    pub instrument: Instrument,
     value: fn(&Summary, Option<&str>) -> Option<f64>,
 }
 
@@ -179,7 +181,8 @@ pub const METRICS: [Kind; 23] = [
             let (all, of) = (s.durations.as_ref()?, of?);
             Some(sum(all.iter().filter(|f| glob(of, &f.name)).map(|f| f.durations.sum)))
         },
-    ),
+    )
+    .of(Instrument::Durations),
     entry(
         "longest",
         Argument::Must(Subject::Function),
@@ -189,7 +192,8 @@ pub const METRICS: [Kind; 23] = [
             let (all, of) = (s.durations.as_ref()?, of?);
             Some(all.iter().filter(|f| glob(of, &f.name)).map(|f| f.durations.max).max().unwrap_or(0) as f64)
         },
-    ),
+    )
+    .of(Instrument::Durations),
     entry("irqs_off.max", Argument::No, Unit::Ns, "longest time with interrupts off", |s, _| {
         interval(s, "irqs", |i| i.max)
     }),
@@ -214,7 +218,8 @@ pub const METRICS: [Kind; 23] = [
                 None => all.first().map(|(_, misses)| *misses as f64),
             }
         },
-    ),
+    )
+    .of(Instrument::Tlb),
     entry(
         "cover.lines",
         Argument::May(Subject::Path),
@@ -248,6 +253,7 @@ pub const METRICS: [Kind; 23] = [
 
 const PATCH_COVERAGE: &str = "patch_coverage";
 
+/// A metric of the flow; see [`Kind::of`] for others.
 const fn entry(
     name: &'static str,
     argument: Argument,
@@ -255,7 +261,13 @@ const fn entry(
     about: &'static str,
     value: fn(&Summary, Option<&str>) -> Option<f64>,
 ) -> Kind {
-    Kind { name, argument, unit, about, value }
+    Kind { name, argument, unit, about, instrument: Instrument::Flow, value }
+}
+
+impl Kind {
+    const fn of(self, instrument: Instrument) -> Self {
+        Kind { instrument, ..self }
+    }
 }
 
 fn sum(numbers: impl Iterator<Item = u64>) -> f64 {
@@ -335,11 +347,7 @@ impl Metric {
 
     /// The instrument without which it has no value. Calls of a function are counted by durations, too.
     pub fn recorded_by(&self) -> Instrument {
-        match self.kind.name {
-            "tlb_misses" => Instrument::Tlb,
-            "time" | "longest" => Instrument::Durations,
-            _ => Instrument::Flow,
-        }
+        self.kind.instrument
     }
 
     /// True if it is about lines of sources: coverage must be worked out.

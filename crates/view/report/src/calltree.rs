@@ -17,6 +17,14 @@ pub enum Weight {
     Time,
 }
 
+impl Weight {
+    /// Both weights, with their words and meanings.
+    pub const ALL: &[(Weight, &[&str], &str)] = &[
+        (Weight::Instructions, &["instructions"], "Retired instructions"),
+        (Weight::Time, &["time"], "Time on a CPU"),
+    ];
+}
+
 /// Options of the tree's output.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Options {

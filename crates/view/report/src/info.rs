@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use kprism_profile::units::{grouped, quoted};
+use kprism_profile::units::{grouped, printable, quoted};
 use kprism_store::{Instrument, Manifest, RunKind};
 
 /// The facts on the run in the folder `dir`, which holds results of these instruments, a line each, with its accounts.
@@ -98,7 +98,11 @@ pub fn list(runs: &[(PathBuf, Manifest)]) -> String {
         let insns = m.instructions.map_or_else(|| "not decoded".into(), |n| grouped(n) + " insns");
         let kernel = m.kernel.as_ref().map_or("", |k| &k.release);
         let what = if m.command.is_empty() { m.tool.clone() } else { quoted(&m.command) };
-        format!("{}  {}  {insns}  {kernel}  {what}\n", path.display(), m.created)
+        format!(
+            "{}  {}  {insns}  {kernel}  {what}\n",
+            printable(&path.display().to_string()),
+            printable(&m.created)
+        )
     };
     runs.iter().map(line).collect()
 }

@@ -23,6 +23,7 @@
 //! | a compiled condition; static tracepoints | [`explain`], [`tracepoints`] | terminals, scripts |
 //! | facts on a run, lists of runs | [`info`] | terminals |
 //! | any text, so that nothing in it commands a terminal | [`plain`](mod@plain) | terminals |
+//! | any text inside XML | [`xml`] | JUnit, Cobertura |
 //! | one HTML file: sunburst, flame graph, tables | [`html`] | browsers, without a network |
 //!
 //! All views are in one crate because they are pure functions of the same rows, so they cannot disagree. Names come
@@ -53,5 +54,6 @@ pub mod tables;
 pub mod tlb;
 pub mod tracepoints;
 pub mod tree;
+pub mod xml;
 
 pub use table::{Shown, Style, Table, UnknownColumn};

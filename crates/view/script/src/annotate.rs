@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use kprism_flow::replay::annotate::{Counts, Site, Target};
+use kprism_flow::replay::count::{Counts, Site, Target};
 use kprism_image::insn::Kind;
 use kprism_image::is_kernel;
 use kprism_image::symbols::{FunctionId, Symbols};

@@ -16,6 +16,14 @@ pub enum Syntax {
     Intel,
 }
 
+impl Syntax {
+    /// All syntaxes, with their words and meanings.
+    pub const ALL: &[(Syntax, &[&str], &str)] = &[
+        (Syntax::Att, &["att"], "As GNU objdump does"),
+        (Syntax::Intel, &["intel"], "As Intel's manuals do"),
+    ];
+}
+
 enum Formatter {
     Att(GasFormatter),
     Intel(IntelFormatter),

@@ -8,6 +8,7 @@
 use kprism_flow::clock::Clock;
 use kprism_image::is_kernel;
 use kprism_image::resolve::Resolve;
+use kprism_image::x86::address::task_space;
 use kprism_pt::{LastIp, Packet, PacketReader};
 use kprism_session::flow::Loaded;
 use serde_json::{Value, json};
@@ -55,11 +56,11 @@ fn first_time(bytes: &[u8], mut clock: Clock) -> u64 {
     0
 }
 
-/// What packets so far say.
+/// Time, last address and address space after the packets so far.
 struct State {
     clock: Clock,
     ip: LastIp,
-    /// Address space: CR3.
+    /// The address space of the last PIP packet.
     space: u64,
     ns: u64,
 }
@@ -108,25 +109,20 @@ impl State {
     fn take(&mut self, packet: &Packet) -> Option<u64> {
         match *packet {
             Packet::Psb => self.ip.reset(),
-            Packet::Tsc { tsc } => self.clock.on_tsc(tsc),
-            Packet::Tma { ctc, fast } => self.clock.on_tma(ctc, fast),
-            Packet::Mtc { ctc } => self.clock.on_mtc(ctc),
-            Packet::Cyc { cycles } => self.clock.on_cyc(cycles),
-            Packet::Cbr { ratio } => self.clock.on_cbr(ratio),
-            Packet::Pip { cr3, .. } => self.space = cr3,
+            Packet::Pip { cr3, .. } => self.space = task_space(cr3),
             // The others tell nothing of these; an address is read below.
             _ => {}
         }
-        self.ns = self.ns.max(self.clock.ns());
+        if self.clock.on_packet(packet) {
+            self.ns = self.ns.max(self.clock.ns());
+        }
         self.ip.apply(packet.ip()?)
     }
 }
 
 /// The function at an address, with the offset in it.
 fn symbol<R: Resolve>(symbols: &R, state: &State, ip: u64) -> Option<String> {
-    /// Bits of CR3 that are the same in the kernel's and the program's half of one address space (page table isolation).
-    const SPACE: u64 = !0x1fff;
-    let space = if is_kernel(ip) { 0 } else { state.space & SPACE };
+    let space = if is_kernel(ip) { 0 } else { state.space };
     let function = symbols.function_at(space, ip, state.ns);
     if !function.known {
         return None;

@@ -89,6 +89,22 @@ pub enum Field {
     Insn,
 }
 
+impl Field {
+    /// All fields, with their words and meanings.
+    pub const ALL: &[(Field, &[&str], &str)] = &[
+        (Field::Comm, &["comm"], "Name of the task"),
+        (Field::Pid, &["pid"], "Thread id"),
+        (Field::Tgid, &["tgid"], "Process id"),
+        (Field::Cpu, &["cpu"], "CPU"),
+        (Field::Time, &["time"], "Time"),
+        (Field::Ip, &["ip"], "Address"),
+        (Field::Sym, &["sym"], "Function and offset"),
+        (Field::Module, &["module"], "Kernel, kernel module or file"),
+        (Field::Bytes, &["bytes"], "Bytes of the instruction"),
+        (Field::Insn, &["insn"], "The instruction"),
+    ];
+}
+
 /// The fields of every line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fields(Vec<Field>);

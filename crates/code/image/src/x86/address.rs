@@ -14,6 +14,13 @@ pub const fn page_table(cr3: u64) -> u64 {
     cr3 & 0x000f_ffff_ffff_f000
 }
 
+/// The number by which a task's address space is known: CR3 without flags and PCID, and without bit 12, by which page-table
+/// isolation tells the program's tables from the kernel's (Linux, arch/x86/entry/calling.h).
+#[inline]
+pub const fn task_space(cr3: u64) -> u64 {
+    cr3 & !0x1fff
+}
+
 /// Address space that contains `va` while CR3 is `cr3`. All kernel addresses share space 0.
 #[inline]
 pub const fn space(cr3: u64, va: u64) -> u64 {

@@ -6,6 +6,8 @@
 //! by the ratio of nominal to current frequency (CBR), or, where that is unknown, by the number of cycles between the
 //! last two MTCs. A stream without timing packets decodes at time 0.
 
+use kprism_pt::Packet;
+
 /// Parameters of the processor's clocks, from the recording's manifest or CPUID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockConfig {
@@ -103,6 +105,19 @@ impl Clock {
                 ns.saturating_add(((ticks * u128::from(self.mult)) >> 32) as u64)
             }
         }
+    }
+
+    /// Takes over what a packet says of time. Returns false if it is not a timing packet.
+    pub fn on_packet(&mut self, packet: &Packet) -> bool {
+        match *packet {
+            Packet::Tsc { tsc } => self.on_tsc(tsc),
+            Packet::Tma { ctc, fast } => self.on_tma(ctc, fast),
+            Packet::Mtc { ctc } => self.on_mtc(ctc),
+            Packet::Cyc { cycles } => self.on_cyc(cycles),
+            Packet::Cbr { ratio } => self.on_cbr(ratio),
+            _ => return false,
+        }
+        true
     }
 
     /// TSC packet: 56 bits.

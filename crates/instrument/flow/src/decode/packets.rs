@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The effect of each packet on the flow. Section names are those of the SDM's Intel PT chapter.
 
-use kprism_image::insn::Far;
 use kprism_image::is_kernel;
 use kprism_image::resolve::Resolve;
 use kprism_pt::IpPayload;
 
-use crate::decode::block::{Block, End, Key, NONE, WATCHED, target_bit};
-use crate::decode::build::is_inner_call;
+use crate::decode::block::{End, Key, WATCHED, target_bit};
 use crate::decode::error::FaultKind;
-use crate::decode::event::{Event, EventKind, Sink, Walked, flag};
+use crate::decode::event::{Event, EventKind, Sink, Walked};
 use crate::decode::flow::{Flow, Phase, PsbPlus};
+use crate::decode::follow::LoopDetector;
 use crate::decode::retstack::Return;
-use crate::decode::tnt::Idle;
 use crate::decode::walk::{Until, walk};
 
 impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
@@ -65,7 +63,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
 
     /// Walks to the next "far" or near indirect branch, whose target the TIP states.
     fn walk_to_indirect(&mut self) -> bool {
-        let mut idle = Idle::default();
+        let mut idle = LoopDetector::default();
         loop {
             self.run_block(self.cur);
             let block = self.cache.blocks.hot[self.cur as usize];
@@ -87,89 +85,6 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
                 }
                 _ => return true,
             }
-        }
-    }
-
-    pub fn no_code(&mut self) {
-        let cold = &self.cache.blocks.cold[self.cur as usize];
-        let kind = self.cache.fault(cold.key.asid, cold.end_ip, cold.key.mode, self.at());
-        self.fault(kind);
-    }
-
-    /// Goes to `ip` from the indirect branch that ends the current block. The block is already walked.
-    #[inline]
-    pub fn branch_to(&mut self, ip: u64) {
-        let from = self.cur as usize;
-        let Block { end, func, ops, nops, next, .. } = self.cache.blocks.hot[from];
-        let asid = self.cache.space(self.cr3, ip);
-        let key = Key { ip, asid, mode: self.mode, crossed: false };
-        // An indirect branch often goes where it went last time.
-        let to = if next[1] != NONE
-            && self.cache.blocks.cold[next[1] as usize].key == key
-            && self.cache.blocks.hot[next[1] as usize].end != End::Dead
-        {
-            next[1]
-        } else {
-            let epoch = self.cache.epoch;
-            let to = self.cache.get(key, self.at());
-            if epoch == self.cache.epoch {
-                self.cache.blocks.hot[from].next[1] = to;
-            }
-            to
-        };
-        let target = self.cache.blocks.hot[to as usize];
-        let site = ops + u32::from(nops);
-        let event = match end {
-            End::IndirectCall => {
-                let call = self.cache.blocks.ops[site as usize];
-                if call.ip != ip {
-                    self.ret.push(Return { ip: call.ip, site, epoch: self.cache.epoch });
-                }
-                self.inner_call(func, ip, target).then_some((EventKind::Call, call.ip))
-            }
-            End::Ret => Some((EventKind::Ret, ip)),
-            End::IndirectJump => (func != target.start_func).then_some((EventKind::Tail, ip)),
-            End::Int80 => Some((EventKind::Syscall, self.cache.blocks.cold[from].next_ip)),
-            End::Far(far) => self.far(far, from, func, ip, target),
-            End::Cond | End::Chain | End::Unknown | End::Dead => None,
-        };
-        self.cur = to;
-        if let Some((kind, ip)) = event {
-            self.arrive(kind, ip, target);
-        } else if target.flags & WATCHED != 0 {
-            self.arrive(EventKind::Count, ip, target);
-        }
-    }
-
-    /// Returns true if a call from `func` to `ip` is a call in the source.
-    fn inner_call(&mut self, func: u32, ip: u64, target: Block) -> bool {
-        func != target.start_func || target.flags & flag::ENTRY != 0 || {
-            let asid = self.cache.space(self.cr3, ip);
-            let (to, _) = self.cache.func_at(asid, ip, self.at());
-            !is_inner_call(func, to, ip)
-        }
-    }
-
-    fn far(&self, far: Far, from: usize, func: u32, ip: u64, target: Block) -> Option<(EventKind, u64)> {
-        let next_ip = self.cache.blocks.cold[from].next_ip;
-        match far {
-            Far::Syscall | Far::Sysenter => Some((EventKind::Syscall, next_ip)),
-            Far::Int => Some((EventKind::Async, next_ip)),
-            // Linux serialises with an `iret` to the next instruction (`sync_core`). That leaves no kernel entry.
-            Far::Iret if ip == next_ip => None,
-            Far::Sysret | Far::Sysexit | Far::Iret => Some((EventKind::Exit, ip)),
-            Far::Segment | Far::Vm | Far::Rsm => (func != target.start_func).then_some((EventKind::Tail, ip)),
-        }
-    }
-
-    /// Reports the event by which the flow arrived at `target`.
-    #[inline(always)]
-    pub fn arrive(&mut self, kind: EventKind, ip: u64, target: Block) {
-        let insns = self.take_insns();
-        let flags = target.flags & !WATCHED;
-        self.sink.event(Event { insns, flags, ..Event::new(kind, target.start_func, ip) });
-        if target.flags & WATCHED != 0 {
-            self.sink.event(Event::new(EventKind::Switch, target.start_func, ip));
         }
     }
 

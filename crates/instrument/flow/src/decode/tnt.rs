@@ -4,39 +4,14 @@
 use kprism_image::resolve::Resolve;
 use kprism_pt::Packet;
 
-use crate::decode::block::{Block, End, Key, NONE};
+use crate::decode::block::{End, Key, NONE};
 use crate::decode::build::Cache;
 use crate::decode::error::FaultKind;
-use crate::decode::event::{Event, EventKind, Sink, Walked};
+use crate::decode::event::{EventKind, Sink};
 use crate::decode::flow::Flow;
+use crate::decode::follow::LoopDetector;
 use crate::decode::memo::OUTCOMES;
 use crate::decode::retstack::Return;
-
-/// Blocks that may be walked for one packet without consuming any of it.
-const MAX_IDLE: u32 = 1 << 12;
-
-/// Detects an endless loop: the flow goes round without consuming the current packet.
-#[derive(Debug, Default)]
-pub(crate) struct Idle {
-    passed: u32,
-    /// A block walked earlier, and how much of the packet was left then.
-    mark: (u32, u32),
-}
-
-impl Idle {
-    /// Counts a block that consumes nothing of the packet. Returns true if the loop is endless.
-    ///
-    /// Such blocks have one successor, so a block that comes again will always come again. A mark set at each power of
-    /// two finds that within a few rounds.
-    pub fn is_endless(&mut self, block: u32, left: u32) -> bool {
-        let again = self.passed > 0 && (block, left) == self.mark;
-        self.passed += 1;
-        if self.passed.is_power_of_two() {
-            self.mark = (block, left);
-        }
-        again || self.passed > MAX_IDLE
-    }
-}
 
 impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
     /// Appends the short TNT packets at `at` to the current outcomes, so that the loop below runs longer. Returns all
@@ -69,7 +44,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         let mut bits = bits << (64 - left.max(1));
         let mut cur = self.cur;
         let mut acc = self.acc;
-        let mut idle = Idle::default();
+        let mut idle = LoopDetector::default();
         // Plain blocks walked in a row. In a long loop more will follow.
         let mut plain = 0;
         while left > 0 {
@@ -137,96 +112,13 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
                         return;
                     }
                     cur = self.cur;
-                    idle = Idle::default();
+                    idle = LoopDetector::default();
                 }
             }
             acc = self.acc;
         }
         self.stats.branches += u64::from(len);
         (self.acc, self.cur) = (acc, cur);
-    }
-
-    /// Applies a block, except for its end.
-    #[inline(always)]
-    fn run_ops(&mut self, block: &Block) {
-        let first = block.ops as usize;
-        for site in first..first + usize::from(block.nops) {
-            let op = self.cache.blocks.ops[site];
-            self.acc += u64::from(op.insns);
-            if matches!(op.kind, EventKind::Call | EventKind::Push) {
-                self.ret.push(Return { ip: op.ip, site: site as u32, epoch: self.cache.epoch });
-            }
-            if op.kind != EventKind::Push {
-                let insns = self.take_insns();
-                self.sink.event(Event { insns, ..op });
-            }
-        }
-        self.acc += u64::from(block.insns);
-    }
-
-    /// Walks a whole block. Its end is decided by the caller.
-    #[inline]
-    pub fn run_block(&mut self, cur: u32) {
-        if S::BLOCKS {
-            self.tell_block(cur);
-        }
-        if S::IPS {
-            let (start, n) = self.cache.blocks.cold[cur as usize].ips;
-            self.sink.ips(&self.cache.blocks.ips[start as usize..(start + n) as usize]);
-        }
-        let block = self.cache.blocks.hot[cur as usize];
-        self.run_ops(&block);
-    }
-
-    /// Reports the block to sinks that set [`Sink::BLOCKS`].
-    #[inline(always)]
-    fn tell_block(&mut self, cur: u32) {
-        let cold = &self.cache.blocks.cold[cur as usize];
-        let (start, n) = cold.ips;
-        self.sink.walked(Walked {
-            ips: &self.cache.blocks.ips[start as usize..(start + n) as usize],
-            number: cur,
-            epoch: self.cache.epoch,
-            version: self.cache.version(),
-            asid: cold.key.asid,
-            mode: cold.key.mode,
-            offset: self.pos,
-        });
-    }
-
-    /// Returns the successor of a block with direct successors.
-    #[inline(always)]
-    pub fn follow(&mut self, cur: u32, way: usize) -> u32 {
-        match self.cache.blocks.hot[cur as usize].next[way] {
-            NONE => self.link(cur, way),
-            next => next,
-        }
-    }
-
-    /// Finds a successor that is not linked yet.
-    #[cold]
-    #[inline(never)]
-    fn link(&mut self, from: u32, way: usize) -> u32 {
-        let (hot, cold) = (self.cache.blocks.hot[from as usize], self.cache.blocks.cold[from as usize]);
-        let epoch = self.cache.epoch;
-        let at = self.at();
-        self.cache.expect(hot.func);
-        let to = if hot.end == End::Dead {
-            self.cache.get(cold.key, at)
-        } else {
-            let ip = if way == 0 { cold.next_ip } else { cold.target };
-            let key = Key { ip, crossed: false, ..cold.key };
-            let to = self.cache.get(key, at);
-            if self.cache.blocks.hot[to as usize].start_func == hot.func {
-                to
-            } else {
-                self.cache.get(Key { crossed: true, ..key }, at)
-            }
-        };
-        if epoch == self.cache.epoch {
-            self.cache.blocks.hot[from as usize].next[way] = to;
-        }
-        to
     }
 
     /// Follows a compressed return.

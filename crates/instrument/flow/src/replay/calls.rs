@@ -6,9 +6,9 @@
 
 use crate::decode::event::{Event, EventKind, NO_FUNC, flag};
 use crate::replay::TracePosition;
-use crate::stack::chunk::SPACE;
 use crate::stack::frames::{Frame, NO_RETURN, Now, is_kernel};
 use crate::stack::rules::{self, Arrival, Forks, TaskStack};
+use kprism_image::x86::address::task_space;
 use kprism_profile::FrameKind;
 
 /// A call that begins.
@@ -114,7 +114,7 @@ impl Stacks {
             EventKind::Async if flags & flag::EXCEPTION != 0 => stack.enter(&arrival, FrameKind::Exception),
             EventKind::Async => stack.enter(&arrival, FrameKind::Interrupt),
             EventKind::Exit => rules::exit(stack, &arrival),
-            EventKind::Space => self.spaces[at.lane] = ip & SPACE,
+            EventKind::Space => self.spaces[at.lane] = task_space(ip),
             EventKind::Start => rules::resume(stack, &arrival, event.link != Event::AT_PSB),
             EventKind::Resume => rules::resume(stack, &arrival, false),
             EventKind::Switch => {}

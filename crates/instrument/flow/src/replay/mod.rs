@@ -6,10 +6,10 @@
 //! thread. Each lane (a CPU's stream) is followed while it is the earliest, so the calls are in order of time to the
 //! instruction. At equal times the lower lane comes first.
 //!
-//! [`calls`] keeps the call stacks of a replay, [`annotate`] counts each instruction of chosen functions.
+//! [`calls`] keeps the call stacks of a replay, [`count`] counts each instruction of chosen functions.
 
-pub mod annotate;
 pub mod calls;
+pub mod count;
 mod cursor;
 mod lane;
 

@@ -25,11 +25,8 @@ use crate::stack::frames::{
     Done, Found, Frame, NO_RETURN, Now, Tree, is_kernel, jumped_into, left_entry, returned_to,
 };
 use crate::stack::pace::Pace;
+use kprism_image::x86::address::task_space;
 use kprism_profile::FrameKind;
-
-/// Mask that keeps the identity of an address space. It drops PCID and flags, and the bit by which page-table isolation
-/// marks the user half's tables (Linux, arch/x86/entry/calling.h).
-pub(crate) const SPACE: u64 = !0x1fff;
 
 /// Reason for a new span: the change that it makes to the task's stack first.
 #[derive(Debug, Clone, Copy)]
@@ -276,7 +273,7 @@ impl Stacks {
             EventKind::Async => self.enter(event, FrameKind::Interrupt, now),
             EventKind::Exit => self.exit(event, now),
             EventKind::Switch => self.new_span(Cause::Switch, event.func, event.flags, now),
-            EventKind::Space => self.space = event.ip & SPACE,
+            EventKind::Space => self.space = task_space(event.ip),
             EventKind::Start | EventKind::Resume => {
                 if event.kind == EventKind::Resume {
                     self.tracing = Tracing::Lost;

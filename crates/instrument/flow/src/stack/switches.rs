@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Task switches of the sideband: the task before the first one, and which records an entry into `__switch_to` in the flow
-//! consumes.
+//! Task switches of the sideband: the task before the first one, and the records that belong to one entry into
+//! `__switch_to` in the flow.
 
 use kprism_image::sideband::{Record, Switch};
 

@@ -46,11 +46,11 @@ pub struct Plan {
     pub probe: Probe,
     /// Place of the probe.
     pub site: Site,
-    /// The file for which it was made.
+    /// The file for which it was made; set by `place`.
     pub origin: Origin,
     /// The memory that it reads.
     pub space: Space,
-    /// Must be true before anything is read. If it is false, that is a fault, not an unmet condition.
+    /// Checked before anything is read; false counts as a fault, not as an unmet condition. Set by `place::tracepoint` alone.
     pub guard: Option<Segment>,
     /// The condition.
     pub condition: Option<Segment>,
@@ -65,12 +65,12 @@ pub struct Plan {
     /// Values that the program at the function's entry must keep.
     pub kept: Vec<Kept>,
     /// For a place with several code addresses: the distance back to the plan of the first. Skipped hits and the pass
-    /// limit are counted there.
+    /// limit are counted there. Set by `place::several`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub after_first: u32,
     /// Notes for the user.
     pub notes: Vec<String>,
-    /// The plan to attach if the kernel refuses this one.
+    /// The plan to attach if the kernel refuses this one; set by `place::btf`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instead: Option<Box<Plan>>,
 }

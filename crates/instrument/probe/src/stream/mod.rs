@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads and writes `streams/probe/`: `probes.json` describes each record's bytes, `hits.bin` holds the records as the
-//! kernel wrote them. Any bytes give records, or an error with an offset.
+//! Reads and writes `streams/probe/`: `probes.json` describes each record's bytes, `hits.bin` holds the records of
+//! all CPUs in order of time, each with its CPU. Any bytes give records, or an error with an offset.
 
 mod item;
 pub mod shape;
@@ -74,7 +74,7 @@ pub struct Probe {
     pub file: Option<String>,
     /// Address at which it is linked, if known from debug information.
     pub address: Option<u64>,
-    /// Method of attachment: uprobe, uretprobe, kprobe, kretprobe, fentry, fexit.
+    /// Method of attachment: uprobe, uretprobe, kprobe, kretprobe, fentry, fexit, tracepoint, raw tracepoint.
     pub hook: String,
     /// Size of a record; 0 if hits leave none.
     pub record_bytes: u32,

@@ -11,7 +11,7 @@ use kprism_store::{Instrument, Run};
 use serde_json::json;
 
 use crate::cmd::cover_args::CallArgs;
-use crate::cmd::output::{Io, OutputArgs, ROWS, Select, Shown, print_json};
+use crate::cmd::output::{Io, OutputArgs, ROWS, Select, Shown, print_json, words};
 use crate::exit::Outcome;
 
 /// Options of a table of tasks' functions, or of tasks.
@@ -52,8 +52,8 @@ pub struct TreeArgs {
     #[arg(long)]
     json: bool,
     /// Weigh the tree by instructions or by time on a CPU
-    #[arg(long, value_enum, default_value_t = By::Instructions)]
-    by: By,
+    #[arg(long, value_parser = words(Weight::ALL), default_value = "instructions")]
+    by: Weight,
     #[command(flatten)]
     shape: ShapeArgs,
     #[command(flatten)]
@@ -77,24 +77,6 @@ impl ShapeArgs {
     /// As the view takes it.
     pub fn options(self, weight: Weight) -> Options {
         Options { weight, min_percent: self.min_percent, max_depth: self.depth }
-    }
-}
-
-/// The weight of a tree.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum By {
-    /// Retired instructions
-    Instructions,
-    /// Time on a CPU
-    Time,
-}
-
-impl From<By> for Weight {
-    fn from(by: By) -> Self {
-        match by {
-            By::Instructions => Weight::Instructions,
-            By::Time => Weight::Time,
-        }
     }
 }
 
@@ -152,7 +134,7 @@ pub fn tree(args: &TreeArgs, io: &mut Io<'_>) -> Result<Outcome> {
     let (filter, one) = (args.select.filter(), &args.one);
     let Some((profile, header)) = open(&filter, one, io)? else { return Ok(Outcome::NothingMatched) };
     let tree = tree::by_comm(&profile, &filter);
-    let options = args.shape.options(args.by.into());
+    let options = args.shape.options(args.by);
     if args.json {
         let value = json!({"run": header.to_json(), "tree": calltree::to_json(&profile, &tree, &options)});
         print_json(&value, io.out)?;

@@ -13,9 +13,10 @@ use super::spaces::{self, Spaces};
 use super::streams::{self, Trace};
 use super::tasks::{self, History, Thread};
 use super::{build_ids, kcore, place};
+use crate::capture::hz_from_perf;
 use crate::capture::{Placed, SwitchAt, Switched, Task};
 use crate::error::read_file;
-use crate::{Capture, Clock, CpuModel, ImportError, Stream};
+use crate::{Capture, CpuModel, ImportError, Stream};
 use kprism_perfdata::attr::pt;
 use kprism_perfdata::record::aux;
 use kprism_perfdata::{Attr, Contents, MAGIC, Record, TimeConv};
@@ -174,16 +175,15 @@ impl Info {
         Self { conv, mtc_bits: word(11), art: (word(12), word(13)), max_ratio: word(15) }
     }
 
-    fn clock(&self, attrs: &[Attr]) -> Clock {
-        let hz = self.conv.map_or(0, |c| Clock::hz_from_perf(c.mult, c.shift));
+    fn clock(&self, attrs: &[Attr]) -> ClockConfig {
+        let hz = self.conv.map_or(0, |c| hz_from_perf(c.mult, c.shift));
         let bits = if self.mtc_bits == 0 { pt::MTC_PERIOD } else { self.mtc_bits };
         let traced = attrs.iter().find(|a| a.config & pt::BRANCH != 0 && a.kind > 5);
         let config = traced.map_or(0, |a| a.config);
         // Without the file that states it, the bus clock is 100 MHz, as in perf.
         let ratio =
             if self.max_ratio == 0 { hz.saturating_add(50_000_000) / 100_000_000 } else { self.max_ratio };
-        Clock {
-            timed: false,
+        ClockConfig {
             tsc_hz: hz,
             art_num: u32::try_from(self.art.0).unwrap_or(0),
             art_den: u32::try_from(self.art.1).unwrap_or(0),
@@ -199,7 +199,7 @@ impl Info {
         let Some(since) = perf.checked_sub(zero).filter(|_| perf != 0) else { return 0 };
         let tsc =
             (u128::from(since / mult) << shift) + (u128::from(since % mult) << shift) / u128::from(mult);
-        let hz = Clock::hz_from_perf(mult, shift);
+        let hz = hz_from_perf(mult, shift);
         let ns = if hz == 0 || hz == 1_000_000_000 { tsc } else { tsc * 1_000_000_000 / u128::from(hz) };
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
@@ -291,15 +291,7 @@ fn fill(
     (kernel, bpf): (&[Placed], &[Placed]),
     finder: &mut Finder,
 ) {
-    let c = &capture.clock;
-    let clock = ClockConfig {
-        tsc_hz: c.tsc_hz,
-        art_num: c.art_num,
-        art_den: c.art_den,
-        mtc_freq: c.mtc_freq,
-        nom_ratio: c.nom_ratio,
-        cyc_threshold: c.cyc_threshold,
-    };
+    let clock = capture.clock;
     let ns = |t: u64| info.ns(t);
     let entry = value_of(&capture.kallsyms, "__switch_to").filter(|_| history.cpu_wide);
     let mut wanted = place::times(&history.lives, ns);

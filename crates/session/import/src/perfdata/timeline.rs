@@ -12,18 +12,9 @@ pub(crate) fn walk(pt: &[u8], clock: ClockConfig, mut each: impl FnMut(usize, Pa
     let mut now = 0;
     while reader.resync().is_some() {
         for (offset, packet) in reader.by_ref().map_while(Result::ok) {
-            match packet {
-                Packet::Tsc { tsc } => clock.on_tsc(tsc),
-                Packet::Tma { ctc, fast } => clock.on_tma(ctc, fast),
-                Packet::Mtc { ctc } => clock.on_mtc(ctc),
-                Packet::Cyc { cycles } => clock.on_cyc(cycles),
-                Packet::Cbr { ratio } => clock.on_cbr(ratio),
-                other => {
-                    each(offset, other, now);
-                    continue;
-                }
+            if clock.on_packet(&packet) {
+                now = now.max(clock.ns());
             }
-            now = now.max(clock.ns());
             each(offset, packet, now);
         }
     }

@@ -101,7 +101,7 @@ pub const KEYS: u32 = 4096;
 /// # Errors
 /// No probe can be attached, the command is not there, or the run folder cannot be written. A disk that gets full on the
 /// way is no error: see [`Recorded::full`].
-pub fn record(program: Compiled, settings: &Settings, progress: &Progress) -> Result<Recorded> {
+pub fn record(compiled: Compiled, settings: &Settings, progress: &Progress) -> Result<Recorded> {
     if let Some(name) = settings.command.first() {
         // Before anything is attached, and an earlier run is rotated away.
         here::find(name, &Job::new([name.clone()]))?;
@@ -111,8 +111,8 @@ pub fn record(program: Compiled, settings: &Settings, progress: &Progress) -> Re
             "note: hits of process {pid} count, not those of the command, which is run meanwhile"
         ));
     }
-    let config = config(&program, settings);
-    let session = Session::start(program.plans, &config)?;
+    let config = config(&compiled, settings);
+    let session = Session::start(compiled.plans, &config)?;
     session.notes().iter().for_each(|note| progress.say(&format!("note: {note}")));
     session.failed().iter().for_each(|why| progress.say(&format!("not attached: {why}")));
     let (asked, given) = (config.ring_bytes, session.ring_bytes());
@@ -149,7 +149,7 @@ pub fn record(program: Compiled, settings: &Settings, progress: &Progress) -> Re
         true => session.totals()?,
         false => Vec::new(),
     };
-    let names = program.vars.into_iter().map(|(name, _)| name);
+    let names = compiled.vars.into_iter().map(|(name, _)| name);
     description.variables = names.zip(session.variables()).collect();
     write_description(&run, &description)?;
     manifest.exit_code = taken.exit_code;
@@ -188,7 +188,7 @@ fn most_bytes() -> u64 {
     (1_u64 << 30) / (host::possible_cpus() as u64).next_power_of_two()
 }
 
-fn config(program: &Compiled, settings: &Settings) -> Config {
+fn config(compiled: &Compiled, settings: &Settings) -> Config {
     let bytes = settings.buffer_kib.saturating_mul(1024).min(most_bytes()).max(1 << 16);
     let who = match (settings.everybody, settings.processes.is_empty()) {
         (true, _) => HitScope::All,
@@ -199,7 +199,7 @@ fn config(program: &Compiled, settings: &Settings) -> Config {
         who,
         ring_bytes: bytes.next_power_of_two() as u32,
         stop_after: settings.stop_after,
-        vars: program.vars.iter().map(|(_, value)| *value).collect(),
+        vars: compiled.vars.iter().map(|(_, value)| *value).collect(),
         keys: settings.keys,
     }
 }

@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use kprism_cover::cover::{Cover, Source, Totals};
 use kprism_cover::demangled;
+use kprism_report::xml::escaped;
 
 /// Writes Cobertura's XML (coverage-04.dtd), with a package for each directory. `recorded` is the time of the
 /// recording.
@@ -33,7 +34,7 @@ pub fn write(cover: &Cover, recorded: SystemTime, out: &mut dyn Write) -> io::Re
         totals.taken,
         totals.branches.all
     )?;
-    let root = xml(cover.root.as_deref().unwrap_or("."));
+    let root = escaped(cover.root.as_deref().unwrap_or("."));
     // File names are relative to one of these directories; for files outside the build it is the last.
     let outside = cover.sources.iter().any(|source| cover.shown(&source.path).starts_with('/'));
     let more = if outside { "<source>/</source>" } else { "" };
@@ -41,7 +42,7 @@ pub fn write(cover: &Cover, recorded: SystemTime, out: &mut dyn Write) -> io::Re
     for (folder, sources) in folders {
         let mut totals = Totals::default();
         sources.iter().for_each(|source| totals.add(&source.totals()));
-        let name = xml(&folder.trim_start_matches('/').replace('/', "."));
+        let name = escaped(&folder.trim_start_matches('/').replace('/', "."));
         writeln!(out, "<package name=\"{name}\" {} complexity=\"0\"><classes>", rates(&totals))?;
         for source in sources {
             class(cover.shown(&source.path).trim_start_matches('/'), source, out)?;
@@ -52,8 +53,8 @@ pub fn write(cover: &Cover, recorded: SystemTime, out: &mut dyn Write) -> io::Re
 }
 
 fn class(path: &str, source: &Source, out: &mut dyn Write) -> io::Result<()> {
-    let name = xml(&path.replace('/', "."));
-    let (path, totals) = (xml(path), source.totals());
+    let name = escaped(&path.replace('/', "."));
+    let (path, totals) = (escaped(path), source.totals());
     writeln!(out, "<class name=\"{name}\" filename=\"{path}\" {} complexity=\"0\">", rates(&totals))?;
     writeln!(out, "<methods>")?;
     for function in &source.functions {
@@ -62,7 +63,7 @@ fn class(path: &str, source: &Source, out: &mut dyn Write) -> io::Result<()> {
             out,
             "<method name=\"{}\" signature=\"()\" line-rate=\"{rate}\" branch-rate=\"{rate}\" complexity=\"0\">\
              <lines><line number=\"{}\" hits=\"{}\"/></lines></method>",
-            xml(&demangled(&function.name)),
+            escaped(&demangled(&function.name)),
             function.lines.0,
             function.called.max(0)
         )?;
@@ -92,8 +93,4 @@ fn rates(totals: &Totals) -> String {
         rate(totals.lines.hit, totals.lines.all),
         rate(totals.taken, totals.branches.all)
     )
-}
-
-fn xml(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

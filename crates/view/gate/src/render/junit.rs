@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The verdict as JUnit's XML, as the schema of Jenkins' xUnit plugin and of Surefire has it.
 
-use kprism_profile::units::printable;
 use kprism_report::Style;
+use kprism_report::xml::escaped;
 
 use crate::render::text;
 use crate::verdict::{State, Verdict};
@@ -34,27 +34,4 @@ pub fn write(verdict: &Verdict) -> String {
         };
     }
     out + "  </testsuite>\n</testsuites>\n"
-}
-
-/// Text for XML 1.0, in attributes too.
-fn escaped(text: &str) -> String {
-    let mut out = String::new();
-    for line in text.split_inclusive('\n') {
-        for c in printable(line.trim_end_matches('\n')).chars() {
-            match c {
-                '<' => out += "&lt;",
-                '>' => out += "&gt;",
-                '&' => out += "&amp;",
-                '"' => out += "&quot;",
-                '\'' => out += "&apos;",
-                // XML 1.0 has no place for these two, however they are written.
-                '\u{fffe}' | '\u{ffff}' => out.push('\u{fffd}'),
-                _ => out.push(c),
-            }
-        }
-        if line.ends_with('\n') {
-            out.push('\n');
-        }
-    }
-    out
 }
