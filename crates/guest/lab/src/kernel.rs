@@ -193,11 +193,13 @@ fn release(image: &[u8]) -> Option<String> {
     (!word.is_empty() && word.iter().all(good)).then(|| String::from_utf8_lossy(word).into_owned())
 }
 
-/// Returns true for the stock flavour: not cloud, rt, unsigned or debugging symbols.
+/// Returns true for the stock flavour: not cloud, rt, unsigned or debugging symbols, and no package that only depends on
+/// another (`linux-image-6.12-amd64`).
 fn is_stock(name: &str) -> bool {
     let number = name.strip_suffix("-amd64").and_then(|rest| rest.strip_prefix(PACKAGE));
     number.is_some_and(|number| {
         number.starts_with(|first: char| first.is_ascii_digit())
+            && version(name).len() > 2
             && !["cloud", "rt"].iter().any(|flavour| number.ends_with(flavour))
     })
 }
@@ -246,6 +248,7 @@ mod tests {
             "linux-image-6.12.9+deb12-amd64-dbg",
             "linux-image-6.12.9+deb12-amd64-unsigned",
             "linux-image-amd64",
+            "linux-image-6.12-amd64",
         ] {
             assert!(!is_stock(other), "{other}");
         }

@@ -58,7 +58,7 @@ pub fn annotate(
     let code = if function.kernel { None } else { std::fs::read(&file).ok() };
     let bytes = |address| code.as_deref().and_then(|file| bytes_at(file, address)).unwrap_or_default();
     let of = loaded.source()?;
-    let annotation = Annotation::new(function, &sites, &bytes, source.as_ref(), args.syntax.into());
+    let annotation = Annotation::new(function, &sites, &bytes, source.as_ref(), args.syntax);
     if args.json {
         print_json(&annotation.to_json(profile.all()[0], &of), out)?;
     } else {
