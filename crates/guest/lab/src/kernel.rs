@@ -137,7 +137,7 @@ fn download(name: &str, cache: &Cache, report: Report<'_>) -> Result<String> {
 }
 
 /// The name of the package, if that is meant and not a file.
-fn package(given: &Path) -> Option<&str> {
+pub fn package(given: &Path) -> Option<&str> {
     given.to_str().filter(|name| name.starts_with(PACKAGE) && !name.contains('/') && !given.exists())
 }
 

@@ -40,9 +40,10 @@ pub use error::{Error, Result};
 pub use files::{
     content, find_agent, find_observer, find_qemu_user, find_recorder, find_user_plugin, qemu_program,
 };
-pub use kernel::{Kernel, PACKAGE as KERNEL_PACKAGE, packages as kernel_packages};
+pub use kernel::{Kernel, PACKAGE as KERNEL_PACKAGE, package as kernel_package, packages as kernel_packages};
 pub use kprism_agent::Counters;
 pub use lab::{Prepared, prepare};
+pub use modules::is_path as is_module_file;
 pub use options::{Job, ObserverOptions, Options, Pace, Progress, Report, Share, Span};
 pub use qemu::Qemu;
 pub use run::{Ended, Outcome, run};

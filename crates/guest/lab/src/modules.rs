@@ -130,7 +130,7 @@ impl Collector<'_> {
 }
 
 /// Returns true if a module is given by its file.
-fn is_path(name: &str) -> bool {
+pub fn is_path(name: &str) -> bool {
     name.contains('/') || name.ends_with(".ko")
 }
 

@@ -5,6 +5,7 @@
 //! the first bad one. `git bisect` keeps its state in the worktree, so a bisection that the user has under way in the
 //! repository is not touched. The worktree goes when [`Bisection`] is dropped.
 
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -46,8 +47,10 @@ impl Bisection {
     pub fn open(repository: &Path, worktree: &Path, bad: &Commit) -> Result<Self> {
         let bisection = Bisection { repository: repository.to_owned(), worktree: worktree.to_owned() };
         if worktree.exists() {
-            // Left by a bisection that was killed.
-            git(repository, &["worktree", "remove", "--force", text(worktree)?])?;
+            // Left by a bisection that was killed, maybe of another repository.
+            if git(repository, &["worktree", "remove", "--force", text(worktree)?]).is_err() {
+                std::fs::remove_dir_all(worktree).with_context(|| worktree.display().to_string())?;
+            }
         }
         // Forced: if only the folder of an earlier one is gone, git still knows it.
         git(repository, &["worktree", "add", "--force", "--quiet", "--detach", text(worktree)?, &bad.id])?;
@@ -72,8 +75,8 @@ impl Bisection {
     /// # Errors
     /// As of git: the bad one is no descendant of the good one, for instance.
     pub fn start(&self, good: &Commit, bad: &Commit) -> Result<Step> {
-        git(&self.worktree, &["reset", "--quiet", "--hard"])?;
-        self.step(&["bisect", "start", &bad.id, &good.id])
+        // git's own checkout would refuse to replace files that a build left and the next commit knows.
+        self.step(&["bisect", "start", "--no-checkout", &bad.id, &good.id])
     }
 
     /// Says that the commit that is checked out is `good`, `bad` or `skip`, and goes on.
@@ -81,8 +84,6 @@ impl Bisection {
     /// # Errors
     /// As of git.
     pub fn mark(&self, word: &str) -> Result<Step> {
-        // A build may have changed files that git knows.
-        git(&self.worktree, &["reset", "--quiet", "--hard"])?;
         self.step(&["bisect", word])
     }
 
@@ -104,7 +105,9 @@ impl Bisection {
             }
             Outcome::Other => {
                 let left = said.lines().next().unwrap_or_default().trim_start_matches("Bisecting: ");
-                Ok(Step::Try(commit(&self.worktree, "HEAD")?, left.to_owned()))
+                let next = commit(&self.worktree, "BISECT_HEAD")?;
+                self.check_out(&next)?;
+                Ok(Step::Try(next, left.to_owned()))
             }
         }
     }
@@ -177,6 +180,9 @@ pub fn commit(folder: &Path, revision: &str) -> Result<Commit> {
 fn git(folder: &Path, arguments: &[&str]) -> Result<String> {
     let output = run(folder, arguments)?;
     if !output.status.success() {
+        if kprism_signals::end_requested() {
+            return Err(kprism_lab::Error::Interrupted.into());
+        }
         let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         bail!(
             "git {}: {}",
@@ -191,6 +197,8 @@ fn run(folder: &Path, arguments: &[&str]) -> Result<std::process::Output> {
     let mut command = Command::new("git");
     command.arg("-C").arg(folder).args(["-c", "advice.detachedHead=false"]).args(arguments);
     command.env("LC_ALL", "C").env_remove("GIT_DIR").env_remove("GIT_WORK_TREE").env_remove("GIT_INDEX_FILE");
+    // Ctrl-C is for kprism, which ends the search itself; it reaches a terminal's whole process group.
+    command.process_group(0);
     command.output().context("git is needed to bisect over commits: apt-get install git")
 }
 

@@ -5,13 +5,15 @@
 //! or whose guest does not come to its end is skipped, with the reason; if that is one of the two given, it is an error.
 
 use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 use kprism_gate::metric::Metric;
 use kprism_gate::summary::{self, Wanted};
-use kprism_gate::{Rule, Side, Verdict, blame, judge};
+use kprism_gate::verdict::Finding;
+use kprism_gate::{self as gate, Rule, Side, Verdict, blame, judge};
 use kprism_lab::{Ended as GuestEnd, Job, Options};
 use kprism_record::guest;
 use kprism_session::Progress;
@@ -184,17 +186,26 @@ fn commits(tester: &mut Tester<'_>) -> Result<Ended> {
     };
     let before = git::commit(repository, &format!("{}^", first.id))?;
     if tester.run_of(&before.id).is_none() {
-        bisection.check_out(&before)?;
-        tester.test(&before.clone().into(), Some(&worktree), "the commit before the first bad one")?;
+        let tried = bisection.check_out(&before).and_then(|()| {
+            tester.test(&before.clone().into(), Some(&worktree), "the commit before the first bad one")
+        });
+        match tried {
+            // The first bad one is known: it is compared with GOOD instead.
+            Err(error) if guest::is_interrupt(&error) => {}
+            tried => drop(tried?),
+        }
     }
     tester.compared(first.into(), before.into())
 }
 
 /// Searches Debian's kernels between two.
 fn kernels(tester: &mut Tester<'_>) -> Result<Ended> {
-    let Settings { good, bad, build, output, .. } = tester.settings;
+    let Settings { good, bad, build, output, guest, .. } = tester.settings;
     if build.is_some() {
         bail!("--build is for commits: packages are built");
+    }
+    if guest.kernel.is_some() {
+        bail!("--kernel is for commits: here GOOD and BAD are the kernels");
     }
     let all = kprism_lab::kernel_packages()?;
     let place = |name: &str| {
@@ -247,6 +258,10 @@ impl Tester<'_> {
     fn begin_with_good(&mut self, revision: &Revision, tree: Option<&Path>) -> Result<()> {
         let (run, side) =
             self.record(revision, tree).with_context(|| format!("GOOD, {}", self.settings.good))?;
+        // A shell's codes: the command was not found, or is no program.
+        if let Some(code @ (126 | 127)) = exit_code(&side) {
+            bail!("GOOD, {}: the command could not be run (exit code {code})", self.settings.good);
+        }
         self.good = Some(side);
         // Its values are known as soon as the rules are: see begin_with_bad.
         let values = Vec::new();
@@ -263,7 +278,8 @@ impl Tester<'_> {
             self.rules.push(between(good, &side)?);
         }
         let of_good = judge(&self.rules, Some(good), good)?;
-        if let Some(finding) = of_good.findings.iter().find(|_| of_good.failed()) {
+        let fired = |finding: &&Finding| finding.state == gate::State::Fired;
+        if let Some(finding) = of_good.findings.iter().find(fired) {
             bail!("GOOD, {}, is bad already: {}", self.settings.good, finding.rule.text);
         }
         if let Some(first) = self.tried.first_mut() {
@@ -298,8 +314,11 @@ impl Tester<'_> {
             Ok((run, verdict)) => {
                 (if verdict.failed() { State::Bad } else { State::Good }, values(&verdict), Some(run))
             }
-            Err(error) if guest::is_interrupt(&error) => return Err(error),
-            Err(error) => (State::Skipped(format!("{error:#}")), Vec::new(), None),
+            Err(error) if guest::is_interrupt(&error) || is_disk_full(&error) => return Err(error),
+            Err(error) => {
+                let run = Some(self.run_folder(revision)).filter(|run| run.exists());
+                (State::Skipped(format!("{error:#}")), Vec::new(), run)
+            }
         };
         self.progress.clear();
         let tried = Tried { revision: revision.clone(), state: state.clone(), values, run };
@@ -314,7 +333,11 @@ impl Tester<'_> {
             self.progress.step(&format!("building {}", revision.short()));
             self.build(build, tree, revision)?;
         }
-        let output = self.settings.output.join(format!("{}.data", revision.short()));
+        let output = self.run_folder(revision);
+        if output.exists() {
+            // Of an earlier bisection in this folder.
+            fs::remove_dir_all(&output).with_context(|| output.display().to_string())?;
+        }
         let (mut options, mut job) = (self.settings.guest.clone(), self.settings.job.clone());
         match tree {
             Some(tree) => in_tree(&mut options, &mut job, tree),
@@ -330,7 +353,22 @@ impl Tester<'_> {
             GuestEnd::Failed(why) => bail!("the guest failed: {why}"),
         }
         let side = self.side(run.dir())?;
+        if let Some(fault) = side.summaries.iter().find_map(|summary| summary.fault.as_ref()) {
+            bail!("its run is not whole: {fault}");
+        }
+        // A command that ends otherwise did other work: its cost says nothing.
+        if let Some(good) = &self.good
+            && exit_code(good) != exit_code(&side)
+        {
+            let code = |side| exit_code(side).map_or_else(|| "none".to_owned(), |code| code.to_string());
+            bail!("the command's exit code is {}, with GOOD it is {}", code(&side), code(good));
+        }
         Ok((run.dir().to_owned(), side))
+    }
+
+    /// The folder of a revision's run.
+    fn run_folder(&self, revision: &Revision) -> PathBuf {
+        self.settings.output.join(format!("{}.data", revision.short()))
     }
 
     fn side(&self, run: &Path) -> Result<Side> {
@@ -415,6 +453,23 @@ impl From<git::Commit> for Revision {
     }
 }
 
+/// The exit code of the command.
+fn exit_code(side: &Side) -> Option<i32> {
+    side.summaries.first()?.exit_code
+}
+
+/// True if there is no room for further runs, so that no other revision can be tried either.
+fn is_disk_full(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let full = |error: &io::Error| error.kind() == io::ErrorKind::StorageFull;
+        cause.downcast_ref().is_some_and(full)
+            || matches!(
+                cause.downcast_ref(),
+                Some(kprism_lab::Error::NoSpace { .. } | kprism_lab::Error::Full { .. })
+            )
+    })
+}
+
 /// The values of the rules' metrics, in the order of the rules.
 fn values(verdict: &Verdict) -> Vec<f64> {
     verdict.findings.iter().map(|finding| finding.new).collect()
@@ -437,12 +492,12 @@ fn between(good: &Side, bad: &Side) -> Result<Rule> {
 
 /// Takes relative paths to be those of the commit that is checked out.
 fn in_tree(options: &mut Options, job: &mut Job, tree: &Path) {
-    let kernel = options.kernel.as_mut().filter(|path| !path.to_str().is_some_and(is_kernel));
+    let kernel = options.kernel.as_mut().filter(|path| kprism_lab::kernel_package(path).is_none());
     for path in kernel.into_iter().chain(&mut options.initrd) {
         *path = tree.join(&*path);
     }
     for module in options.modules.iter_mut().chain(&mut options.with_modules) {
-        if module.ends_with(".ko") {
+        if kprism_lab::is_module_file(module) {
             *module = tree.join(&*module).display().to_string();
         }
     }
