@@ -108,7 +108,7 @@ pub fn of_two(
 /// The lines that a patch adds, by file; `-` is standard input.
 ///
 /// # Errors
-/// It cannot be read, or adds no line.
+/// It cannot be read, or is no diff.
 pub fn read_patch(file: &Path) -> Result<BTreeMap<String, Vec<u32>>> {
     let mut text = Vec::new();
     let (name, read) = match file.to_str() {
@@ -117,8 +117,10 @@ pub fn read_patch(file: &Path) -> Result<BTreeMap<String, Vec<u32>>> {
     };
     read.with_context(|| name.clone())?;
     let added = patch::added(&String::from_utf8_lossy(&text)).with_context(|| name.clone())?;
-    if added.is_empty() {
-        bail!("{name}: not a unified diff that adds lines (git diff --no-color, diff -u)");
+    // A change may remove lines only, or nothing.
+    let is_diff = |line: &[u8]| line.starts_with(b"+++ ") || line.starts_with(b"diff --git ");
+    if added.is_empty() && !text.trim_ascii().is_empty() && !text.split(|&b| b == b'\n').any(is_diff) {
+        bail!("{name}: not a unified diff (git diff --no-color, diff -u)");
     }
     Ok(added)
 }
@@ -133,6 +135,9 @@ pub fn of_patch(
     out: &mut dyn Write,
 ) -> Result<Outcome> {
     let added = read_patch(file)?;
+    if added.is_empty() {
+        progress.say("kprism: the patch adds no line");
+    }
     let Loaded { cover, account, .. } = without_sources(input, from, progress)?;
     let found = patch::found(&cover, &added, view.path);
     let totals = patch::totals(&found);

@@ -33,8 +33,10 @@ pub struct Blame {
 /// A call path that changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Path {
-    /// Its functions, the innermost first, up to the task's name.
+    /// Its innermost functions, the innermost first; with fewer than five, up to the task's name.
     pub frames: Vec<String>,
+    /// True if there are further frames.
+    pub is_cut: bool,
     /// Own instructions of the innermost function on this path, in the baseline and in the run.
     pub insns: [u64; 2],
 }
@@ -136,29 +138,39 @@ fn of_summaries(old: &Flow, new: &Flow) -> Vec<Changed> {
     all.into_values().collect()
 }
 
-/// The paths whose own instructions changed most.
+/// The paths whose own instructions changed most. Paths that are the same as far as they are shown are one: the same code called
+/// from two places, of which one made less and the other more, is no change.
 fn paths(diff: &Diff, in_kernel: bool) -> Vec<Path> {
-    let insns = |node: usize| diff.nodes[node].amounts.map(|amount| amount.map_or(0, |amount| amount.insns));
-    let mut nodes: Vec<usize> = (0..diff.nodes.len()).filter(|&n| insns(n)[0] != insns(n)[1]).collect();
-    nodes.retain(|&n| match &diff.nodes[n].label {
-        Label::Func(func) => diff.funcs[*func as usize].kernel || !in_kernel,
-        Label::All | Label::Comm(_) => !in_kernel,
-    });
-    nodes.sort_by_key(|&n| std::cmp::Reverse(insns(n)[0].abs_diff(insns(n)[1])));
-    let path = |&node: &usize| Path {
-        frames: diff.path(node as u32).iter().rev().map(|&at| diff.name(at).to_owned()).collect(),
-        insns: insns(node),
-    };
-    nodes.iter().take(NAMED).map(path).collect()
+    let mut sums: BTreeMap<Vec<&str>, Path> = BTreeMap::new();
+    for (number, node) in (0..).zip(&diff.nodes) {
+        let taken = match &node.label {
+            Label::Func(func) => diff.funcs[*func as usize].kernel || !in_kernel,
+            Label::All | Label::Comm(_) => !in_kernel,
+        };
+        if !taken || node.amounts.iter().flatten().all(|amount| amount.insns == 0) {
+            continue;
+        }
+        let path = diff.path(number);
+        let frames: Vec<&str> = path.iter().rev().take(SHOWN).map(|&at| diff.name(at)).collect();
+        let sum = sums.entry(frames).or_default();
+        sum.is_cut |= path.len() > SHOWN;
+        for (sum, amount) in sum.insns.iter_mut().zip(node.amounts) {
+            *sum = sum.saturating_add(amount.map_or(0, |amount| amount.insns));
+        }
+    }
+    sums.retain(|_, path| path.insns[0] != path.insns[1]);
+    let mut sums: Vec<(Vec<&str>, Path)> = sums.into_iter().collect();
+    sums.sort_by_key(|(_, path)| std::cmp::Reverse(path.insns[0].abs_diff(path.insns[1])));
+    let named = |frames: Vec<&str>| frames.into_iter().map(str::to_owned).collect();
+    sums.into_iter().take(NAMED).map(|(frames, path)| Path { frames: named(frames), ..path }).collect()
 }
 
-/// Frames of a path that are shown to people.
+/// Innermost frames by which paths are told apart.
 const SHOWN: usize = 5;
 
 impl Path {
-    /// The innermost frames.
+    /// Its frames as text, the innermost first.
     pub fn shown(&self) -> String {
-        let more = if self.frames.len() > SHOWN { " < …" } else { "" };
-        self.frames.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(" < ") + more
+        self.frames.join(" < ") + if self.is_cut { " < …" } else { "" }
     }
 }

@@ -244,7 +244,8 @@ pub const METRICS: [Kind; 23] = [
         "lines that ran, of those with code that --patch adds",
         |s, _| {
             // Without any of its files in the run, nothing was judged.
-            let patch = s.patch.as_ref().filter(|patch| patch.not_in_run.len() < patch.files)?;
+            let patch =
+                s.patch.as_ref().filter(|patch| patch.files == 0 || patch.not_in_run.len() < patch.files)?;
             // Nothing with code was added, so nothing is missing; a note says so.
             Some(if patch.lines == 0 { 100.0 } else { 100.0 * patch.executed as f64 / patch.lines as f64 })
         },
@@ -253,7 +254,7 @@ pub const METRICS: [Kind; 23] = [
 
 const PATCH_COVERAGE: &str = "patch_coverage";
 
-/// A metric of the flow; see [`Kind::of`] for others.
+/// A metric of the flow, or of coverage, which a flow has too; see [`Kind::of`] for others.
 const fn entry(
     name: &'static str,
     argument: Argument,
@@ -345,7 +346,7 @@ impl Metric {
         }
     }
 
-    /// The instrument without which it has no value. Calls of a function are counted by durations, too.
+    /// The instrument that records it. Calls of a function are counted by durations too, and lines by gcov's counters.
     pub fn recorded_by(&self) -> Instrument {
         self.kind.instrument
     }

@@ -145,7 +145,7 @@ pub struct Covered {
 /// The lines that a patch adds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Patched {
-    /// Number of files to which lines are added.
+    /// Number of source files to which lines are added.
     pub files: usize,
     /// Number of lines added.
     pub added: u64,
@@ -155,7 +155,7 @@ pub struct Patched {
     pub executed: u64,
     /// Lines with code that did not run, by file: `kernel/fork.c: 11-12 30`.
     pub missed: Vec<String>,
-    /// Files of the patch of which the run has no code.
+    /// Source files of the patch of which the run has no code.
     pub not_in_run: Vec<String>,
 }
 
@@ -167,9 +167,10 @@ impl Patched {
             let missed = file.missed_text();
             (!missed.is_empty()).then(|| format!("{}: {missed}", file.path))
         });
-        let unknown = files.iter().filter(|file| file.source.is_none());
+        let sources = || files.iter().filter(|file| is_source(file.path) || file.source.is_some());
+        let unknown = sources().filter(|file| file.source.is_none());
         Patched {
-            files: files.len(),
+            files: sources().count(),
             added: totals.added,
             lines: totals.lines.all,
             executed: totals.lines.hit,
@@ -200,6 +201,16 @@ impl Patched {
         }
         notes
     }
+}
+
+/// True if a file has code, by its suffix. Documentation and configuration have none, in no run.
+fn is_source(path: &str) -> bool {
+    const SUFFIXES: [&str; 14] =
+        ["c", "h", "cc", "cpp", "cxx", "c++", "hh", "hpp", "hxx", "inc", "rs", "go", "s", "S"];
+    path.rsplit('/')
+        .next()
+        .and_then(|name| name.rsplit_once('.'))
+        .is_some_and(|(_, suffix)| SUFFIXES.contains(&suffix))
 }
 
 /// Files named in a note.
@@ -255,7 +266,7 @@ fn from_file(path: &Path) -> Result<Summary> {
 
 /// The numbers of all instruments of a run.
 fn of_run(path: &Path, wanted: &Wanted, progress: Progress) -> Result<(Summary, Option<Profile>)> {
-    let session = open_with(path, progress)?;
+    let session = open_with(path, progress.clone())?;
     let instruments = session.instruments();
     let holds = |instrument| instruments.contains(&instrument);
     let (mut summary, mut of_flow) = (Summary { kprism_summary: VERSION, ..Summary::default() }, None);
@@ -282,10 +293,16 @@ fn of_run(path: &Path, wanted: &Wanted, progress: Progress) -> Result<(Summary, 
         };
         summary.tlb = Some(names.into_iter().zip(all).collect());
     }
-    if wanted.cover || wanted.patch.is_some() || holds(Instrument::Cover) {
+    if wanted.cover || wanted.patch.is_some() {
         let loaded = session.cover(&Options::default())?;
         summary.cover = Some(files(&loaded));
         summary.patch = wanted.patch.as_ref().map(|added| Patched::new(&loaded, added));
+    } else if holds(Instrument::Cover) {
+        // No rule is about it; a summary that is saved has it if the notes of the build are there.
+        match session.cover(&Options::default()) {
+            Ok(loaded) => summary.cover = Some(files(&loaded)),
+            Err(error) => progress.note(&format!("{}: without coverage: {error:#}", path.display())),
+        }
     }
     // Decoding enters its account into the manifest.
     facts(&mut summary, &session.run.manifest()?);

@@ -129,7 +129,15 @@ fn find(rule: &Rule, old: Option<&Side>, new: &Side) -> Result<Finding> {
     let missing = |side: &str| {
         anyhow!("--fail-if {:?}: {side} has no {}: what it needs was not recorded", rule.text, rule.metric)
     };
-    let news = values(new).ok_or_else(|| missing("the run"))?;
+    let patch = new.summaries.first().and_then(|summary| summary.patch.as_ref());
+    let news = values(new).ok_or_else(|| match patch.filter(|_| rule.metric.is_of_patch()) {
+        Some(patch) => anyhow!(
+            "--fail-if {:?}: no file of the patch is in the run: {}",
+            rule.text,
+            patch.not_in_run.join(" ")
+        ),
+        None => missing("the run"),
+    })?;
     let olds = match (rule.is_relative(), old) {
         (true, None) => bail!("--fail-if {:?}: a change is against a baseline: --baseline RUN", rule.text),
         (true, Some(old)) => Some(values(old).ok_or_else(|| missing("the baseline"))?),

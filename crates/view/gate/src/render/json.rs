@@ -38,8 +38,11 @@ pub fn value(verdict: &Verdict) -> Value {
         .iter()
         .map(|f| json!({"function": f.name, "module": f.module, "instructions": f.insns, "calls": f.calls}))
         .collect();
-    let paths: Vec<Value> =
-        blame.paths.iter().map(|p| json!({"frames": p.frames, "instructions": p.insns})).collect();
+    let paths: Vec<Value> = blame
+        .paths
+        .iter()
+        .map(|p| json!({"frames": p.frames, "cut": p.is_cut, "instructions": p.insns}))
+        .collect();
     let mut value = json!({
         "failed": verdict.failed(),
         "command": verdict.command,
