@@ -31,7 +31,7 @@ for run in plain counted; do
 done
 
 # A reading of the counters in the guest: what it adds to them, and its instructions.
-"$KPRISM" lab gcov-kernel --in-place --empty -o "$OUT/idle" 2>&1 | grep 'reading them adds'
+"$KPRISM" lab gcov-kernel --in-place --empty -o "$OUT/idle" 2>&1 | grep 'reading the counters changes'
 lab reading "$counted" --no-decode sh -c '/init gcov >/dev/null'
 "$KPRISM" report tasks -q --json --limit 0 -i "$OUT/reading" >"$OUT/reading.json"
 
