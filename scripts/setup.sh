@@ -188,7 +188,7 @@ fetch_all() {
 	fi
 	[ -e "$cache/perfetto/engine_bundle.js" ] || fetch "Perfetto's trace processor" "tests of our timelines" \
 		sh "$here/../crates/view/report/tests/perfetto/fetch.sh" "$cache/perfetto"
-	[ -f "$cache/schemas/sarif.json" ] || fetch "schemas of JUnit and SARIF" "tests of gate's files" sh "$here/schemas.sh" "$cache/schemas"
+	{ [ -f "$cache/schemas/sarif.json" ] && [ -f "$cache/schemas/junit.xsd" ]; } || fetch "schemas of JUnit and SARIF" "tests of gate's files" sh "$here/schemas.sh" "$cache/schemas"
 	[ -n "${KPRISM_LIBIPT:-}" ] || [ -d "$cache/tools/libipt" ] ||
 		fetch "libipt's source" "its own test suite" sh "$here/libipt.sh"
 }

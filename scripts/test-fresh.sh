@@ -35,6 +35,17 @@ fi
 top=$(cd "$(dirname "$0")/.." && pwd)
 place=${CARGO_TARGET_DIR:-$top/target}/fresh/$SUITE-$(echo "$ORDER" | tr , -)-$AS-$RUST
 root=$place/root
+commit=$(git -C "$top" rev-parse HEAD)
+case $REUSE/ in
+"$place"/*) echo "test-fresh: REUSE=$REUSE is in $place, which is made anew" >&2; exit 2 ;;
+/) ;;
+*)
+	if [ "$(cat "$REUSE/checked/commit" 2>/dev/null)" != "$commit" ]; then
+		echo "test-fresh: REUSE=$REUSE was not made of commit $commit" >&2
+		exit 2
+	fi
+	;;
+esac
 rm -rf "$place"
 mkdir -p "$place"
 home=/root
@@ -65,6 +76,9 @@ if [ "$AS" = user ]; then
 	echo 'kprism ALL=(ALL) NOPASSWD: ALL' >"$root/etc/sudoers.d/kprism"
 fi
 git clone -q --no-hardlinks "$top" "$root$home/kprism"
+# For REUSE.
+mkdir -p "$root$home/kprism/target/checked"
+echo "$commit" >"$root$home/kprism/target/checked/commit"
 if [ -n "$REUSE" ]; then
 	mkdir -p "$root$home/kprism/target"
 	cp -a "$REUSE/checked" "$REUSE/debug" "$root$home/kprism/target/"

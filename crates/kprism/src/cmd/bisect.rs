@@ -26,7 +26,7 @@ of the commit. Rules are those of kprism gate, with GOOD as the baseline.
       --fail-if 'self_insns[mine_*] > +0' -- cat /proc/mine
   kprism bisect v6.11 v6.12 --build 'make olddefconfig bzImage' \\
       --kernel arch/x86/boot/bzImage -- ls -R /usr
-  kprism bisect linux-image-6.1.0-35-amd64 linux-image-6.1.0-41-amd64 -- ls -R /usr
+  kprism bisect linux-image-6.1.0-47-amd64 linux-image-6.1.0-56-amd64 -- ls -R /usr
 
 Exit codes: 0 the first bad one is found, 1 it is one of several that could not be
 judged, 2 error, 130 Ctrl-C.";

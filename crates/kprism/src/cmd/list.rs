@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use kprism_report::info;
+use kprism_report::plain::plain;
 use kprism_session::open::{Runs, runs_in};
 use serde_json::json;
 
@@ -48,7 +49,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome> {
         write!(out, "{}", info::list(&runs))?;
     }
     for (_, error) in &broken {
-        eprintln!("kprism: not a run that can be read: {error}");
+        eprintln!("{}", plain(&format!("kprism: not a run that can be read: {error}")));
     }
     Ok(Outcome::of_rows(runs.is_empty()))
 }

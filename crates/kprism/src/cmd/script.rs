@@ -100,15 +100,21 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
     progress.clear();
     kprism_signals::catch(Second::EndsProcess)?;
     let output = Output::new(out, args.limit, &kprism_signals::end_requested);
-    let lines = source.list(subject, args.options(), args.depth.unwrap_or(usize::MAX), progress, output)?;
+    let listed = source.list(subject, args.options(), args.depth.unwrap_or(usize::MAX), progress, output)?;
     if kprism_signals::end_requested() {
         return Ok(Outcome::Code(exit::INTERRUPTED));
     }
-    if lines == 0 && args.limit != Some(0) {
+    let outcome = match listed.lines == 0 && args.limit != Some(0) {
+        true => Outcome::NothingMatched,
+        false => Outcome::Done,
+    };
+    if outcome == Outcome::NothingMatched {
         progress.say("nothing matches");
-        return strict::judge(args.strict, &[&args.input], Outcome::NothingMatched, progress);
     }
-    strict::judge(args.strict, &[&args.input], Outcome::Done, progress)
+    match &listed.account {
+        Some(account) => strict::judge_own(args.strict, &[(&args.input, account)], outcome, progress),
+        None => strict::judge(args.strict, &[&args.input], outcome, progress),
+    }
 }
 
 /// Refuses options that the lines asked for would ignore.

@@ -97,7 +97,8 @@ impl Run {
         let run = Run { dir: dir.to_path_buf(), _lock: None };
         if let Err(error) = run.manifest_path().symlink_metadata() {
             return Err(match error.kind() {
-                ErrorKind::NotFound | ErrorKind::NotADirectory => {
+                // Of a folder that this user may not enter nobody can tell.
+                ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::PermissionDenied => {
                     StoreError::NotARun { path: dir.to_path_buf() }
                 }
                 _ => io_at(&run.manifest_path())(error),
@@ -292,7 +293,7 @@ impl Run {
     /// # Errors
     /// [`StoreError::Io`] if a file cannot be read or written.
     pub fn merge_sideband(&self) -> Result<()> {
-        let parts = self.sideband_parts();
+        let parts = self.sideband_parts()?;
         if parts.is_empty() {
             return Ok(());
         }
@@ -305,7 +306,7 @@ impl Run {
     /// # Errors
     /// [`StoreError::Io`] if a file exists and cannot be read.
     pub fn sideband_text(&self) -> Result<Vec<u8>> {
-        let parts = self.sideband_parts();
+        let parts = self.sideband_parts()?;
         if !parts.is_empty() {
             return merged(&parts);
         }
@@ -316,15 +317,21 @@ impl Run {
         }
     }
 
-    fn sideband_parts(&self) -> Vec<PathBuf> {
+    fn sideband_parts(&self) -> Result<Vec<PathBuf>> {
         let number = |path: &Path| -> Option<u32> {
             path.file_name()?.to_str()?.strip_prefix("cpu")?.strip_suffix(".side.jsonl")?.parse().ok()
         };
-        let entries = fs::read_dir(self.streams()).into_iter().flatten().flatten();
-        let mut parts: Vec<(u32, PathBuf)> =
-            entries.filter_map(|entry| Some((number(&entry.path())?, entry.path()))).collect();
+        let entries = match fs::read_dir(self.streams()) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(io_at(&self.streams()))?,
+        };
+        let mut parts = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(io_at(&self.streams()))?.path();
+            parts.extend(number(&path).map(|number| (number, path)));
+        }
         parts.sort_unstable();
-        parts.into_iter().map(|(_, path)| path).collect()
+        Ok(parts.into_iter().map(|(_, path)| path).collect())
     }
 
     /// Removes all tables of the profile, so that an incomplete set is not mistaken for a complete one. Tables that

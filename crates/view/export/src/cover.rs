@@ -63,7 +63,7 @@ pub(crate) fn csv(request: &Request<'_>, out: &mut dyn Write) -> Result<Written>
 pub(crate) fn samples(request: &Request<'_>, _: &mut dyn Write) -> Result<Written> {
     let progress = request.progress;
     let debug = &request.cover.debug;
-    let (profile, problems) = executed::sampled(request.input, debug, &request.part(), progress)?;
+    let (profile, problems, account) = executed::sampled(request.input, debug, &request.part(), progress)?;
     tell_problems(&problems, progress);
     let name = || request.output.display().to_string();
     let mut file = BufWriter::new(std::fs::File::create(request.output).with_context(name)?);
@@ -73,7 +73,7 @@ pub(crate) fn samples(request: &Request<'_>, _: &mut dyn Write) -> Result<Writte
     };
     written.and_then(|()| file.flush()).with_context(name)?;
     progress.say(&format!("wrote {}: {} functions; {option}={}", name(), profile.functions.len(), name()));
-    let account = left_out("files left out", problems);
+    let account = account.at(Fate::Lost, "files left out", problems.len() as u64, problems);
     Ok(Written::with(account))
 }
 

@@ -11,8 +11,9 @@ use kprism_ftrace::show::Describe;
 use kprism_profile::Profile;
 use kprism_report::probe;
 use kprism_session::durations::{self as measured, Consumer};
+use kprism_session::flow::Undecoded;
 use kprism_session::{Progress, flow as decoded, probe as probes};
-use kprism_store::{Instrument, Run};
+use kprism_store::{Account, Instrument, Run};
 
 use crate::flow::Options;
 use crate::packets::{self, Skipped};
@@ -58,6 +59,14 @@ impl Subject {
             _ => Subject::Insns,
         }
     }
+}
+
+/// A listing that was written.
+pub struct Listed {
+    /// Number of lines.
+    pub lines: u64,
+    /// What was not decoded on the way, of a flow; the manifest has the accounts of other runs.
+    pub account: Option<Account>,
 }
 
 /// A run that was read, to be listed.
@@ -106,8 +115,7 @@ impl Source {
         Ok(Source::Durations(Box::new(Durations { run: run.clone(), profile, rebuilt })))
     }
 
-    /// Writes the lines, with calls down to this many levels. Returns their number. Bytes that are no packets are noted
-    /// to `progress`.
+    /// Writes the lines, with calls down to this many levels. Bytes that are no packets are noted to `progress`.
     ///
     /// # Errors
     /// The first error of writing, or a record is damaged.
@@ -118,7 +126,8 @@ impl Source {
         levels: usize,
         progress: &Progress,
         to: Output<'_>,
-    ) -> Result<u64> {
+    ) -> Result<Listed> {
+        let mut account = None;
         let written = match self {
             Source::Flow(loaded) if subject == Subject::Packets => {
                 loaded.notes.iter().for_each(|note| progress.note(note));
@@ -127,13 +136,20 @@ impl Source {
                     let Skipped { places, bytes } = skipped;
                     progress.note(&format!("{bytes} bytes in {places} places are no packets"));
                 }
+                let undecoded =
+                    Undecoded { lost_bytes: skipped.bytes, errors: skipped.places, ..Undecoded::default() };
+                account = Some(undecoded.enter(Account::new(), &loaded.notes));
                 to
             }
-            Source::Flow(loaded) => of_flow(&loaded, subject, options, levels, progress, to),
+            Source::Flow(loaded) => {
+                let (to, undecoded) = of_flow(&loaded, subject, options, levels, progress, to);
+                account = Some(undecoded.enter(Account::new(), &loaded.notes));
+                to
+            }
             Source::Durations(trace) => of_durations(*trace, options, levels, to)?,
-            Source::Probe(loaded) => return of_probes(*loaded, &options, to),
+            Source::Probe(loaded) => return Ok(Listed { lines: of_probes(*loaded, &options, to)?, account }),
         };
-        written.finish().context("standard output")
+        Ok(Listed { lines: written.finish().context("standard output")?, account })
     }
 }
 
@@ -144,17 +160,17 @@ fn of_flow<'w>(
     levels: usize,
     progress: &Progress,
     to: Output<'w>,
-) -> Output<'w> {
+) -> (Output<'w>, Undecoded) {
     let (lanes, symbols) = (loaded.streams().len(), &loaded.symbols);
     let instructions = |subject, options, to| {
         let mut lister = flow::Lister::new(subject, options, lanes, symbols, to);
-        let _ = decoded::follow(loaded, &mut lister, progress);
-        lister.finish()
+        let undecoded = decoded::follow(loaded, &mut lister, progress);
+        (lister.finish(), undecoded)
     };
     let nested = |subject, options, to| {
         let mut lister = calls::Lister::new(subject, options, levels, lanes, symbols, to);
-        let _ = decoded::follow(loaded, &mut lister, progress);
-        lister.finish()
+        let undecoded = decoded::follow(loaded, &mut lister, progress);
+        (lister.finish(), undecoded)
     };
     match subject {
         Subject::Insns => instructions(flow::Subject::Insns, options, to),
@@ -162,7 +178,7 @@ fn of_flow<'w>(
         Subject::Calls => nested(calls::Subject::Graph, options, to),
         Subject::Syscalls => nested(calls::Subject::Syscalls, options, to),
         // Not of a replay, or `open` made no flow for it.
-        Subject::Packets | Subject::Probe => to,
+        Subject::Packets | Subject::Probe => (to, Undecoded::default()),
     }
 }
 

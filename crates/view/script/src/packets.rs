@@ -75,6 +75,15 @@ fn of_stream<R: Resolve>(
 ) -> Skipped {
     let mut skipped = Skipped::default();
     let mut reader = PacketReader::new(bytes);
+    // A buffer that wrapped around begins in the middle of a packet: packets are known from the first PSB on.
+    let before = reader.resync().unwrap_or(bytes.len());
+    if before > 0 {
+        skipped = Skipped { places: 1, bytes: before as u64 };
+        if options.select.takes_time(state.ns) {
+            let line = Line { cpu, ns: state.ns, offset: 0, address: None, symbol: None };
+            line.write_error("the stream does not begin with a PSB", before, options, to);
+        }
+    }
     while !to.is_done() {
         let from = reader.offset();
         match reader.next() {

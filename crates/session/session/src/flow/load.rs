@@ -4,7 +4,7 @@
 
 use std::io::ErrorKind;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use kprism_flow::Stream;
 use kprism_flow::clock::ClockConfig;
 use kprism_image::Image;
@@ -93,25 +93,31 @@ fn preempt_count(kallsyms: &[u8]) -> Option<u64> {
 /// `notes`.
 ///
 /// # Errors
-/// The code, or the packets of all CPUs, are missing; or a file cannot be read.
+/// `code.dict`, or the packets of all CPUs, are missing; a file cannot be read; or the manifest has an impossible number of CPUs.
 pub fn read_streams(
     run: &Run,
     vcpus: u32,
     records: &[sideband::Record],
     notes: &mut Vec<String>,
 ) -> Result<Vec<(Mapped, Image)>> {
+    ensure!(
+        vcpus <= u32::from(u16::MAX),
+        "{}: {vcpus} CPUs; expected {} at most",
+        run.manifest_path().display(),
+        u16::MAX
+    );
     let dict_path = run.code_dict();
     let dict_bytes = read(&dict_path)?;
     let (dict, fault) = Dict::parse(&dict_bytes);
     notes.extend(fault.map(|f| f.to_string()));
     let any = (0..vcpus).any(|cpu| run.pt(cpu).exists());
-    let mut streams = Vec::new();
+    let (mut streams, mut missing) = (Vec::new(), Missing::default());
     for cpu in 0..vcpus {
         let map_path = run.code_map(cpu);
         let (map, fault) = match map_path.exists() {
             true => maps::parse_map(&read(&map_path)?),
             false => {
-                notes.push(format!("{}: missing: the code of this CPU is not known", map_path.display()));
+                missing.add(format!("{}: missing: the code of this CPU is not known", map_path.display()));
                 Default::default()
             }
         };
@@ -124,14 +130,36 @@ pub fn read_streams(
         let path = run.pt(cpu);
         let packets = match Mapped::open(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound && any => {
-                notes.push(format!("{}: missing: nothing of this CPU is decoded", path.display()));
+                missing.add(format!("{}: missing: nothing of this CPU is decoded", path.display()));
                 Mapped::default()
             }
             other => other.with_context(|| path.display().to_string())?,
         };
         streams.push((packets, image));
     }
+    notes.extend(missing.notes());
     Ok(streams)
+}
+
+/// Missing files, of which the first are named: a manifest from elsewhere may have any number of CPUs.
+#[derive(Default)]
+struct Missing {
+    named: Vec<String>,
+    others: u64,
+}
+
+impl Missing {
+    fn add(&mut self, note: String) {
+        match self.named.len() < 16 {
+            true => self.named.push(note),
+            false => self.others += 1,
+        }
+    }
+
+    fn notes(self) -> impl Iterator<Item = String> {
+        let others = (self.others > 0).then(|| format!("{} more files of CPUs are missing", self.others));
+        self.named.into_iter().chain(others)
+    }
 }
 
 /// Task switches of a CPU that the sideband itself states.

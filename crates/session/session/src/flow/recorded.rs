@@ -77,8 +77,7 @@ impl Recorded {
     }
 }
 
-/// Takes over what the recorder left, which may have been killed: its account, its sideband.
-/// Enters them into the manifest, also that they are missing, and returns the recorder's counts if they are there. It is done
+/// Enters into the manifest what the recorder left: its account and its sideband, or that they are missing. Returns the recorder's counts if they are there. It is done
 /// when a recording ends, and again, to the same effect, when a run is loaded: a recorder that was killed did not do it.
 pub fn complete(run: &Run, manifest: &mut Manifest) -> Option<Recorded> {
     let recorded = recorded(run).inspect(|recorded| recorded.fill(manifest));

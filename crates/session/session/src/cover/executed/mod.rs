@@ -35,12 +35,22 @@ mod instructions;
 mod places;
 
 pub(crate) use debug_files::installed_vmlinux;
-use instructions::each;
+use instructions::{Instructions, each};
 
 /// Unit of the account.
 const WITHOUT: &str = "instructions in files without debug information";
 /// Unit of the account: programs of 32 bits are not read.
 const OF_32_BITS: &str = "instructions of 32-bit code";
+
+/// The account of executed instructions.
+fn account(seen: &Instructions) -> Account {
+    let account = Account::new()
+        .with(Fate::Seen, "instructions", seen.insns)
+        .with(Fate::Kept, "instructions", seen.kept)
+        .at(Fate::Lost, WITHOUT, seen.without(), seen.largest())
+        .with(Fate::Lost, OF_32_BITS, seen.of_32_bits);
+    seen.undecoded.clone().enter(account, &seen.damaged)
+}
 
 /// Reads coverage.
 pub fn load(input: &Path, options: &Options, part: &Part, progress: &Progress) -> Result<Loaded> {
@@ -73,14 +83,7 @@ pub fn load_known(
     progress.clear();
     let inferred = known.inferred.values().map(|lines| lines.len() as u64).sum::<u64>();
     let changed: Vec<String> = changed.into_inner().into_iter().collect();
-    let account = Account::new()
-        .with(Fate::Seen, "instructions", seen.insns)
-        .with(Fate::Kept, "instructions", seen.kept)
-        .at(Fate::Lost, WITHOUT, seen.without(), seen.largest())
-        .with(Fate::Lost, OF_32_BITS, seen.of_32_bits);
-    let account = seen
-        .undecoded
-        .enter(account, &seen.damaged)
+    let account = account(&seen)
         .with(Fate::Kept, "files with debug information", u64::from(cover.objects))
         .at(Fate::Lost, "files left out", problems.len() as u64, problems.clone())
         .with(Fate::Guessed, "lines without code, told from lines around", inferred)
@@ -101,13 +104,14 @@ pub fn load_known(
     Ok((loaded, known))
 }
 
-/// The executed code as samples, for compilers that take them, and the files that could not be used.
+/// The executed code as samples, for compilers that take them, the files that could not be used, and the account but for
+/// these.
 pub fn sampled(
     input: &Path,
     debug: &DebugFiles,
     part: &Part,
     progress: &Progress,
-) -> Result<(Profile, Vec<String>)> {
+) -> Result<(Profile, Vec<String>, Account)> {
     let mut profile = Profile::default();
     let folders = debug.folders();
     let mut problems = Vec::new();
@@ -123,8 +127,9 @@ pub fn sampled(
     problems.extend(more);
     for (count, unit) in [(seen.without(), WITHOUT), (seen.of_32_bits, OF_32_BITS)] {
         if count > 0 {
-            problems.push(format!("{} {unit} are not in the samples", grouped(count)));
+            progress.note(&format!("{} {unit} are not in the samples", grouped(count)));
         }
     }
-    Ok((profile, problems))
+    let account = account(&seen);
+    Ok((profile, problems, account))
 }
