@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How the program ends.
+//! Exit codes of the program.
 //!
 //! | code | meaning |
 //! |---|---|
@@ -15,7 +15,7 @@
 
 use std::process::ExitCode;
 
-/// How a command ended.
+/// The end of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// It did what it was asked.

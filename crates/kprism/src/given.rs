@@ -13,7 +13,7 @@ use crate::cmd::guest_args::{GUEST, GUEST_PLACE};
 /// Options that every command honours.
 const ALWAYS: [&str; 5] = ["verbose", "quiet", "color", "strict", "input"];
 
-/// Where options that one view alone honours are at home.
+/// Options that one view alone honours, with that view.
 const HOMES: [(&[&str], &str); 10] = [
     (&["min_percent"], "`report tree`"),
     (&["depth"], "`report tree` and `script calls`"),
@@ -39,7 +39,7 @@ pub struct Given {
 }
 
 impl Given {
-    /// What was typed for the innermost subcommand.
+    /// Options typed for the innermost subcommand.
     pub fn of(mut command: &Command, mut matches: &ArgMatches) -> Self {
         let is_typed = |matches: &ArgMatches, arg: &clap::Arg| {
             matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is going on, on standard error: a live line on terminals, plain lines of the steps elsewhere.
+//! The current step, on standard error: a live line on terminals, plain lines of the steps elsewhere.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use kprism_session::{Progress, Update};
 
 use kprism_report::plain::plain;
 
-/// How much is said.
+/// Verbosity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Errors only.

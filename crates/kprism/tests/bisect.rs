@@ -152,4 +152,32 @@ fn commits_that_cannot_be_built_are_skipped_and_named() {
     assert!(code == Some(2) && said.contains("nothing: no such commit"), "{said}");
 }
 
+/// A command that fails does little, which is no reason to call its commit good.
+#[test]
+fn a_commit_whose_command_fails_is_skipped() {
+    needs(&[QEMU, APT, GCC, GIT]);
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    git(dir.path(), &["init", "--quiet"]);
+    let work = "for (volatile int n = 0; n < 1000; n++);";
+    for (number, body) in ["", work, "return 3;", work].iter().enumerate() {
+        fs::write(dir.path().join("p.c"), format!("int main(void) {{ {body} return {number} > 9; }}\n"))
+            .unwrap();
+        commit(dir.path(), &format!("number {number}"));
+    }
+    let output = dir.path().join("bisect");
+    let bisect = |program: &str| {
+        let place = ["--repo", text(dir.path()), "-o", text(&output)];
+        let how = ["--build", "cc -O1 -static -o p p.c", "--share", ".", "--", program];
+        let output = kprism(&[&["bisect", "HEAD~3", "HEAD"][..], &place, &how].concat());
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let (code, shown, said) = bisect("/share/p");
+    assert_eq!(code, Some(0), "{shown}{said}");
+    assert!(shown.lines().next().is_some_and(|line| line.contains(" number 1 (Ann")), "{shown}");
+    let (code, _, said) = bisect("/share/mistyped");
+    assert!(code == Some(2) && said.contains("the command could not be run"), "{said}");
+}
+
 kprism_test::main!();

@@ -47,7 +47,7 @@ pub fn no_match(path: Option<&str>, progress: &Progress) {
     }
 }
 
-/// Where coverage is read from, and of whom.
+/// The source of coverage, and the tasks.
 pub type Asked<'a> = (&'a Options, &'a Part);
 
 /// Reads coverage for a view that shows no sources.
@@ -56,7 +56,7 @@ fn without_sources(input: &Path, (from, who): Asked<'_>, progress: &Progress) ->
     load_and_tell(input, from, who, progress)
 }
 
-/// What a recording says of itself: its totals, what the reading added, and the folder or file that was asked for.
+/// A recording's remarks on itself: its totals, what the reading added, and the folder or file that was asked for.
 pub fn tell(run: &Path, show: Option<&str>, progress: &Progress, out: &mut dyn Write) -> Result<()> {
     let loaded = load(run, &Options::default(), &Part::default(), progress)?;
     let objects = loaded.cover.objects;

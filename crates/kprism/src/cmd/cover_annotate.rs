@@ -29,7 +29,7 @@ pub struct Annotate<'a> {
     pub branches: bool,
     /// As JSON.
     pub json: bool,
-    /// How text is drawn.
+    /// Style of the text.
     pub style: Style,
     /// Whether something missing is an error.
     pub strict: StrictArgs,

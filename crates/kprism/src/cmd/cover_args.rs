@@ -35,7 +35,7 @@ pub struct CoverageArgs {
     pub debug: DebugArgs,
 }
 
-/// Where debug information is, for coverage of a flow and source lines of functions.
+/// Places of debug information, for coverage of a flow and source lines of functions.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Debug information")]
 pub struct DebugArgs {

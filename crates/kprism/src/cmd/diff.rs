@@ -112,7 +112,7 @@ impl Opened {
     }
 }
 
-/// What to compare. Of durations there are no instructions.
+/// The amounts to compare. Of durations there are no instructions.
 fn weight(args: &Args, runs: [&Opened; 2]) -> Result<Weight> {
     match (args.by, runs.map(|run| run.counts.is_some())) {
         (by, [false, false]) => Ok(by.unwrap_or(Weight::Instructions)),

@@ -82,7 +82,7 @@ impl Args {
     }
 }
 
-/// What an import of ftrace's events honours; of samples; of packets with their code in the folder; of packets whose code
+/// Options that an import of ftrace's events honours; of samples; of packets with their code in the folder; of packets whose code
 /// is looked for.
 const EVENTS: [&str; 4] = ["path", "output", "kallsyms", "no_decode"];
 const SAMPLES: [&str; 4] = ["path", "output", "symfs", "kallsyms"];

@@ -29,13 +29,13 @@ pub struct Settings {
     pub guest: Options,
     /// The kernel to build.
     pub build: BuildOptions,
-    /// Who reads the counters.
+    /// The reader of the counters.
     pub reading: Reading,
     /// The observer records the flow, too.
     pub flow: bool,
 }
 
-/// Who reads the counters.
+/// The reader of the counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
     /// The lab, from the memory of the guest while that stands still.

@@ -69,7 +69,7 @@ impl Wait {
         Ok(status.is_some())
     }
 
-    /// How the command ended, if that was not with 0.
+    /// The end of the command, if that was not with 0.
     pub fn end_text(&self) -> Option<String> {
         match (self.signal, self.exit_code) {
             (Some(signal), _) if self.asked_to_end && signal == libc::SIGTERM => None,

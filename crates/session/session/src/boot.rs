@@ -82,7 +82,7 @@ pub fn load(path: &Path) -> Result<Boot> {
 /// The name of the trace's text among a run's streams.
 const TEXT: &str = "trace.txt";
 
-/// What a text of the trace says, what of it was read, and names of tasks.
+/// The calls that a text of the trace states, counts of its reader, and names of tasks.
 fn of(text: &[u8]) -> (Read, TextCounts, BTreeMap<u32, String>) {
     let mut reader = Text::new(text);
     let mut found = kprism_boot::read(reader.by_ref(), &Formats::default());
@@ -103,7 +103,7 @@ fn of(text: &[u8]) -> (Read, TextCounts, BTreeMap<u32, String>) {
     (found, counts, std::mem::take(&mut reader.comms))
 }
 
-/// How much of a boot's trace became initcalls and calls.
+/// The part of a boot's trace that became initcalls and calls.
 pub fn account(boot: &Boot, collected: &Collected) -> Account {
     let endless = boot.initcalls.iter().filter(|call| call.address != 0 && call.result.is_none()).count();
     // An import may lack the kernel's own counts.

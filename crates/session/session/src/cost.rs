@@ -64,7 +64,7 @@ pub fn measure(run: &Run, name: String) -> Result<Cost> {
     })
 }
 
-/// How long the recorded command ran: rare timing packets do not tell.
+/// Duration of the recorded command: rare timing packets do not tell.
 fn window(records: &[Record]) -> Option<u64> {
     let marks: Vec<u64> = records
         .iter()

@@ -19,7 +19,7 @@ pub fn is_named(output: &Path) -> bool {
     name == "perf.data" || name.ends_with(".perf.data")
 }
 
-/// What the export needs of `streams/counts.json`.
+/// The part of `streams/counts.json` that the export needs.
 #[derive(Deserialize, Default)]
 struct Settings {
     ret_compression: Option<bool>,

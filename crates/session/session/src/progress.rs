@@ -15,7 +15,7 @@ pub enum Update<'t> {
     LongStep(&'t str),
     /// A detail of the current step, such as a line of the guest's console.
     Detail(&'t str),
-    /// How much of the step `text` is done, in its own unit (bytes, as a rule).
+    /// The part of the step `text` that is done, in its own unit (bytes, as a rule).
     Amount {
         /// The step.
         text: &'t str,

@@ -7,7 +7,7 @@
 use kprism_store::{Account, Fate};
 use serde_json::Value;
 
-/// What a reader found in the streams.
+/// Counts of a reader of the streams.
 #[derive(Debug, Clone, Default)]
 pub struct Read {
     /// Misses of the last level, of the first geometry; of samples, what they stand for.

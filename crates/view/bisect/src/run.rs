@@ -395,7 +395,8 @@ impl Tester<'_> {
     }
 
     fn run_of(&self, id: &str) -> Option<&Path> {
-        self.tried.iter().find(|tried| tried.revision.id == id)?.run.as_deref()
+        let judged = |tried: &&Tried| tried.revision.id == id && !matches!(tried.state, State::Skipped(_));
+        self.tried.iter().find(judged)?.run.as_deref()
     }
 
     /// Holds the first bad revision against the one before it, or against GOOD if that could not be run: the search is not

@@ -19,12 +19,18 @@ fn git(folder: &Path, arguments: &[&str]) -> String {
 fn repository(folder: &Path, commits: usize) {
     git(folder, &["init", "--quiet"]);
     for number in 0..commits {
-        std::fs::write(folder.join("n"), number.to_string()).unwrap();
-        git(folder, &["add", "n"]);
-        let who = ["-c", "user.name=Ann", "-c", "user.email=ann@example.org"];
-        let message = format!("number {number}");
-        git(folder, &[&who[..], &["commit", "--quiet", "-m", &message]].concat());
+        add(folder, number, "n");
     }
+}
+
+/// Commits a file with its number.
+fn add(folder: &Path, number: usize, file: &str) {
+    std::fs::write(folder.join("n"), number.to_string()).unwrap();
+    std::fs::write(folder.join(file), number.to_string()).unwrap();
+    git(folder, &["add", "n", file]);
+    let who = ["-c", "user.name=Ann", "-c", "user.email=ann@example.org"];
+    let message = format!("number {number}");
+    git(folder, &[&who[..], &["commit", "--quiet", "-m", &message]].concat());
 }
 
 fn number(bisection: &Bisection) -> usize {
@@ -95,6 +101,33 @@ fn what_is_no_range_of_commits_is_refused() {
     assert_eq!(refused("HEAD", "HEAD~1"), "HEAD comes after HEAD~1: GOOD is the older one");
 }
 
+/// A build writes a file that some of the commits track: git's own checkout refuses to replace it.
+#[test]
+fn a_file_of_a_build_stops_nothing() {
+    needs(&[GIT]);
+    let dir = tempfile::tempdir().unwrap();
+    repository(dir.path(), 8);
+    (8..16).for_each(|number| add(dir.path(), number, "out"));
+    let worktree = dir.path().join(".git/tree");
+    let (good, bad) = ends(dir.path(), "HEAD~15", "HEAD").unwrap();
+    let bisection = Bisection::open(dir.path(), &worktree, &bad).unwrap();
+    bisection.check_out(&good).unwrap();
+    std::fs::write(worktree.join("out"), "of a build").unwrap();
+    let mut step = bisection.start(&good, &bad).unwrap();
+    let first = loop {
+        step = match step {
+            Step::Try(..) => {
+                let word = if number(&bisection) >= 7 { "bad" } else { "good" };
+                std::fs::write(worktree.join("out"), "of a build").unwrap();
+                bisection.mark(word).unwrap()
+            }
+            Step::First(commit) => break commit,
+            Step::OneOf(_) => panic!("none was skipped"),
+        };
+    };
+    assert!(first.title.starts_with("number 7 (Ann, "), "{}", first.title);
+}
+
 /// One that was killed left its worktree: it is taken away, and so is one whose folder alone is gone.
 #[test]
 fn an_earlier_bisection_is_in_nobodys_way() {
@@ -108,6 +141,13 @@ fn an_earlier_bisection_is_in_nobodys_way() {
     std::fs::remove_dir_all(&worktree).unwrap();
     drop(Bisection::open(dir.path(), &worktree, &bad).unwrap());
     assert_eq!(git(dir.path(), &["worktree", "list"]).lines().count(), 1);
+    // That of another repository, too.
+    let other = tempfile::tempdir().unwrap();
+    repository(other.path(), 2);
+    let (_, bad_there) = ends(other.path(), "HEAD~1", "HEAD").unwrap();
+    std::mem::forget(Bisection::open(dir.path(), &worktree, &bad).unwrap());
+    let bisection = Bisection::open(other.path(), &worktree, &bad_there).unwrap();
+    assert_eq!(number(&bisection), 1);
 }
 
 kprism_test::main!();

@@ -12,7 +12,7 @@ pub struct Plain<W> {
     state: State,
 }
 
-/// How far a sequence has been read.
+/// Progress in reading a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Text,
@@ -75,7 +75,7 @@ impl<W: Write> Plain<W> {
         };
     }
 
-    /// What was held back, as text.
+    /// The bytes that were held back, as text.
     fn held(&self, out: &mut Vec<u8>) {
         match self.state {
             State::Text => {}

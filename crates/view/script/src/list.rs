@@ -65,7 +65,7 @@ impl Subject {
 pub struct Listed {
     /// Number of lines.
     pub lines: u64,
-    /// What was not decoded on the way, of a flow; the manifest has the accounts of other runs.
+    /// Losses on the way, of a flow; the manifest has the accounts of other runs.
     pub account: Option<Account>,
 }
 

@@ -97,6 +97,7 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
         asm.load(B8, R1, R10, CELL_AT);
     }
     let room = cpu_ring::reserve(&mut asm, &layout.rings, cell, size, lost);
+    // The room is all zeros: the reader clears it before it gives it back. `submit` stores the size, the reader the CPU.
     // The time is taken after room is reserved. So the reader knows that records reserved later have later times.
     asm.note("record").store(B8, R10, RECORD, R1).call(Helper::KtimeGetNs);
     asm.load(B8, R1, R10, RECORD).store(B8, R1, 8, R0);

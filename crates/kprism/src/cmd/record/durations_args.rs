@@ -109,7 +109,7 @@ pub struct Args {
     pub guest_args: GuestArgs,
 }
 
-/// What measures durations.
+/// The measuring backend.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 pub enum Backend {
     /// ftrace, or BPF with --aggregate or where the kernel has no function_graph

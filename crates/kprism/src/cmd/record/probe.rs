@@ -177,7 +177,7 @@ fn in_guest(
     Ok(Outcome::Code(lab::code(&ran)))
 }
 
-/// What was counted, a line for each probe, and what is wrong. `last`: only so many records are kept.
+/// The counts, a line for each probe, and faults. `last`: only so many records are kept.
 fn summary_lines(description: &Description, last: Option<u32>) -> Vec<String> {
     let mut lines = Vec::new();
     for (probe, counts) in description.probes.iter().zip(&description.counts) {

@@ -257,7 +257,7 @@ fn begun(settings: &Settings, hook: Hook, functions: usize) -> Manifest {
 
 struct Watched {
     exit_code: Option<i32>,
-    /// How long.
+    /// Duration.
     ns: u64,
     interrupted: bool,
 }

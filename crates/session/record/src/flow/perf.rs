@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// How often the child and the clock are looked at.
+/// Interval at which the child and the clock are looked at.
 const TICK: Duration = Duration::from_millis(10);
 
 /// A request of the user during a recording.
@@ -26,7 +26,7 @@ pub enum Request {
     Snapshot,
 }
 
-/// How perf ended.
+/// The end of perf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended {
     /// Its exit code, which is the command's own if all went well; none when a signal ended it.

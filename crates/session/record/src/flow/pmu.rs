@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What this processor's Intel PT can do, as the kernel tells it (`caps/` of the PMU, numbers in hex).
+//! Abilities of this processor's Intel PT, as the kernel tells them (`caps/` of the PMU, numbers in hex).
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who may trace what: `kernel.perf_event_paranoid`, and the capabilities that stand above it.
+//! Rights to trace: `kernel.perf_event_paranoid`, and the capabilities that stand above it.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::path::Path;
 const CAP_SYS_ADMIN: u64 = 1 << 21;
 const CAP_PERFMON: u64 = 1 << 38;
 
-/// What counts when perf asks the kernel.
+/// The facts by which the kernel decides on perf's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rights {
     /// `kernel.perf_event_paranoid`; none when the kernel has no perf events.

@@ -3,12 +3,12 @@
 //!
 //! Commands are lines of a shell in the guest. Events are read once the recording is over.
 
-/// How a tracer is switched on in the guest, and asked what it saw.
+/// Commands that switch a tracer on in the guest, and that print what it saw.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tracer {
     /// Its name on the command line, and that of its run's folder.
     pub name: String,
-    /// What it does, in a line.
+    /// A line on what it does.
     pub about: String,
     /// Debian packages it needs in the guest.
     pub packages: Vec<String>,
@@ -32,7 +32,7 @@ struct Known {
     events: &'static str,
 }
 
-/// What ftrace's ring buffer saw and lost (Documentation/trace/ftrace.rst, "per_cpu/cpu0/stats").
+/// Counts of ftrace's ring buffer: seen and lost (Documentation/trace/ftrace.rst, "per_cpu/cpu0/stats").
 const RING_BUFFER: &str = r#"cd /sys/kernel/tracing && echo 0 > tracing_on && cat per_cpu/cpu*/stats | awk '
 /^entries:/ { kept += $2 } /^overrun:/ { over += $2 } /^commit overrun:/ { lost += $3 } /^dropped events:/ { lost += $3 }
 END { printf "%d events, %d of them overwritten by later ones, %d lost\n", kept + over + lost, over, lost }'"#;

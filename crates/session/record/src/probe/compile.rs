@@ -21,7 +21,7 @@ use kprism_tracefs::path::{self, NotFound};
 pub struct Probes {
     /// A probe: `LOCATION`, or `LOCATION if CONDITION`.
     pub probes: Vec<String>,
-    /// What each hit keeps: expressions, $args, $locals, $regs, $sdata (a tracepoint's record), $stack, $ustack.
+    /// Values that each hit keeps: expressions, $args, $locals, $regs, $sdata (a tracepoint's record), $stack, $ustack.
     pub collect: Vec<String>,
     /// The program or library that contains the locations; with --program, its path on this machine.
     pub exec: Option<PathBuf>,

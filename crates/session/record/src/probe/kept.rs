@@ -12,7 +12,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use kprism_probe::stream;
 
-/// Where records go.
+/// The destination of records.
 pub struct Kept {
     file: File,
     last: Option<usize>,

@@ -35,13 +35,13 @@ const SET_UP: &str = include_str!("ptat.sh");
 /// The control program of the paper's 4.1.1: tells who it is, then becomes the command.
 const CONTROL: &str = r#"echo $$ > /sys/module/ptat/parameters/pid && exec "$@""#;
 
-/// What the bus showed.
+/// Counts of the trace of the bus.
 struct Bus {
     monitor: Monitor,
     unwritten: Unwritten,
 }
 
-/// What a full disk did not take.
+/// The part of the trace that a full disk did not take.
 #[derive(Debug, Default)]
 struct Unwritten {
     accesses: u64,

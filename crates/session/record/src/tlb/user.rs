@@ -120,7 +120,7 @@ fn complete(run: &Run, names: &[String]) -> Result<Value> {
     Ok(serde_json::from_slice(&fs::read(run.tlb_counts())?)?)
 }
 
-/// What QEMU is to run, which looks for no program and runs no script: as the kernel would, with a script's interpreter.
+/// The program and arguments for QEMU, which looks for no program and runs no script: as the kernel would take them, with a script's interpreter.
 fn program(command: &[String], job: &Job) -> Result<Vec<OsString>> {
     let mut file = here::find(&command[0], job)?;
     // What the program is told of itself is as it was typed.

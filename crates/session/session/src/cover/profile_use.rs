@@ -15,7 +15,7 @@ use super::counters::{Inputs, Resets, read_notes, reset_object_text, reset_text}
 use super::options::Options;
 use crate::progress::Progress;
 
-/// What was written.
+/// Counts of what was written.
 pub struct Written {
     /// Files.
     pub files: usize,

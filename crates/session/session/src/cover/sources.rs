@@ -41,7 +41,7 @@ pub enum Found {
     Text {
         /// Its text.
         text: String,
-        /// Where it is.
+        /// Its path.
         place: PathBuf,
         /// When it was changed last, if the file system knows.
         modified: Option<SystemTime>,

@@ -52,7 +52,7 @@ fn by_ftrace(account: Account, counts: &Counts, facts: &Facts) -> Account {
         .with(Fate::Guessed, "calls rebuilt from their ends", counts.rebuilt)
 }
 
-/// What the programs counted. A recorder that was killed wrote nothing of it.
+/// The programs' own counts. A recorder that was killed wrote none of them.
 fn by_bpf(account: Account, manifest: &Manifest) -> Account {
     let losses = manifest.durations.losses;
     let unended = losses.map(|l| l.unfinished.saturating_add(l.abandoned));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who takes a trace's events, beside the collector of durations.
+//! Receivers of a trace's events, beside the collector of durations.
 
 use kprism_durations::ftrace::Collector;
 use kprism_ftrace::Event;

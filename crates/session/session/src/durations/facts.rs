@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What reading a trace of functions found beside the calls: in, what the reader comes across; out, the counts of its
+//! Findings of a reader of a trace of functions beside the calls: in, what it comes across; out, the counts of its
 //! account and its notes.
 
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use kprism_ftrace::{Data, Event, Exit};
 use kprism_profile::Counts;
 
-/// What was read beside the calls.
+/// Findings beside the calls.
 #[derive(Default)]
 pub(super) struct Facts {
     pub source: &'static str,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whose calls a recording with a threshold was asked for.
+//! The tasks whose calls a recording with a threshold was asked for.
 //!
 //! The kernel looks at whose a call is when it is entered, and with a threshold it records no entries: calls of everybody
 //! come out (6.12, kernel/trace/trace_functions_graph.c, `trace_graph_thresh_return`). In: what was asked for, and the
@@ -20,7 +20,7 @@ pub(super) struct Wanted {
     pub others: u64,
 }
 
-/// Where a record of `sched_process_fork` has its numbers.
+/// Offsets of the numbers in a record of `sched_process_fork`.
 struct Fork {
     id: u16,
     parent: usize,

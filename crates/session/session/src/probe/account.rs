@@ -68,12 +68,12 @@ pub fn account(
     account
 }
 
-/// What the records say of themselves.
+/// Counts taken from the records themselves.
 struct Read {
     records: u64,
     /// Strings that fill their room: the rest of them may be missing.
     cut: u64,
-    /// Where the file ends in no record.
+    /// Offset at which the file ends in no record.
     damaged: Vec<String>,
 }
 

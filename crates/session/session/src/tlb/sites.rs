@@ -8,7 +8,7 @@ use kprism_debuginfo::source::Source;
 use kprism_image::symbols::Symbols;
 use kprism_tlb::objects::allocs::Site;
 
-/// How names of C++'s own library begin.
+/// Beginnings of names of C++'s own library.
 const LIBRARY: [&str; 2] = ["std::", "__gnu_cxx::"];
 /// Longest name.
 const LONGEST: usize = 80;
