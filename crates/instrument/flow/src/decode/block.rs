@@ -54,7 +54,7 @@ pub(crate) enum End {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Block {
     /// Successors once known: not taken, taken. Blocks with one way on (chains, indirect jumps) keep the last one in
-    /// `next[1]`. Indirect calls keep the block at their return address in `next[0]`.
+    /// `next[1]`.
     pub next: [u32; 2],
     /// Instructions after the last event.
     pub insns: u32,
@@ -66,7 +66,8 @@ pub(crate) struct Block {
     pub start_func: u32,
     /// Number of its address space and mode: equal numbers mean that both are equal.
     pub context: u16,
-    /// Number of events.
+    /// Number of events. One more lies behind them: the call with its return address that an indirect call at the block's end
+    /// takes once its target is known.
     pub nops: u16,
     pub end: End,
     /// [`crate::decode::event::flag`] bits of the first instruction as a target, and [`WATCHED`].

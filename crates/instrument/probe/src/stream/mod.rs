@@ -16,7 +16,8 @@ use tally::{Tally, Totals};
 
 pub use item::{Frame, Item, Memory, RecordingEffect};
 
-/// Size of a record's header, bytes.
+/// Size of a record's header, bytes: its size (u32), probe (u16), CPU (u16), time (u64), thread (u32), process (u32), a bit for
+/// each value that could not be read (u64).
 pub const HEADER: usize = 32;
 /// The version of the format.
 pub const VERSION: u32 = 1;
