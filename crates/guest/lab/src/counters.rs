@@ -46,7 +46,8 @@ impl Counters {
         Self { kallsyms, folder: folder.to_owned(), scratch: scratch.to_owned(), next: None, observer }
     }
 
-    /// Announces that the guest comes to a stop mark, or is there.
+    /// Announces that the guest comes to a stop mark, or is there. `name` is that of the reading's archive, as in [`GcovFiles`];
+    /// there are several readings before the window, and one after it.
     pub fn come(&mut self, name: String) {
         self.next = Some(name);
     }
@@ -74,7 +75,7 @@ impl Counters {
         })?;
         let piece = self.scratch.join("counters");
         let memory = GuestMemory { qemu, piece: &piece, known: HashMap::new() };
-        // The lab boots with nokaslr: the image is at its link address.
+        // The lab boots with nokaslr: the image is at its link address. Page tables have four levels (la57 is off).
         let found = read(&mut Paged::new(memory, table, 0, false), roots).map_err(|error| Error::Qemu {
             reason: format!("the kernel's coverage counters in the guest's memory: {error}"),
         })?;

@@ -307,6 +307,7 @@ impl<'a> Cursor<'a> {
             }
             EventKind::Stop => self.on = false,
             EventKind::Switch => {
+                // One record for each entry into `__switch_to`; none or several where their times are approximate.
                 for _ in 0..used(&self.switches, self.next_switch, self.clock.now) {
                     self.switch(tasks);
                 }

@@ -56,6 +56,7 @@ impl Merge {
         let own = &mut self.bytes[from..];
         own[6..8].copy_from_slice(&cpu.to_le_bytes());
         let (time, probe) = (u64_at(own, 8), usize::from(u32_at(own, 4) as u16));
+        // The last word of the header has a bit for each value that could not be read.
         if self.loose.get(probe) == Some(&true) || u64_at(own, 24) != 0 {
             tidy(own, &plans[probe].probe);
         }

@@ -28,6 +28,7 @@ pub(super) fn insert(
         Some(match reloc {
             Reloc::Map(Map::Entries) => Operand::Map(ENTRIES),
             Reloc::Map(_) => return None,
+            // From `VARS` on: trace state variables. Below: the fault counters of this probe.
             Reloc::MapValue(_, offset) => match offset.checked_sub(emit::VARS) {
                 Some(var @ 0..) => Operand::Memory(STATE, layout.vars_at() + var.cast_unsigned()),
                 _ => Operand::Memory(STATE, state + offset.cast_unsigned()),
