@@ -196,6 +196,7 @@ fn streams_that_are_not_whole_are_told() {
     }
     // As a recorder leaves it that nobody has decoded.
     let _ = fs::remove_dir_all(run.join("tables"));
+    assert_eq!(count(&whole, "bytes cut off the streams"), 0);
     let stream = run.join("streams/cpu0.pt");
     let mut packets = fs::read(&stream).unwrap();
     let middle = packets.len() / 2;
@@ -214,6 +215,7 @@ fn streams_that_are_not_whole_are_told() {
         "{damaged}"
     );
     assert_eq!(count(&damaged, "damaged or missing files"), 2);
+    assert!(count(&damaged, "bytes cut off the streams") > 0, "{damaged}");
     let views = [
         &["script", "--limit", "100000000", "--comm", "plain", "--func", "main"][..],
         &["annotate", "main"],

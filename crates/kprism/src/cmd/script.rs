@@ -119,7 +119,7 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
 
 /// Refuses options that the lines asked for would ignore.
 fn honoured(subject: Subject, durations: bool, given: &Given) -> Result<()> {
-    const ALL: &str = "subject input cpus pids comms from to limit json strict";
+    const ALL: &str = "subject input cpus pids comms from to limit json";
     let (view, more) = match subject {
         Subject::Insns => ("instructions", "funcs own kernel user fields syntax"),
         Subject::Branches => ("branches", "funcs own kernel user fields"),
@@ -127,11 +127,11 @@ fn honoured(subject: Subject, durations: bool, given: &Given) -> Result<()> {
         Subject::Calls => ("calls", "funcs own kernel user depth fields"),
         Subject::Syscalls => ("system calls", "funcs fields"),
         Subject::Packets => {
-            return given.only("packets", &["subject input cpus from to limit json strict"]);
+            return given.only("packets", &["subject input cpus from to limit json"]);
         }
         // A record of a probe has no name of a task unless $comm was collected.
         Subject::Probe => {
-            return given.only("records of probes", &["subject input cpus pids from to limit json strict"]);
+            return given.only("records of probes", &["subject input cpus pids from to limit json"]);
         }
     };
     given.only(view, &[ALL, more])

@@ -97,8 +97,7 @@ impl Run {
         let run = Run { dir: dir.to_path_buf(), _lock: None };
         if let Err(error) = run.manifest_path().symlink_metadata() {
             return Err(match error.kind() {
-                // Of a folder that this user may not enter nobody can tell.
-                ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::PermissionDenied => {
+                ErrorKind::NotFound | ErrorKind::NotADirectory => {
                     StoreError::NotARun { path: dir.to_path_buf() }
                 }
                 _ => io_at(&run.manifest_path())(error),

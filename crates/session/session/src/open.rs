@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Opens a run: the first call of a program that uses this library.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -148,6 +149,9 @@ pub fn runs_in(folder: &Path) -> Result<Runs> {
         match Run::open(&path).and_then(|run| run.manifest()) {
             Ok(manifest) => found.runs.push((path, manifest)),
             Err(StoreError::NotARun { .. }) => {}
+            // Nobody can tell of a folder that this user may not enter.
+            Err(StoreError::Io { path, source })
+                if source.kind() == ErrorKind::PermissionDenied && path.symlink_metadata().is_err() => {}
             Err(error) => found.broken.push((path, error)),
         }
     }

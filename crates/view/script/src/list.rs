@@ -138,12 +138,12 @@ impl Source {
                 }
                 let undecoded =
                     Undecoded { lost_bytes: skipped.bytes, errors: skipped.places, ..Undecoded::default() };
-                account = Some(undecoded.enter(Account::new(), &loaded.notes));
+                account = Some(loaded.account(undecoded));
                 to
             }
             Source::Flow(loaded) => {
-                let (to, undecoded) = of_flow(&loaded, subject, options, levels, progress, to);
-                account = Some(undecoded.enter(Account::new(), &loaded.notes));
+                let (to, streams) = of_flow(&loaded, subject, options, levels, progress, to);
+                account = Some(streams);
                 to
             }
             Source::Durations(trace) => of_durations(*trace, options, levels, to)?,
@@ -160,17 +160,17 @@ fn of_flow<'w>(
     levels: usize,
     progress: &Progress,
     to: Output<'w>,
-) -> (Output<'w>, Undecoded) {
+) -> (Output<'w>, Account) {
     let (lanes, symbols) = (loaded.streams().len(), &loaded.symbols);
     let instructions = |subject, options, to| {
         let mut lister = flow::Lister::new(subject, options, lanes, symbols, to);
-        let undecoded = decoded::follow(loaded, &mut lister, progress);
-        (lister.finish(), undecoded)
+        let streams = decoded::follow(loaded, &mut lister, progress);
+        (lister.finish(), streams)
     };
     let nested = |subject, options, to| {
         let mut lister = calls::Lister::new(subject, options, levels, lanes, symbols, to);
-        let undecoded = decoded::follow(loaded, &mut lister, progress);
-        (lister.finish(), undecoded)
+        let streams = decoded::follow(loaded, &mut lister, progress);
+        (lister.finish(), streams)
     };
     match subject {
         Subject::Insns => instructions(flow::Subject::Insns, options, to),
@@ -178,7 +178,7 @@ fn of_flow<'w>(
         Subject::Calls => nested(calls::Subject::Graph, options, to),
         Subject::Syscalls => nested(calls::Subject::Syscalls, options, to),
         // Not of a replay, or `open` made no flow for it.
-        Subject::Packets | Subject::Probe => (to, Undecoded::default()),
+        Subject::Packets | Subject::Probe => (to, Account::new()),
     }
 }
 

@@ -48,18 +48,33 @@ fn account(recorded: Option<&Recorded>, lengths: &Lengths, profile: &Profile, no
     if let Some(counted) = counted {
         account = account.with(Fate::Lost, "instructions", counted.saturating_sub(decoded));
     }
-    if let Some(recorded) = recorded.filter(|r| r.pt_bytes.iter().any(Option::is_some)) {
-        let cut: Vec<(usize, u64)> = missing(recorded, lengths);
-        let places =
-            cut.iter().map(|(cpu, n)| format!("streams/cpu{cpu}.pt is {n} bytes shorter than recorded"));
-        let sum = cut.iter().map(|(_, n)| n).sum::<u64>();
-        account = account.at(Fate::Lost, "bytes cut off the streams", sum, places.collect());
+    if let Some(recorded) = recorded.filter(|r| r.knows_lengths()) {
+        account = enter_cut(account, recorded, lengths);
         if let Some(unexplained) = recorded.unexplained {
             account =
                 account.with(Fate::Guessed, "branches that the recorder could not explain", unexplained);
         }
     }
     account
+}
+
+/// Adds the bytes that the streams lack.
+fn enter_cut(account: Account, recorded: &Recorded, lengths: &Lengths) -> Account {
+    let cut: Vec<(usize, u64)> = missing(recorded, lengths);
+    let places = cut.iter().map(|(cpu, n)| format!("streams/cpu{cpu}.pt is {n} bytes shorter than recorded"));
+    let sum = cut.iter().map(|(_, n)| n).sum::<u64>();
+    account.at(Fate::Lost, "bytes cut off the streams", sum, places.collect())
+}
+
+impl Loaded {
+    /// The account of the streams alone, for those who replay them: what was not decoded, and what files lack.
+    pub fn account(&self, undecoded: Undecoded) -> Account {
+        let account = undecoded.enter(Account::new(), &self.notes);
+        match self.recorded.as_ref().filter(|recorded| recorded.knows_lengths()) {
+            Some(recorded) => enter_cut(account, recorded, &self.lengths()),
+            None => account,
+        }
+    }
 }
 
 /// Parts of the streams that were not decoded.
@@ -101,8 +116,7 @@ impl Undecoded {
     }
 
     /// Adds them to an account, with the loader's remarks on files.
-    #[must_use]
-    pub fn enter(self, account: Account, notes: &[String]) -> Account {
+    fn enter(self, account: Account, notes: &[String]) -> Account {
         account
             .with(Fate::Lost, "bytes of packets skipped", self.lost_bytes)
             .with(Fate::Lost, "overflows of the recorder's buffer", self.overflows)

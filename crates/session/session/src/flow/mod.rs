@@ -18,7 +18,7 @@ use kprism_flow::delta::Plan;
 use kprism_flow::replay::{Inputs, Listener, replay};
 use kprism_flow::window::Window;
 use kprism_profile::Profile;
-use kprism_store::{Instrument, Manifest, Run, load_profile, save_profile};
+use kprism_store::{Account, Instrument, Manifest, Run, load_profile, save_profile};
 
 pub use account::{IMPORT_NOTES, Undecoded};
 pub use load::{Loaded, clock_config, load, read_streams, sideband_records};
@@ -90,8 +90,8 @@ pub fn profile(loaded: &Loaded, plan: Plan, window: Option<Window>, progress: &P
 }
 
 /// Replays the whole run for a listener. Remarks on the run's files, and on what could not be decoded, go to `progress`; the
-/// counts are returned too, for accounts.
-pub fn follow(loaded: &Loaded, listener: &mut impl Listener, progress: &Progress) -> Undecoded {
+/// account of the streams is returned too.
+pub fn follow(loaded: &Loaded, listener: &mut impl Listener, progress: &Progress) -> Account {
     loaded.notes.iter().for_each(|note| progress.note(note));
     let streams = loaded.streams();
     let inputs = Inputs {
@@ -105,5 +105,5 @@ pub fn follow(loaded: &Loaded, listener: &mut impl Listener, progress: &Progress
     if let Some(note) = undecoded.note() {
         progress.note(&note);
     }
-    undecoded
+    loaded.account(undecoded)
 }

@@ -52,6 +52,11 @@ struct CpuCounts {
 }
 
 impl Recorded {
+    /// True if it says how long the streams were.
+    pub(super) fn knows_lengths(&self) -> bool {
+        self.pt_bytes.iter().any(Option::is_some)
+    }
+
     /// Writes what it knows into the manifest. The recorder's own reason to have stopped goes before what others saw of it.
     fn fill(&self, manifest: &mut Manifest) {
         manifest.vcpus = self.vcpus;

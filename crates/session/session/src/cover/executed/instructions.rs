@@ -14,13 +14,13 @@ use kprism_flow::window::Window;
 use kprism_image::insn::{Kind, Mode, classify};
 use kprism_image::symbols::{FunctionId, Symbols};
 use kprism_profile::units::grouped;
-use kprism_store::Run;
+use kprism_store::{Account, Run};
 
 use super::debug_files::find;
 use super::places::{Place, places};
 use crate::cover::options::{DebugFiles, Part};
 use crate::flow;
-use crate::flow::{Undecoded, follow};
+use crate::flow::follow;
 use crate::open_profile;
 use crate::progress::Progress;
 
@@ -35,10 +35,8 @@ pub struct Instructions {
     pub of_32_bits: u64,
     /// The others, by program, library or module.
     without: BTreeMap<String, u64>,
-    /// Parts of the streams that were not decoded.
-    pub undecoded: Undecoded,
-    /// Files of the run that are damaged or missing.
-    pub damaged: Vec<String>,
+    /// The account of the streams.
+    pub streams: Account,
 }
 
 /// Files without debug information that are named.
@@ -115,17 +113,12 @@ pub fn each(
     let all = (0..symbols.len() as u32).map(|id| symbols.function(FunctionId(id)));
     let chosen: Vec<bool> = all.map(|f| files.contains_key(f.module.as_str())).collect();
     progress.step("counting");
-    let (counts, undecoded) = count(&loaded, &chosen, part, window, progress);
+    let (counts, streams) = count(&loaded, &chosen, part, window, progress);
     let mut by_module: HashMap<&str, Vec<usize>> = HashMap::new();
     for (index, site) in counts.sites.iter().enumerate() {
         by_module.entry(&symbols.function(FunctionId(site.func)).module).or_default().push(index);
     }
-    let mut seen = Instructions {
-        insns: counts.insns,
-        undecoded,
-        damaged: loaded.notes.clone(),
-        ..Instructions::default()
-    };
+    let mut seen = Instructions { insns: counts.insns, streams, ..Instructions::default() };
     for (func, &count) in counts.elsewhere.iter().enumerate().filter(|(_, count)| **count > 0) {
         seen.lost(&symbols.function(FunctionId(func as u32)).module, count);
     }
@@ -180,13 +173,13 @@ fn count(
     part: &Part,
     window: Option<Window>,
     progress: &Progress,
-) -> (Counts, Undecoded) {
+) -> (Counts, Account) {
     let takes = |_: u16, task: &Task| part.filter.takes(task.pid, task.tgid, &task.comm);
     let never = || false;
     let lanes = loaded.streams().len();
     let mut counter = Counter::new(lanes, &loaded.symbols, chosen, &takes, &never).within(window);
-    let undecoded = follow(loaded, &mut counter, progress);
-    (counter.finish(), undecoded)
+    let streams = follow(loaded, &mut counter, progress);
+    (counter.finish(), streams)
 }
 
 /// An instruction at its place in the file.

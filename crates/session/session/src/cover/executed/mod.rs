@@ -44,12 +44,13 @@ const OF_32_BITS: &str = "instructions of 32-bit code";
 
 /// The account of executed instructions.
 fn account(seen: &Instructions) -> Account {
-    let account = Account::new()
+    let mut account = Account::new()
         .with(Fate::Seen, "instructions", seen.insns)
         .with(Fate::Kept, "instructions", seen.kept)
         .at(Fate::Lost, WITHOUT, seen.without(), seen.largest())
         .with(Fate::Lost, OF_32_BITS, seen.of_32_bits);
-    seen.undecoded.clone().enter(account, &seen.damaged)
+    account.entries.extend(seen.streams.entries.iter().cloned());
+    account
 }
 
 /// Reads coverage.
