@@ -16,9 +16,11 @@ args=$(tr '\n' ' ' <"$(dirname "$0")/gcov-small.args")
 	sh -c 'ls -lR /usr >/dev/null; cat /proc/[0-9]*/stat | wc -l; (echo b; echo a) | sort; sleep 0.1' >&2
 sh bench/cover/tree.sh "$out/run" "$out/tree" >&2
 "$KPRISM" report cover -i "$out/run" --html "$out/cover.html" >&2
+source=$(sed -n 's/.*"folder": "\(.*\)".*/\1/p' "$out/run/manifest.json")
+[ -n "$source" ] || { echo "gcov-small: $out/run names no tree" >&2; exit 1; }
 cat <<-END
 	KPRISM_GCOV_KERNEL=small KPRISM_GCOV_ARGS='$args'
 	KPRISM_GCOV_TREE='$out/tree' KPRISM_COVER_PAGE='$out/cover.html'
-	KPRISM_GCOV_SOURCE='$(sed -n 's/.*"build_dir": "\(.*\)".*/\1/p' "$out/run/manifest.json")'
+	KPRISM_GCOV_SOURCE='$source'
 	export KPRISM_GCOV_KERNEL KPRISM_GCOV_ARGS KPRISM_GCOV_TREE KPRISM_COVER_PAGE KPRISM_GCOV_SOURCE
 END

@@ -15,7 +15,8 @@ LOAD='ls -lR /usr >/dev/null; cat /proc/[0-9]*/stat | wc -l; (echo b; echo a) | 
 
 "$KPRISM" lab gcov-kernel --smp 2 --fast -o "$work/run" -- sh -c "$LOAD"
 sh bench/cover/tree.sh "$work/run" "$work/tree"
-source=$(sed -n 's/.*"build_dir": "\(.*\)".*/\1/p' "$work/run/manifest.json")
+source=$(sed -n 's/.*"folder": "\(.*\)".*/\1/p' "$work/run/manifest.json")
+[ -n "$source" ]
 
 # gcov counts from the boot on, having but the counters at the end.
 KPRISM_GCOV_TREE=$work/tree KPRISM_GCOV_SOURCE=$source \

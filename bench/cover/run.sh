@@ -14,7 +14,8 @@ mkdir -p "$OUT"
 OUT=$(realpath "$OUT")
 [ -d "$OUT/run" ] || "$KPRISM" lab gcov-kernel --fast -o "$OUT/run" -- sh -c 'ls -lR /usr >/dev/null; cat /proc/[0-9]*/stat >/dev/null'
 if [ ! -d "$OUT/tree" ]; then sh "$here/tree.sh" "$OUT/run" "$OUT/tree"; fi
-source=$(sed -n 's/.*"build_dir": "\(.*\)".*/\1/p' "$OUT/run/manifest.json")
+source=$(sed -n 's/.*"folder": "\(.*\)".*/\1/p' "$OUT/run/manifest.json")
+[ -n "$source" ] || { echo "$OUT/run names no tree: delete it, it will be made again" >&2; exit 1; }
 cd "$source"
 
 # measure NAME COMMAND...: one line of the table.

@@ -4,7 +4,7 @@
 //! Input: an ELF file, or ELF notes alone, as the kernel shows its own. Output: [`BuildId`].
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use object::Object as _;
 
@@ -28,8 +28,16 @@ impl BuildId {
         Self::of_object(&object::File::parse(file).ok()?)
     }
 
+    /// The build id of an ELF file, of which only a few parts are read.
+    pub fn of_file(path: &Path) -> Option<Self> {
+        // A pipe would block.
+        std::fs::metadata(path).ok().filter(|facts| facts.is_file())?;
+        let cache = object::ReadCache::new(std::fs::File::open(path).ok()?);
+        Self::of_object(&object::File::parse(&cache).ok()?)
+    }
+
     /// The build id of an object file that is open already.
-    pub fn of_object(file: &object::File<'_>) -> Option<Self> {
+    pub fn of_object<'data, R: object::ReadRef<'data>>(file: &object::File<'data, R>) -> Option<Self> {
         Self::new(file.build_id().ok()??)
     }
 

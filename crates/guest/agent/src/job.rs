@@ -9,8 +9,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use kprism_agent::gcov::{FOLDER, Session};
 use kprism_agent::{
-    CONTROL_PORT, Counters, Job, MARK_BEGIN, MARK_END, MARK_STOP, Message, PAUSE, PAUSE_PORT, STDERR_PORT,
-    STDIN_FILE, STDOUT_PORT,
+    CONTROL_PORT, CounterReading, Job, MARK_BEGIN, MARK_END, MARK_STOP, Message, PAUSE, PAUSE_PORT,
+    STDERR_PORT, STDIN_FILE, STDOUT_PORT,
 };
 use kprism_layout::GcovFiles;
 
@@ -35,24 +35,24 @@ pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Se
         }
     }
     has_folder(job)?;
-    let moments = Moments::new(job.counters == Counters::Held)?;
+    let stop_marks = StopMarks::new(job.counters == CounterReading::Held)?;
     let mut session = match job.counters {
-        Counters::Read => Some(Session::begin(Path::new(FOLDER)).map_err(|error| {
+        CounterReading::Read => Some(Session::begin(Path::new(FOLDER)).map_err(|error| {
             io::Error::other(format!(
                 "{FOLDER}: {error}: the kernel needs CONFIG_GCOV_KERNEL and CONFIG_DEBUG_FS"
             ))
         })?),
         _ => None,
     };
-    let stops = matches!(job.counters, Counters::Stopped | Counters::Held);
+    let stops = matches!(job.counters, CounterReading::Stopped | CounterReading::Held);
     let [program, arguments @ ..] = &job.argv[..] else {
-        if job.counters == Counters::None {
+        if job.counters == CounterReading::None {
             return Err(io::Error::other("the job has no command"));
         }
         // An empty window.
         if stops {
-            moments.stop(0);
-            moments.stop(1);
+            stop_marks.stop(0);
+            stop_marks.stop(1);
         }
         session.as_mut().map(Session::end).transpose()?;
         return Ok((0, session));
@@ -70,7 +70,7 @@ pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Se
             let pid = std::process::id();
             if stops {
                 // From here to the mark nothing of the kernel runs: counters and observer see the same window.
-                moments.stop(0);
+                stop_marks.stop(0);
                 ports::mark(MARK_BEGIN, pid);
                 return ports::allow_ports(false);
             }
@@ -84,7 +84,7 @@ pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Se
     let mut ended = Ok(());
     let status = spawn_and_wait(&mut command, &children, [STDOUT_PORT, STDERR_PORT], started, || {
         if stops {
-            moments.stop(1);
+            stop_marks.stop(1);
         }
         ended = session.as_mut().map(Session::end).transpose().map(|_| ());
     });
@@ -96,7 +96,7 @@ pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Se
             ports::mark(MARK_END, 0);
             ports::write(STDERR_PORT, format!("kprism: {program}: {error}\n").as_bytes());
             if stops {
-                moments.stop(1);
+                stop_marks.stop(1);
             }
             session.as_mut().map(Session::end).transpose()?;
             if error.kind() == ErrorKind::NotFound { 127 } else { 126 }
@@ -108,13 +108,13 @@ pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Se
 /// The messages at which the host reads counters, encoded in advance: sending them executes instructions of this
 /// program only.
 #[derive(Debug, Clone, Copy)]
-struct Moments {
+struct StopMarks {
     messages: [&'static [u8]; 2],
     /// True if the observer stops the guest.
     held: bool,
 }
 
-impl Moments {
+impl StopMarks {
     fn new(held: bool) -> io::Result<Self> {
         let line = |name: &str| -> io::Result<&'static [u8]> {
             let mut line = serde_json::to_vec(&Message::Counters { name: name.to_owned() })?;

@@ -76,21 +76,21 @@ pub struct Job {
     pub collect: String,
     /// The way to read the kernel's coverage counters right before the command and right after it.
     #[serde(default)]
-    pub counters: Counters,
+    pub counters: CounterReading,
 }
 
 /// Ways to read the kernel's coverage counters. With any of them, an empty [`Job::argv`] is an empty window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Counters {
+pub enum CounterReading {
     /// The counters are not read.
     #[default]
     None,
     /// The guest stops its machine, and the host reads the counters from the guest's memory ([`Message::Counters`]). No
     /// kernel code runs for it. If guest time follows the instructions, its clock may jump meanwhile; see
-    /// [`Counters::Held`].
+    /// [`CounterReading::Held`].
     Stopped,
-    /// Like [`Counters::Stopped`], but the observer holds the thread of the vCPUs. This is exact, but works only if all
+    /// Like [`CounterReading::Stopped`], but the observer holds the thread of the vCPUs. This is exact, but works only if all
     /// vCPUs share that thread (guest time follows the instructions).
     Held,
     /// The agent reads `/sys/kernel/debug/gcov`, and sends the archives of [`gcov::Session`] to the host.

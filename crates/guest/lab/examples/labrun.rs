@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use kprism_lab::{Ended, Job, ObserverOptions, Options, Pace, Progress, Share, Span};
+use kprism_lab::{Ended, Job, KernelSource, ObserverOptions, Options, Pace, Progress, Share, Span};
 
 fn main() -> ExitCode {
     kprism_signals::catch(kprism_signals::Second::EndsProcess).expect("signals");
@@ -48,7 +48,7 @@ fn work() -> Result<u8, Box<dyn std::error::Error>> {
             "--with-module" => options.with_modules.push(value()?),
             "--package" => options.packages.push(value()?),
             "--append" => options.append.push(value()?),
-            "--kernel" => options.kernel = Some(value()?.into()),
+            "--kernel" => options.kernel = KernelSource::named(value()?.as_ref()),
             "--initrd" => options.initrd = Some(value()?.into()),
             "--share" => job.shares.push(Share::parse(&value()?)),
             "--before" => job.before.push(value()?),

@@ -27,7 +27,7 @@ const PIECE: u64 = 1 << 20;
 
 /// Reads counters each time the guest stops for it.
 #[derive(Debug)]
-pub(crate) struct Counters {
+pub(crate) struct CounterReader {
     kallsyms: PathBuf,
     /// Folder of the run.
     folder: PathBuf,
@@ -41,7 +41,7 @@ pub(crate) struct Counters {
 /// Maximum time from the guest's message to its mark, which is a few instructions later.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-impl Counters {
+impl CounterReader {
     pub fn new(kallsyms: PathBuf, folder: &Path, scratch: &Path, observer: Option<UnixStream>) -> Self {
         Self { kallsyms, folder: folder.to_owned(), scratch: scratch.to_owned(), next: None, observer }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Finds the guest's kernel: Debian's stock one from apt, another of Debian's packages, or the user's file.
+//! Finds the guest's kernel: Debian's stock one from apt, another of Debian's packages, the user's image or tree.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use crate::apt;
 use crate::cache::{Cache, Key};
 use crate::error::{Context, Error, Result};
-use crate::options::{Progress, Report};
+use crate::modules::ModuleFolder;
+use crate::options::{KernelSource, Options, Progress, Report};
+use crate::tree::{self, TreeFacts};
 
-/// Beginning of the names of Debian's kernel packages.
-pub const PACKAGE: &str = "linux-image-";
+const PACKAGE: &str = KernelSource::PACKAGE;
 
 /// The series that is used if none is named.
 const SERIES: &str = "linux-image-6.12.";
@@ -22,38 +23,56 @@ pub struct Kernel {
     pub image: PathBuf,
     /// Its release as in `uname -r`; empty if the image does not state it.
     pub release: String,
-    /// `lib/modules/RELEASE` of its package, or of the host if that has the same release.
-    pub modules: Option<PathBuf>,
+    /// Its modules: those of its package, of its tree, or of the host if that has the same release.
+    pub(crate) modules: Option<ModuleFolder>,
     /// Identifies its content: package and version, or a hash.
     pub key: String,
+    /// The tree that it was built in, if that is known.
+    pub tree: Option<TreeFacts>,
 }
 
 impl Kernel {
-    /// Returns the given image, or Debian's stock kernel, which is downloaded if needed.
-    pub(crate) fn find(
-        given: Option<&Path>,
-        cache: &Cache,
-        refresh: bool,
-        report: Report<'_>,
-    ) -> Result<Self> {
-        if let Some(name) = given.and_then(package) {
-            return Self::from_cache(
-                name,
-                cache,
-                refresh,
-                |report| download_named(name, cache, report),
-                report,
-            );
+    /// The kernel for people: its package, or its release and hash.
+    pub(crate) fn name(&self) -> String {
+        match self.key.contains(&self.release) {
+            true => self.key.clone(),
+            false => format!("{} ({})", self.release, self.key),
         }
-        if let Some(image) = given {
-            let contents = fs::read(image).at("read", image)?;
-            let release = release(&contents).unwrap_or_default();
-            let modules = Some(Path::new("/lib/modules").join(&release));
-            let modules = modules.filter(|folder| !release.is_empty() && folder.join("kernel").is_dir());
-            let key = Key::default().add(&contents).finish();
-            return Ok(Self { image: image.to_owned(), release, modules, key });
+    }
+
+    /// Returns the given kernel. Debian's are downloaded if needed.
+    pub(crate) fn find(options: &Options, cache: &Cache, report: Report<'_>) -> Result<Self> {
+        let refresh = options.refresh;
+        match &options.kernel {
+            KernelSource::Newest => {
+                Self::from_cache("debian", cache, refresh, |report| fetch(cache, report), report)
+            }
+            KernelSource::Package(name) => {
+                Self::from_cache(name, cache, refresh, |report| download_named(name, cache, report), report)
+            }
+            KernelSource::Image(image) => {
+                let contents = fs::read(image).at("read", image)?;
+                let release = release(&contents).unwrap_or_default();
+                let modules = Path::new("/lib/modules").join(&release);
+                let has_modules = !release.is_empty() && modules.join("kernel").is_dir();
+                let modules = has_modules.then_some(ModuleFolder::Installed(modules));
+                let key = Key::default().add(&contents).finish();
+                Ok(Self { image: image.to_owned(), release, modules, key, tree: None })
+            }
+            KernelSource::Tree(folder) => {
+                let (build, facts) = tree::open(folder, options.smp)?;
+                let image = build.image();
+                let contents = fs::read(&image).at("read", &image)?;
+                if !has_boot_header(&contents) {
+                    let reason = "not a kernel image for x86: it has no boot header".into();
+                    return Err(Error::BadFile { path: image, reason });
+                }
+                let release = tree::release(&build, release(&contents))?;
+                let key = Key::default().add(&contents).finish();
+                let modules = Some(ModuleFolder::Built(build));
+                Ok(Self { image, release, modules, key, tree: Some(facts) })
+            }
         }
-        Self::from_cache("debian", cache, refresh, |report| fetch(cache, report), report)
     }
 
     /// The kernel of this name in the cache; `fetch` puts it there and returns its key.
@@ -78,7 +97,8 @@ impl Kernel {
         let modules = folder.join("lib/modules");
         let modules = only_entry(&modules)?;
         let release = modules.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(Self { image: folder.join("vmlinuz"), release, modules: Some(modules), key })
+        let modules = Some(ModuleFolder::Installed(modules));
+        Ok(Self { image: folder.join("vmlinuz"), release, modules, key, tree: None })
     }
 }
 
@@ -136,11 +156,6 @@ fn download(name: &str, cache: &Cache, report: Report<'_>) -> Result<String> {
     result
 }
 
-/// The name of the package, if that is meant and not a file.
-pub fn package(given: &Path) -> Option<&str> {
-    given.to_str().filter(|name| name.starts_with(PACKAGE) && !name.contains('/') && !given.exists())
-}
-
 /// Debian's stock kernels that apt knows, the oldest first.
 ///
 /// # Errors
@@ -181,9 +196,13 @@ fn unpack(package: &Path, folder: &Path) -> Result<()> {
     crate::cache::remove(&folder.join("usr"))
 }
 
+fn has_boot_header(image: &[u8]) -> bool {
+    image.get(0x202..0x206) == Some(b"HdrS")
+}
+
 /// The release in a bzImage's header: `kernel_version` (Documentation/arch/x86/boot.rst).
 fn release(image: &[u8]) -> Option<String> {
-    if image.get(0x202..0x206)? != b"HdrS" {
+    if !has_boot_header(image) {
         return None;
     }
     let at = 0x200 + usize::from(u16::from_le_bytes(image.get(0x20e..0x210)?.try_into().ok()?));

@@ -7,10 +7,12 @@ use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::initramfs::{Base, Initramfs};
 use crate::kernel::Kernel;
+use crate::modules::{Module, ModuleFile};
 use crate::options::{Options, Report};
 use crate::qemu::{Machine, Qemu};
 use crate::rootfs::RootFs;
 use crate::snapshot::{Boot, KernelFacts, Snapshot};
+use crate::tree::{self, TreeFacts};
 use crate::{files, modules};
 
 /// A prepared guest, which can be started any number of times.
@@ -24,6 +26,7 @@ pub struct Prepared {
     pub(crate) command_line: String,
     pub(crate) snapshot: Snapshot,
     pub(crate) agent: std::path::PathBuf,
+    pub(crate) module_files: Vec<ModuleFile>,
 }
 
 impl Prepared {
@@ -35,6 +38,16 @@ impl Prepared {
     /// The guest's kernel's release and build ID.
     pub fn kernel(&self) -> &KernelFacts {
         &self.snapshot.kernel
+    }
+
+    /// The tree that the kernel was built in, if the user named it.
+    pub fn tree(&self) -> Option<&TreeFacts> {
+        self.kernel.tree.as_ref()
+    }
+
+    /// The modules in the guest that the user built.
+    pub fn module_files(&self) -> &[ModuleFile] {
+        &self.module_files
     }
 
     /// The kernel's command line.
@@ -113,7 +126,7 @@ pub fn prepare(options: &Options, report: Report<'_>) -> Result<Prepared> {
     let qemu = Qemu::find()?;
     let agent = files::find_agent()?;
     let cache = Cache::open()?;
-    let kernel = Kernel::find(options.kernel.as_deref(), &cache, options.refresh, report)?;
+    let mut kernel = Kernel::find(options, &cache, report)?;
     let rootfs = match options.initrd {
         Some(_) => None,
         None => Some(RootFs::find(&options.packages, &cache, options.refresh, report)?),
@@ -135,7 +148,11 @@ pub fn prepare(options: &Options, report: Report<'_>) -> Result<Prepared> {
         command_line: command_line.clone(),
     };
     let snapshot = Snapshot::find(&boot, &cache, options.boot_timeout, report)?;
-    Ok(Prepared { qemu, machine, kernel, rootfs, initramfs, command_line, snapshot, agent })
+    if let Some(facts) = &mut kernel.tree {
+        tree::compare_vmlinux(facts, &snapshot.kernel.build_id);
+    }
+    let module_files = modules.iter().filter_map(Module::file).collect();
+    Ok(Prepared { qemu, machine, kernel, rootfs, initramfs, command_line, snapshot, agent, module_files })
 }
 
 fn check(options: &Options) -> Result<()> {

@@ -3,7 +3,7 @@
 //!
 //! Input: [`Options`] (the guest) and a [`Job`] (the command). Output: the command's output as it comes, its exit code,
 //! and a run folder with the recording of an observer in QEMU, and the symbols to decode it. Kernel and programs are
-//! Debian packages, which apt downloads without root. Everything made from them is kept in a [`cache`], by content.
+//! Debian packages, which apt downloads without root; the kernel may be an own image or tree. Everything made from them is kept in a [`cache`], by content.
 //!
 //! Design:
 //! - With [`Pace::Exact`] a run depends on its inputs only: time counts instructions, CPUs take turns, and no device of
@@ -35,16 +35,18 @@ mod run;
 mod snapshot;
 mod symbols;
 mod tail;
+mod tree;
 
 pub use error::{Error, Result};
 pub use files::{
     content, find_agent, find_observer, find_qemu_user, find_recorder, find_user_plugin, qemu_program,
 };
-pub use kernel::{Kernel, PACKAGE as KERNEL_PACKAGE, package as kernel_package, packages as kernel_packages};
-pub use kprism_agent::Counters;
+pub use kernel::{Kernel, packages as kernel_packages};
+pub use kprism_agent::CounterReading;
 pub use lab::{Prepared, prepare};
-pub use modules::is_path as is_module_file;
-pub use options::{Job, ObserverOptions, Options, Pace, Progress, Report, Share, Span};
+pub use modules::{ModuleFile, is_path as is_module_file};
+pub use options::{Job, KernelSource, ObserverOptions, Options, Pace, Progress, Report, Share, Span};
 pub use qemu::Qemu;
 pub use run::{Ended, Outcome, run};
 pub use snapshot::{KernelFacts, Snapshot};
+pub use tree::TreeFacts;

@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 use lzma_rust2::XzReader;
 use object::{Object, ObjectSection};
 
+use kprism_image::BuildId;
+use kprism_layout::KernelBuild;
+
 use crate::error::{Context, Error, Result};
 use crate::kernel::Kernel;
 
@@ -26,8 +29,77 @@ pub(crate) struct Module {
     pub contents: Vec<u8>,
     /// True if it is loaded at boot.
     pub load: bool,
+    /// Its file on the host, if a rebuild may change that: one of the user's.
+    pub users: Option<PathBuf>,
     /// True if the others only recommend it (`softdep=pre:`). They are loaded even if the kernel refuses it.
     pub optional: bool,
+}
+
+/// A kernel's modules.
+#[derive(Debug, Clone)]
+pub(crate) enum ModuleFolder {
+    /// `lib/modules/RELEASE`, as installed: modules are below `kernel`.
+    Installed(PathBuf),
+    /// The folder in which the kernel was built: each module is beside its source.
+    Built(KernelBuild),
+}
+
+impl ModuleFolder {
+    fn folder(&self) -> &Path {
+        match self {
+            Self::Installed(folder) => folder,
+            Self::Built(build) => build.folder(),
+        }
+    }
+
+    /// The folder with the modules of a folder of the source, such as `crypto`.
+    fn below(&self, source: &str) -> PathBuf {
+        match self {
+            Self::Installed(folder) => folder.join("kernel").join(source),
+            Self::Built(build) => build.folder().join(source),
+        }
+    }
+
+    /// All modules, by plain name.
+    fn index(&self) -> Result<BTreeMap<String, PathBuf>> {
+        match self {
+            Self::Installed(folder) => index(folder),
+            Self::Built(build) => {
+                let paths = build.modules().at("read", build.folder())?;
+                Ok(paths.into_iter().map(|path| (plain(&stem(&path)), path)).collect())
+            }
+        }
+    }
+
+    /// Folder of a module below `lib/modules/RELEASE`. `None` for a file from elsewhere.
+    fn installed_in(&self, module: &Path) -> Option<PathBuf> {
+        let inside = module.strip_prefix(self.folder()).ok()?.with_file_name("");
+        match self {
+            Self::Installed(_) => Some(inside),
+            Self::Built(_) => Some(Path::new("kernel").join(inside)),
+        }
+    }
+}
+
+/// A module in the guest that somebody built: it may be built again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModuleFile {
+    /// Its name, as in `/proc/modules`.
+    pub name: String,
+    /// Its file on the host, absolute.
+    pub file: PathBuf,
+    /// GNU build ID, lower-case hex; empty if it has none.
+    pub build_id: String,
+}
+
+impl Module {
+    /// The module as the user's file, if it is one.
+    pub fn file(&self) -> Option<ModuleFile> {
+        let path = self.users.as_ref()?;
+        let file = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let build_id = BuildId::of_elf(&self.contents).map(|id| id.to_string()).unwrap_or_default();
+        Some(ModuleFile { name: plain(&stem(path)), file, build_id })
+    }
 }
 
 /// The modules in `load` and `present` and their dependencies, in an order in which they can be loaded.
@@ -36,7 +108,7 @@ pub(crate) fn collect(kernel: &Kernel, load: &[String], present: &[String]) -> R
         return Ok(Vec::new());
     }
     let mut index = match &kernel.modules {
-        Some(folder) => index(folder)?,
+        Some(folder) => folder.index()?,
         None => BTreeMap::new(),
     };
     // A user's module may depend on another of the user's.
@@ -46,7 +118,7 @@ pub(crate) fn collect(kernel: &Kernel, load: &[String], present: &[String]) -> R
     let mut collector = Collector {
         kernel,
         index,
-        built_in: built_in(kernel.modules.as_deref())?,
+        built_in: built_in(kernel.modules.as_ref())?,
         aliases: None,
         seen: BTreeSet::new(),
         modules: Vec::new(),
@@ -76,7 +148,7 @@ impl Collector<'_> {
         let path = if is_path(name) {
             PathBuf::from(name)
         } else {
-            let missing = || Error::NoModule { name: name.to_owned(), kernel: self.kernel.key.clone() };
+            let missing = || Error::NoModule { name: name.to_owned(), kernel: self.kernel.name() };
             self.index.get(&plain(name)).ok_or_else(missing)?.clone()
         };
         if !self.seen.insert(plain(&stem(&path))) {
@@ -101,13 +173,12 @@ impl Collector<'_> {
             "" => "unknown",
             release => release,
         };
-        let inside = match &self.kernel.modules {
-            Some(folder) => path.strip_prefix(folder).map(|rest| rest.with_file_name("")).ok(),
-            _ => None,
-        };
+        let inside = self.kernel.modules.as_ref().and_then(|folder| folder.installed_in(&path));
         let folder = inside.unwrap_or_else(|| "updates/".into());
         let guest = format!("usr/lib/modules/{release}/{}{}.ko", folder.display(), stem(&path));
-        self.modules.push(Module { guest, contents, load, optional });
+        let is_built = matches!(self.kernel.modules, Some(ModuleFolder::Built(_)));
+        let users = (is_built || is_path(name)).then(|| path.clone());
+        self.modules.push(Module { guest, contents, users, load, optional });
         Ok(())
     }
 
@@ -122,7 +193,7 @@ impl Collector<'_> {
         }
         let aliases = match self.aliases.take() {
             Some(aliases) => aliases,
-            None => aliases(self.kernel.modules.as_deref(), &self.index)?,
+            None => aliases(self.kernel.modules.as_ref(), &self.index)?,
         };
         let found = self.aliases.insert(aliases).get(&name);
         Ok(found.map(|path| plain(&stem(path))))
@@ -154,13 +225,16 @@ fn index(folder: &Path) -> Result<BTreeMap<String, PathBuf>> {
 
 /// Folders of modules that others request by function instead of by name, best first: modules in `crypto` run on every
 /// processor, those in `arch` on some.
-const ALIASED: [&str; 3] = ["kernel/crypto", "kernel/lib", "kernel/arch"];
+const ALIASED: [&str; 3] = ["crypto", "lib", "arch"];
 
 /// Modules of [`ALIASED`] by their aliases.
-fn aliases(folder: Option<&Path>, index: &BTreeMap<String, PathBuf>) -> Result<BTreeMap<String, PathBuf>> {
+fn aliases(
+    folder: Option<&ModuleFolder>,
+    index: &BTreeMap<String, PathBuf>,
+) -> Result<BTreeMap<String, PathBuf>> {
     let mut found = BTreeMap::new();
     let Some(folder) = folder else { return Ok(found) };
-    for place in ALIASED.map(|place| folder.join(place)) {
+    for place in ALIASED.map(|place| folder.below(place)) {
         // Of two in one folder, the one that runs on every processor is preferred.
         let mut paths: Vec<&PathBuf> = index.values().filter(|path| path.starts_with(&place)).collect();
         paths.sort_by_key(|path| !stem(path).ends_with("generic"));
@@ -175,9 +249,9 @@ fn aliases(folder: Option<&Path>, index: &BTreeMap<String, PathBuf>) -> Result<B
     Ok(found)
 }
 
-/// Names and aliases of modules built into the kernel, as listed in its package. Empty for a kernel without a package.
-fn built_in(folder: Option<&Path>) -> Result<BTreeSet<String>> {
-    let Some(folder) = folder else { return Ok(BTreeSet::new()) };
+/// Names and aliases of modules built into the kernel, as listed beside its modules. Empty for a kernel without any.
+fn built_in(folder: Option<&ModuleFolder>) -> Result<BTreeSet<String>> {
+    let Some(folder) = folder.map(ModuleFolder::folder) else { return Ok(BTreeSet::new()) };
     let read = |name: &str| match fs::read(folder.join(name)) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
         read => read.at("read", &folder.join(name)),

@@ -2,10 +2,10 @@
 //! Options of the guest and of a job.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use kprism_agent::Counters;
+use kprism_agent::CounterReading;
 
 /// The guest for which a snapshot is made.
 #[derive(Debug, Clone)]
@@ -16,8 +16,8 @@ pub struct Options {
     pub mem_mib: u64,
     /// Additional words for the kernel's command line.
     pub append: Vec<String>,
-    /// A kernel image to boot, or a package of Debian's kernels (`linux-image-…`), instead of the newest of the series 6.12.
-    pub kernel: Option<PathBuf>,
+    /// The kernel to boot.
+    pub kernel: KernelSource,
     /// An initramfs to use instead of Debian's programs. kprism's own files are laid over it.
     pub initrd: Option<PathBuf>,
     /// Modules loaded at boot, with their dependencies: names, or paths of .ko files.
@@ -40,7 +40,7 @@ impl Default for Options {
             smp: 1,
             mem_mib: 1024,
             append: Vec::new(),
-            kernel: None,
+            kernel: KernelSource::Newest,
             initrd: None,
             modules: Vec::new(),
             with_modules: Vec::new(),
@@ -48,6 +48,35 @@ impl Default for Options {
             pace: Pace::Exact,
             refresh: false,
             boot_timeout: Duration::from_secs(300),
+        }
+    }
+}
+
+/// Source of the guest's kernel.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum KernelSource {
+    /// Debian's newest of the series 6.12.
+    #[default]
+    Newest,
+    /// This package of Debian's kernels, `linux-image-…`.
+    Package(String),
+    /// This image (vmlinuz). Its modules are taken from the host's `/lib/modules`, if that has its release.
+    Image(PathBuf),
+    /// The folder in which somebody built a kernel: that of `.config` and `vmlinux`.
+    Tree(PathBuf),
+}
+
+impl KernelSource {
+    /// Beginning of the names of Debian's kernel packages.
+    pub const PACKAGE: &str = "linux-image-";
+
+    /// A package if this is the name of one, and no file has it; else an image.
+    pub fn named(given: &Path) -> Self {
+        match given.to_str() {
+            Some(name) if name.starts_with(Self::PACKAGE) && !name.contains('/') && !given.exists() => {
+                Self::Package(name.to_owned())
+            }
+            _ => Self::Image(given.to_owned()),
         }
     }
 }
@@ -85,7 +114,7 @@ pub struct Job {
     pub asks_first: bool,
     /// The way to read the kernel's coverage counters before the command and after it, as archives below `streams/gcov`
     /// of the run. With any, an empty [`Job::argv`] is an empty window.
-    pub counters: Counters,
+    pub counters: CounterReading,
     /// Unix socket at which GDB can attach to the guest. QEMU creates it.
     pub gdb: Option<PathBuf>,
     /// The observed part of the run.
@@ -116,7 +145,7 @@ impl Job {
             shares: Vec::new(),
             collect: None,
             asks_first: false,
-            counters: Counters::None,
+            counters: CounterReading::None,
             gdb: None,
             span: Span::Command,
             timeout: None,

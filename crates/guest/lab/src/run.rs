@@ -13,7 +13,7 @@ use kprism_agent::{JOB_FILE, Message, SHARE_FILE, STDIN_FILE};
 
 use crate::archive::Archive;
 use crate::collect::Collected;
-use crate::counters::Counters;
+use crate::counters::CounterReader;
 use crate::error::{Context, Error, Result};
 use crate::lab::Prepared;
 use crate::options::{Job, ObserverOptions, Pace, Progress, Report, Span};
@@ -98,7 +98,7 @@ pub fn run(
     symbols::begin(prepared, &folder)?;
     let mut arguments = job_arguments(job, prepared.machine.mem_mib, &scratch.0)?;
     let streams = folder.join("streams");
-    let stops = (job.counters == kprism_agent::Counters::Held).then(UnixStream::pair).transpose();
+    let stops = (job.counters == kprism_agent::CounterReading::Held).then(UnixStream::pair).transpose();
     let (host, guest) = stops.at("make a socket for", &folder)?.unzip();
     let mut plugin = OsString::new();
     if let Some(observer) = observer {
@@ -143,7 +143,7 @@ pub fn run(
         });
     }
     let kallsyms = prepared.snapshot.folder.join("kallsyms");
-    let counters = Counters::new(kallsyms, &folder, &scratch.0, host);
+    let counters = CounterReader::new(kallsyms, &folder, &scratch.0, host);
     let mut watch = Watch::new(&files, (start, job.span == Span::Boot), Collected::new(&scratch.0), counters);
     let ended = watch.until_the_end(&mut qemu, (job.timeout, job.asks_first), report);
     drop(qemu);
@@ -200,7 +200,7 @@ struct Watch<'a> {
     failed: Option<String>,
     modules: Option<(String, String)>,
     collected: Collected,
-    counters: Counters,
+    counters: CounterReader,
 }
 
 impl<'a> Watch<'a> {
@@ -208,7 +208,7 @@ impl<'a> Watch<'a> {
         files: &'a PortFiles,
         (start, boots): (Instant, bool),
         collected: Collected,
-        counters: Counters,
+        counters: CounterReader,
     ) -> Self {
         Self {
             files,

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use kprism_lab::{Ended, Error, Job, Options, Outcome, Pace, Prepared, Progress, Share, Span};
+use kprism_lab::{Ended, Error, Job, KernelSource, Options, Outcome, Pace, Prepared, Progress, Share, Span};
 
 /// Guests are large and the machine may be small, so only one runs at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -301,10 +301,10 @@ fn a_bad_kernel_a_bad_initrd_and_a_bad_snapshot_are_told() {
     let garbage = folder.0.join("garbage");
     std::fs::write(&garbage, vec![0x5a; 100_000]).unwrap();
     let short = Options { boot_timeout: Duration::from_secs(300), ..Options::default() };
-    let options = Options { kernel: Some(garbage.clone()), ..short.clone() };
+    let options = Options { kernel: KernelSource::Image(garbage.clone()), ..short.clone() };
     let error = kprism_lab::prepare(&options, &mut |_| {}).unwrap_err();
     assert!(matches!(error, Error::Qemu { .. } | Error::Boot { .. }), "{error}");
-    let options = Options { kernel: Some("/no/such/kernel".into()), ..short.clone() };
+    let options = Options { kernel: KernelSource::Image("/no/such/kernel".into()), ..short.clone() };
     assert!(kprism_lab::prepare(&options, &mut |_| {}).unwrap_err().to_string().contains("/no/such/kernel"));
     // Too small for the files to unpack.
     let options = Options { mem_mib: 64, ..short.clone() };

@@ -18,14 +18,14 @@ use crate::exit::{self, Outcome};
 /// Help that follows the options.
 pub const HELP: &str = "\
 Each commit is checked out in DIR/tree, built, and CMD is recorded in the guest. Your
-working tree is not touched. Relative paths of --share, --module and --kernel are those
-of the commit. Rules are those of kprism gate, with GOOD as the baseline.
+working tree is not touched. Relative paths of --share, --module, --kernel and --tree
+are those of the commit. Rules are those of kprism gate, with GOOD as the baseline.
 
   kprism bisect v1.0 HEAD --build make --share . -- /share/prog
   kprism bisect HEAD~40 HEAD --build 'make -C mod' --module mod/mine.ko \\
       --fail-if 'self_insns[mine_*] > +0' -- cat /proc/mine
-  kprism bisect v6.11 v6.12 --build 'make olddefconfig bzImage' \\
-      --kernel arch/x86/boot/bzImage -- ls -R /usr
+  kprism bisect v6.11 v6.12 --build 'make olddefconfig bzImage modules' \\
+      --tree . -- ls -R /usr
   kprism bisect linux-image-6.1.0-47-amd64 linux-image-6.1.0-56-amd64 -- ls -R /usr
 
 Exit codes: 0 the first bad one is found, 1 it is one of several that could not be

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use kprism_lab::{Job, Options, Pace, Share};
+use kprism_lab::{Job, KernelSource, Options, Pace, Share};
 use kprism_profile::parse;
 use kprism_record::guest::{Guest, Packets};
 use kprism_record::here::OWN_STDIN;
@@ -12,8 +12,9 @@ use kprism_record::here::OWN_STDIN;
 use crate::given::Given;
 
 /// Ids of the options of [`GuestArgs`].
-pub const GUEST: [&str; 11] = [
+pub const GUEST: [&str; 12] = [
     "kernel",
+    "tree",
     "initrd",
     "module",
     "with_module",
@@ -88,6 +89,9 @@ pub struct GuestArgs {
     /// Boot this kernel image (vmlinuz), or this kernel package of Debian (linux-image-…), instead of Debian's newest 6.12
     #[arg(long, value_name = "FILE", help_heading = "Guest")]
     kernel: Option<PathBuf>,
+    /// Boot the kernel that was built in this folder (that of `make O=` if there is one), with its modules and source lines
+    #[arg(long, value_name = "DIR", conflicts_with = "kernel", help_heading = "Guest")]
+    tree: Option<PathBuf>,
     /// Use this initramfs instead of Debian's programs
     #[arg(long, value_name = "FILE", help_heading = "Guest")]
     initrd: Option<PathBuf>,
@@ -211,7 +215,11 @@ impl GuestArgs {
     /// As the lab takes them.
     pub fn options(&self) -> Options {
         Options {
-            kernel: self.kernel.clone(),
+            kernel: match (&self.tree, &self.kernel) {
+                (Some(tree), _) => KernelSource::Tree(tree.clone()),
+                (None, Some(kernel)) => KernelSource::named(kernel),
+                (None, None) => KernelSource::Newest,
+            },
             initrd: self.initrd.clone(),
             with_modules: self.with_module.clone(),
             refresh: self.refresh,

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Paths of files in a run folder that other programs than kprism write too.
+//! Paths in folders that other programs than kprism write too: a run folder in the guest, and a kernel's build folder.
 //!
-//! Input: the path of a run folder. Output: paths in it. The guest's agent writes gcov's counters into a run folder
+//! Input: the path of such a folder. Output: paths in it. The guest's agent writes gcov's counters into a run folder
 //! where there is no kprism, and is too small for the dependencies of `kprism-store`. `kprism_store::Run` hands out
-//! these paths for everyone else.
+//! the paths in a run for everyone else. The lab and the readers of debug information look into a kernel's build folder
+//! ([`KernelBuild`]).
 
 #![forbid(unsafe_code)]
 
+mod kernel_build;
+
 use std::path::{Path, PathBuf};
+
+pub use kernel_build::KernelBuild;
 
 /// Names of the archives of the readings before the window, in order of time. Their differences show the cost of a
 /// reading.

@@ -37,7 +37,7 @@ pub use environment::{Difference, Environment};
 pub use facts::{CallLosses, DurationFacts, ProbeFacts};
 pub use instrument::{About, Instrument};
 pub use kprism_layout::GcovFiles;
-pub use manifest::{Clock, Kernel, Manifest, RunKind};
+pub use manifest::{Clock, Kernel, KernelModule, KernelTree, Manifest, RunKind};
 pub use mapped::Mapped;
 pub use records::{Values, save_records};
 pub use run::{Run, TABLES};

@@ -6,6 +6,7 @@
 use crate::{Account, DurationFacts, Environment, Instrument, ProbeFacts};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 /// Origin of the streams of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +64,41 @@ pub struct Kernel {
     /// GNU build ID in hexadecimal; empty if unknown.
     #[serde(default)]
     pub build_id: String,
+    /// The tree in which the user built it, if they named it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tree: Option<KernelTree>,
+    /// Modules that the user built.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub modules: Vec<KernelModule>,
+}
+
+/// A kernel module that the user built.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelModule {
+    /// Its name, as in `/proc/modules`.
+    pub name: String,
+    /// Its file on the machine that recorded. It may have been built again since: it is only used if its build id is this.
+    pub file: PathBuf,
+    /// GNU build ID in hexadecimal; empty if it has none.
+    #[serde(default)]
+    pub build_id: String,
+}
+
+/// The tree that a kernel was built in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelTree {
+    /// The build folder on the machine that recorded. It may have been built again since: files in it are only used if
+    /// their build id is the kernel's.
+    pub folder: PathBuf,
+    /// The commit that was checked out, if the source is a git repository.
+    #[serde(default)]
+    pub commit: Option<String>,
+    /// True if tracked files differed from that commit; `None` if that is not known.
+    #[serde(default)]
+    pub changed: Option<bool>,
+    /// Options that the kernel was built without, each with what is not seen of the run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gaps: Vec<String>,
 }
 
 /// Contents of `manifest.json`. It is the only file of a run that contains wall-clock dates.

@@ -10,7 +10,9 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use kprism_lab::gcov_kernel::GcovKernel;
 pub use kprism_lab::gcov_kernel::{BuildOptions, Counting};
-use kprism_lab::{Counters, Job, ObserverOptions, Options, Outcome, Pace, Prepared, Report};
+use kprism_lab::{
+    CounterReading, Job, KernelSource, ObserverOptions, Options, Outcome, Pace, Prepared, Report,
+};
 use kprism_session::{Progress, date};
 use kprism_store::{Instrument, Manifest, Run, RunKind};
 use serde_json::json;
@@ -64,7 +66,7 @@ pub const DEBUG_INFO: &str = "CONFIG_DEBUG_INFO_DWARF5=y";
 /// It is one.
 pub fn suits(settings: &Settings) -> Result<()> {
     if settings.build.counting != Counting::On {
-        bail!("this kernel has no counters: leave CMD away, and run it with `kprism lab run --kernel`");
+        bail!("this kernel has no counters: leave CMD away, and run it with `kprism lab run --tree`");
     }
     Ok(())
 }
@@ -80,6 +82,9 @@ pub fn prepare(settings: &Settings, progress: &Progress) -> Result<Ready> {
     let observer = plugin.map(|plugin| ObserverOptions { plugin, arguments: Vec::new() });
     let options = options(&settings.guest, &kernel);
     let prepared = guest::prepare(&options, progress)?;
+    if observer.is_some() {
+        guest::say_gaps(&prepared, progress);
+    }
     Ok(Ready { kernel, prepared, options, observer })
 }
 
@@ -97,9 +102,9 @@ pub fn record(
     suits(settings)?;
     let job = Job {
         counters: match (settings.reading, ready.options.pace) {
-            (Reading::InGuest, _) => Counters::Read,
-            (Reading::OfMemory, Pace::Fast) => Counters::Stopped,
-            (Reading::OfMemory, Pace::Exact) => Counters::Held,
+            (Reading::InGuest, _) => CounterReading::Read,
+            (Reading::OfMemory, Pace::Fast) => CounterReading::Stopped,
+            (Reading::OfMemory, Pace::Exact) => CounterReading::Held,
         },
         ..settings.job.clone()
     };
@@ -117,13 +122,9 @@ pub fn record(
     Ok((run, ran))
 }
 
-/// The guest with the kernel. Its modules by their names; others by their files.
+/// The guest with the kernel.
 fn options(guest: &Options, kernel: &GcovKernel) -> Options {
-    let modules = guest.modules.iter().map(|name| match name.contains('/') || name.ends_with(".ko") {
-        true => name.clone(),
-        false => kernel.folder.join(format!("fs/{name}/{name}.ko")).display().to_string(),
-    });
-    Options { kernel: Some(kernel.image.clone()), modules: modules.collect(), ..guest.clone() }
+    Options { kernel: KernelSource::Tree(kernel.folder.clone()), ..guest.clone() }
 }
 
 fn manifest(settings: &Settings, ready: &Ready) -> Manifest {
@@ -137,11 +138,7 @@ fn manifest(settings: &Settings, ready: &Ready) -> Manifest {
         Reading::InGuest => "read in the guest",
         Reading::OfMemory => "of the guest's memory",
     };
-    let own = [
-        ("instrument", json!("cover")),
-        ("build_dir", json!(ready.kernel.folder.display().to_string())),
-        ("counters", json!(counters)),
-    ];
+    let own = [("instrument", json!("cover")), ("counters", json!(counters))];
     let of_guest = guest::manifest_options(&ready.prepared, options, &settings.job);
     manifest.options.extend(of_guest.into_iter().chain(own).map(|(name, value)| (name.to_owned(), value)));
     manifest

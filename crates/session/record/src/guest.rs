@@ -8,9 +8,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use kprism_lab::{Ended, Job, ObserverOptions, Options, Outcome, Pace, Prepared, Report, Share, Span};
+use kprism_lab::{
+    Ended, Job, KernelSource, ModuleFile, ObserverOptions, Options, Outcome, Pace, Prepared, Report, Share,
+    Span,
+};
 use kprism_session::{Progress, date, flow};
-use kprism_store::{Environment, Instrument, Kernel, Manifest, Run, RunKind};
+use kprism_store::{Environment, Instrument, Kernel, KernelModule, KernelTree, Manifest, Run, RunKind};
 
 use crate::{NOT_ENDED, condition};
 
@@ -218,12 +221,18 @@ pub(crate) fn manifest_options(
     job: &Job,
 ) -> Vec<(&'static str, serde_json::Value)> {
     let path = |path: &Option<PathBuf>| path.as_ref().map(|p| p.display().to_string());
+    let kernel = match &guest.kernel {
+        // The manifest's kernel names the tree.
+        KernelSource::Newest | KernelSource::Tree(_) => None,
+        KernelSource::Package(name) => Some(name.clone()),
+        KernelSource::Image(image) => Some(image.display().to_string()),
+    };
     vec![
         ("qemu", prepared.qemu_version().into()),
         ("kernel_command_line", prepared.command_line().into()),
         ("pace", if guest.pace == Pace::Fast { "fast" } else { "exact" }.into()),
         ("mem_mib", guest.mem_mib.into()),
-        ("kernel", path(&guest.kernel).into()),
+        ("kernel", kernel.into()),
         ("initrd", path(&guest.initrd).into()),
         ("module", guest.modules.clone().into()),
         ("with_module", guest.with_modules.clone().into()),
@@ -240,7 +249,23 @@ pub(crate) fn manifest_options(
 /// The guest's kernel, for a manifest.
 pub(crate) fn kernel(prepared: &Prepared) -> Kernel {
     let kernel = prepared.kernel();
-    Kernel { release: kernel.release.clone(), build_id: kernel.build_id.clone() }
+    let tree = prepared.tree().map(|tree| KernelTree {
+        folder: tree.folder.clone(),
+        commit: tree.commit.clone(),
+        changed: tree.changed,
+        gaps: tree.gaps.clone(),
+    });
+    let module = |module: &ModuleFile| KernelModule {
+        name: module.name.clone(),
+        file: module.file.clone(),
+        build_id: module.build_id.clone(),
+    };
+    Kernel {
+        release: kernel.release.clone(),
+        build_id: kernel.build_id.clone(),
+        tree,
+        modules: prepared.module_files().iter().map(module).collect(),
+    }
 }
 
 /// Makes a guest ready: fetches, boots and snapshots it, unless the cache has it.
@@ -250,7 +275,17 @@ pub(crate) fn kernel(prepared: &Prepared) -> Kernel {
 pub fn prepare(guest: &Options, progress: &Progress) -> Result<Prepared> {
     let prepared = kprism_lab::prepare(guest, &mut |p| show(progress, p))?;
     progress.clear();
+    for note in prepared.tree().iter().flat_map(|tree| &tree.notes) {
+        progress.say(&format!("note: {note}"));
+    }
     Ok(prepared)
+}
+
+/// Says what will not be seen of a kernel of the user's, for a recording of its flow.
+pub(crate) fn say_gaps(prepared: &Prepared, progress: &Progress) {
+    for gap in prepared.tree().iter().flat_map(|tree| &tree.gaps) {
+        progress.say(&format!("note: {gap}"));
+    }
 }
 
 /// Makes the guest ready, runs the command and records it. The command's output goes to `report`.
@@ -263,6 +298,9 @@ pub fn run(settings: &Settings, progress: &Progress, report: Report<'_>) -> Resu
         kprism_lab::find_observer()?;
     }
     let prepared = prepare(&settings.guest, progress)?;
+    if settings.observe != Observe::Nothing {
+        say_gaps(&prepared, progress);
+    }
     progress.step("running the command");
     let (run, ran) = record(settings, &settings.job, &prepared, report)?;
     progress.clear();

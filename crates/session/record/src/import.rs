@@ -183,7 +183,7 @@ fn import_flow(settings: &Settings, source: &Source, progress: &Progress) -> Res
     manifest.command.clone_from(&capture.command);
     let (release, build_id) = capture.kernel.clone();
     if !(release.is_empty() && build_id.is_empty()) {
-        manifest.kernel = Some(Kernel { release, build_id });
+        manifest.kernel = Some(Kernel { release, build_id, ..Kernel::default() });
     }
     manifest.instruments = vec![Instrument::Flow];
     manifest.options.insert("source".into(), settings.path.display().to_string().into());
@@ -226,7 +226,7 @@ fn import_events(
     manifest.created = date::now();
     manifest.options.insert("source".into(), settings.path.display().to_string().into());
     if let Some(Stamp { mode, release, command, .. }) = stamp {
-        manifest.kernel = Some(Kernel { release, build_id: String::new() });
+        manifest.kernel = Some(Kernel { release, build_id: String::new(), ..Kernel::default() });
         manifest.options.insert("recorded_by".into(), command.into());
         manifest.options.insert("recorded_of".into(), mode.into());
     }

@@ -57,7 +57,7 @@ use serde_json::Value;
 /// The running kernel.
 pub fn this_kernel() -> Kernel {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    Kernel { release: release.trim().to_owned(), build_id: String::new() }
+    Kernel { release: release.trim().to_owned(), build_id: String::new(), ..Kernel::default() }
 }
 
 /// The manifest of a recording of this machine that has begun. It says that the recording is not whole until its end is

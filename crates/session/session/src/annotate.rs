@@ -15,7 +15,7 @@ use kprism_image::symbols::{FunctionId, Symbols, under_root};
 use kprism_store::Run;
 
 use crate::cover::DebugFiles;
-use crate::cover::executed::installed_vmlinux;
+use crate::cover::executed::recorded_vmlinux;
 use crate::flow::{Loaded, follow};
 use crate::progress::Progress;
 
@@ -122,9 +122,11 @@ pub fn find_source(
     if function.module != "[kernel]" {
         return Ok(None);
     }
-    let Some(vmlinux) = files.vmlinux.clone().or_else(|| installed_vmlinux(loaded, &debug)) else {
-        return Ok(None);
+    let vmlinux = match &files.vmlinux {
+        Some(file) => Some(file.clone()),
+        None => recorded_vmlinux(&loaded.manifest, &debug)?,
     };
+    let Some(vmlinux) = vmlinux else { return Ok(None) };
     // The kernel's own text begins with its lowest function.
     let start = (0..symbols.len() as u32)
         .map(|id| symbols.function(FunctionId(id)))

@@ -14,7 +14,7 @@ use kprism_gate::metric::Metric;
 use kprism_gate::summary::{self, Wanted};
 use kprism_gate::verdict::Finding;
 use kprism_gate::{self as gate, Rule, Side, Verdict, blame, judge};
-use kprism_lab::{Ended as GuestEnd, Job, Options};
+use kprism_lab::{Ended as GuestEnd, Job, KernelSource, Options};
 use kprism_record::guest;
 use kprism_session::Progress;
 use kprism_store::Instrument;
@@ -141,7 +141,7 @@ pub fn bisect(settings: &Settings, progress: &Progress) -> Result<Found> {
 }
 
 fn is_kernel(revision: &str) -> bool {
-    revision.starts_with(kprism_lab::KERNEL_PACKAGE)
+    revision.starts_with(KernelSource::PACKAGE)
 }
 
 /// Written into the folder of a bisection: git does not list the folder, and the next bisection knows it as one.
@@ -204,8 +204,8 @@ fn kernels(tester: &mut Tester<'_>) -> Result<Ended> {
     if build.is_some() {
         bail!("--build is for commits: packages are built");
     }
-    if guest.kernel.is_some() {
-        bail!("--kernel is for commits: here GOOD and BAD are the kernels");
+    if guest.kernel != KernelSource::Newest {
+        bail!("--kernel and --tree are for commits: here GOOD and BAD are the kernels");
     }
     let all = kprism_lab::kernel_packages()?;
     let place = |name: &str| {
@@ -341,7 +341,7 @@ impl Tester<'_> {
         let (mut options, mut job) = (self.settings.guest.clone(), self.settings.job.clone());
         match tree {
             Some(tree) => in_tree(&mut options, &mut job, tree),
-            None => options.kernel = Some(PathBuf::from(&revision.id)),
+            None => options.kernel = KernelSource::Package(revision.id.clone()),
         }
         let settings = guest::Settings::new(output, options, job);
         let (run, ran) = guest::run(&settings, self.progress, &mut |p| guest::show(self.progress, p))?;
@@ -493,7 +493,10 @@ fn between(good: &Side, bad: &Side) -> Result<Rule> {
 
 /// Takes relative paths to be those of the commit that is checked out.
 fn in_tree(options: &mut Options, job: &mut Job, tree: &Path) {
-    let kernel = options.kernel.as_mut().filter(|path| kprism_lab::kernel_package(path).is_none());
+    let kernel = match &mut options.kernel {
+        KernelSource::Image(path) | KernelSource::Tree(path) => Some(path),
+        KernelSource::Newest | KernelSource::Package(_) => None,
+    };
     for path in kernel.into_iter().chain(&mut options.initrd) {
         *path = tree.join(&*path);
     }

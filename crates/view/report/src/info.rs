@@ -22,6 +22,15 @@ pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest) -> String {
             format!(" (build id {})", kernel.build_id)
         };
         line("kernel", kernel.release.clone() + &id);
+        if let Some(tree) = &kernel.tree {
+            let changed = match tree.changed {
+                Some(true) => ", with changes not committed",
+                Some(false) | None => "",
+            };
+            let commit = tree.commit.as_ref().map(|commit| format!(" at {}{changed}", printable(commit)));
+            line("  built in", printable(&tree.folder.to_string_lossy()) + &commit.unwrap_or_default());
+            tree.gaps.iter().for_each(|gap| line("  note", printable(gap)));
+        }
     }
     if !m.created.is_empty() {
         line("created", m.created.clone());

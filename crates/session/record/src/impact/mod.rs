@@ -149,7 +149,10 @@ fn guest_for(
         guest
     };
     let prepare = |guest: &Options| {
-        kprism_lab::prepare(guest, &mut |p| guest::show(progress, p)).map(|_| progress.clear())
+        kprism_lab::prepare(guest, &mut |p| guest::show(progress, p)).map(|prepared| {
+            progress.clear();
+            guest::say_gaps(&prepared, progress);
+        })
     };
     let all: Vec<&Tracer> = tracers.iter().filter(|(_, no)| no.is_none()).map(|(t, _)| t).collect();
     let guest = with(&all);

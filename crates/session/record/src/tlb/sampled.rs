@@ -94,7 +94,8 @@ pub fn import(path: &Path, root: &Path, kallsyms: Option<&Path>, output: &Path) 
     manifest.command.clone_from(&samples.command);
     manifest.clock.name = "perf".into();
     if !samples.release.is_empty() {
-        manifest.kernel = Some(Kernel { release: samples.release.clone(), build_id: String::new() });
+        manifest.kernel =
+            Some(Kernel { release: samples.release.clone(), build_id: String::new(), ..Kernel::default() });
     }
     manifest.instruments = vec![Instrument::Tlb];
     manifest.options.insert("method".into(), "sampled".into());

@@ -118,8 +118,11 @@ fn enter(run: &Run, measured: &Measured, facts: Facts, progress: &Progress) -> R
     manifest.clock.tsc_hz = 1_000_000_000;
     (manifest.clock.art_num, manifest.clock.art_den) = (0, 0);
     if manifest.kernel.is_none() && !facts.kernel.is_empty() {
-        manifest.kernel =
-            Some(kprism_store::Kernel { release: facts.kernel.clone(), build_id: String::new() });
+        manifest.kernel = Some(kprism_store::Kernel {
+            release: facts.kernel.clone(),
+            build_id: String::new(),
+            ..kprism_store::Kernel::default()
+        });
     }
     let account = account::account(&manifest, &measured.times, &facts);
     manifest.accounts.insert(Instrument::Durations, account);

@@ -509,7 +509,8 @@ pub fn manifest() -> Manifest {
     let mut manifest = Manifest::new(RunKind::Lab, 2);
     manifest.command =
         ["sh", "-c", "for i in 1 2 3; do ls /bin | sed s/a/z/g; done"].map(String::from).to_vec();
-    manifest.kernel = Some(Kernel { release: "6.12.90+deb12-amd64".into(), build_id: "5f7c".into() });
+    manifest.kernel =
+        Some(Kernel { release: "6.12.90+deb12-amd64".into(), build_id: "5f7c".into(), ..Kernel::default() });
     manifest.created = "2026-11-21T10:00:00Z".into();
     manifest.exit_code = Some(0);
     manifest.lost_bytes = 208;

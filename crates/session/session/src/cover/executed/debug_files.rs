@@ -8,7 +8,8 @@ use kprism_debuginfo::lines::Lines;
 use kprism_debuginfo::separate::by_build_id;
 use kprism_image::BuildId;
 use kprism_image::symbols::{FunctionId, under_root};
-use kprism_store::Run;
+use kprism_layout::KernelBuild;
+use kprism_store::{Manifest, Run};
 
 use crate::cover::options::DebugFiles;
 use crate::flow;
@@ -21,6 +22,14 @@ pub fn find(
     problems: &mut Vec<String>,
 ) -> BTreeMap<String, (PathBuf, Lines)> {
     let folders = debug.folders();
+    let vmlinux = match &debug.vmlinux {
+        Some(file) => Some(file.clone()),
+        None => recorded_vmlinux(&loaded.manifest, &folders).unwrap_or_else(|reason| {
+            problems.push(reason);
+            None
+        }),
+    };
+    let built = built_modules(&loaded.manifest, problems);
     let mut files = BTreeMap::new();
     let mut take = |module: &str, file: &Path, asked: bool| match Lines::of_file(file, &folders) {
         Ok(Some(lines)) => drop(files.insert(module.to_owned(), (file.to_owned(), lines))),
@@ -41,29 +50,173 @@ pub fn find(
             take(module, &file, false);
         }
     }
-    // A kernel that the lab built is where it was built.
-    let built = loaded.manifest.options.get("build_dir").and_then(|folder| folder.as_str());
-    let built = built.map(|folder| Path::new(folder).join("vmlinux")).filter(|file| file.exists());
-    let vmlinux = debug.vmlinux.clone().or(built).or_else(|| installed_vmlinux(loaded, &folders));
     if let Some(file) = vmlinux {
         take("[kernel]", &file, debug.vmlinux.is_some());
     }
-    let recorded = ["module", "with_module"].into_iter().filter_map(|key| loaded.manifest.options.get(key));
-    let recorded = recorded.flat_map(|list| list.as_array().into_iter().flatten());
-    let recorded = recorded.filter_map(|name| name.as_str()).map(PathBuf::from).filter(|file| file.is_file());
-    let recorded = recorded.map(|file| (file, false)).collect::<Vec<_>>();
-    for (file, asked) in recorded.into_iter().chain(debug.module_file.iter().map(|f| (f.clone(), true))) {
-        // The kernel has `_` in modules' names for `-` in those of their files.
-        let name = file.file_stem().map(|stem| stem.to_string_lossy().replace('-', "_")).unwrap_or_default();
-        take(&format!("[{name}]"), &file, asked);
+    let asked = debug.module_file.iter().map(|file| (module_name(file), file.clone(), true));
+    let built = built.into_iter().map(|(name, file)| (name, file, false));
+    for (name, file, asked) in built.chain(asked) {
+        take(&name, &file, asked);
     }
     files
 }
 
-/// The debug information of the recorded kernel, where distributions put it.
-pub fn installed_vmlinux(loaded: &flow::Loaded, debug: &[PathBuf]) -> Option<PathBuf> {
-    let kernel = loaded.manifest.kernel.as_ref()?;
+/// The recorded kernel with debug information: where the lab or the user built it, or where distributions put it.
+///
+/// # Errors
+/// It was built again since, or the tree is not there.
+pub fn recorded_vmlinux(manifest: &Manifest, debug: &[PathBuf]) -> Result<Option<PathBuf>, String> {
+    let Some(kernel) = &manifest.kernel else { return Ok(None) };
+    let built = build(manifest).map(|build| build.vmlinux());
+    let own = built.as_deref().and_then(BuildId::of_file);
+    if own.as_ref().is_some_and(|id| id.to_string() == kernel.build_id) {
+        return Ok(built);
+    }
     let by_id = BuildId::from_hex(&kernel.build_id).and_then(|id| by_build_id(&id, debug));
-    let by_release = debug.iter().map(|dir| dir.join(format!("boot/vmlinux-{}", kernel.release)));
-    by_id.or_else(|| by_release.into_iter().find(|place| Path::is_file(place)))
+    let by_release = || {
+        let places = debug.iter().map(|dir| dir.join(format!("boot/vmlinux-{}", kernel.release)));
+        // A release does not tell two builds of a user's kernel apart.
+        let is_it = |id: BuildId| kernel.build_id.is_empty() || id.to_string() == kernel.build_id;
+        places.into_iter().find(|place| place.is_file() && BuildId::of_file(place).is_none_or(is_it))
+    };
+    match (by_id.or_else(by_release), built, own) {
+        (Some(installed), ..) => Ok(Some(installed)),
+        (None, None, _) => Ok(None),
+        (None, Some(file), Some(own)) => Err(format!(
+            "{}: built again since the run (its build id is {own}, the run's {}): name the run's kernel with --vmlinux",
+            file.display(),
+            if kernel.build_id.is_empty() { "not known" } else { &kernel.build_id },
+        )),
+        (None, Some(file), None) => Err(format!(
+            "{}: not there any more, or without a build id: name the run's kernel with --vmlinux",
+            file.display()
+        )),
+    }
+}
+
+/// The folder in which the recorded kernel was built.
+fn build(manifest: &Manifest) -> Option<KernelBuild> {
+    let tree = manifest.kernel.as_ref().and_then(|kernel| kernel.tree.as_ref());
+    // Older runs of kernels with gcov have it as an option.
+    let older = || manifest.options.get("build_dir").and_then(|folder| folder.as_str()).map(Path::new);
+    tree.map(|tree| tree.folder.as_path()).or_else(older).map(KernelBuild::of)
+}
+
+/// The modules that the user built, by the symbols' names for them, if they were not built again since.
+fn built_modules(manifest: &Manifest, problems: &mut Vec<String>) -> Vec<(String, PathBuf)> {
+    let of_kernel = manifest.kernel.iter().flat_map(|kernel| &kernel.modules);
+    let mut built: Vec<(String, PathBuf)> = Vec::new();
+    for module in of_kernel {
+        match BuildId::of_file(&module.file) {
+            Some(id) if id.to_string() == module.build_id => {
+                built.push((format!("[{}]", module.name), module.file.clone()));
+            }
+            // Without one, nothing tells the two apart.
+            None if module.build_id.is_empty() && module.file.is_file() => {
+                built.push((format!("[{}]", module.name), module.file.clone()));
+            }
+            found => problems.push(format!(
+                "{}: {}: name the run's module with --module-file",
+                module.file.display(),
+                if found.is_some() { "built again since the run" } else { "not there any more" }
+            )),
+        }
+    }
+    // Older runs have only the options.
+    let older = ["module", "with_module"].into_iter().filter_map(|key| manifest.options.get(key));
+    let older = older.flat_map(|list| list.as_array().into_iter().flatten());
+    let older = older.filter_map(|name| name.as_str()).map(PathBuf::from).filter(|file| file.is_file());
+    for file in older {
+        let name = module_name(&file);
+        if built.iter().all(|(known, _)| *known != name) && !is_recorded(manifest, &name) {
+            built.push((name, file));
+        }
+    }
+    built
+}
+
+/// True if the manifest knows the module's build.
+fn is_recorded(manifest: &Manifest, name: &str) -> bool {
+    let modules = manifest.kernel.iter().flat_map(|kernel| &kernel.modules);
+    modules.map(|module| format!("[{}]", module.name)).any(|known| known == name)
+}
+
+/// The symbols' name for the module in this file: the kernel has `_` for `-`.
+fn module_name(file: &Path) -> String {
+    let stem = file.file_stem().map(|stem| stem.to_string_lossy().replace('-', "_")).unwrap_or_default();
+    format!("[{stem}]")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kprism_store::{Kernel, KernelModule, KernelTree, RunKind};
+
+    /// An ELF file that is nothing but a build id of these four bytes.
+    fn elf(id: [u8; 4]) -> Vec<u8> {
+        let mut file = b"\x7fELF\x02\x01\x01".to_vec();
+        file.resize(16, 0);
+        // ET_EXEC for x86-64; one program header, at 64.
+        file.extend([2, 0, 62, 0, 1, 0, 0, 0]);
+        file.extend([[0u8; 8], 64u64.to_le_bytes(), [0; 8]].concat());
+        file.extend([0, 0, 0, 0, 64, 0, 56, 0, 1, 0, 64, 0, 0, 0, 0, 0]);
+        // PT_NOTE, the 20 bytes at 120.
+        file.extend([4, 0, 0, 0, 4, 0, 0, 0]);
+        file.extend([120u64, 0, 0, 20, 20, 4].map(u64::to_le_bytes).concat());
+        file.extend([4, 0, 0, 0, 4, 0, 0, 0, 3, 0, 0, 0]);
+        file.extend(b"GNU\0");
+        file.extend(id);
+        file
+    }
+
+    fn manifest(folder: &Path, build_id: &str, modules: Vec<KernelModule>) -> Manifest {
+        let (changed, gaps) = (Some(false), Vec::new());
+        let tree = KernelTree { folder: folder.to_owned(), commit: None, changed, gaps };
+        let (release, build_id) = ("6.12.0-mine".to_owned(), build_id.to_owned());
+        let kernel = Kernel { release, build_id, tree: Some(tree), modules };
+        Manifest { kernel: Some(kernel), ..Manifest::new(RunKind::Lab, 1) }
+    }
+
+    #[test]
+    fn a_tree_that_was_built_again_is_not_taken_for_the_recorded_kernel() {
+        let folder = tempfile::tempdir().unwrap();
+        let vmlinux = folder.path().join("vmlinux");
+        std::fs::write(&vmlinux, elf([1, 2, 3, 0xab])).unwrap();
+        let of = |build_id: &str| manifest(folder.path(), build_id, Vec::new());
+        assert_eq!(recorded_vmlinux(&of("010203ab"), &[]), Ok(Some(vmlinux.clone())));
+        for other in ["0123456789abcdef", ""] {
+            let reason = recorded_vmlinux(&of(other), &[]).unwrap_err();
+            assert!(reason.contains("built again since the run") && reason.contains("010203ab"), "{reason}");
+        }
+        // A release is not enough where there are build ids.
+        let installed = folder.path().join("boot/vmlinux-6.12.0-mine");
+        std::fs::create_dir(installed.parent().unwrap()).unwrap();
+        std::fs::write(&installed, elf([7, 7, 7, 7])).unwrap();
+        let debug = [folder.path().to_owned()];
+        assert!(recorded_vmlinux(&of("0123"), &debug).is_err());
+        assert_eq!(recorded_vmlinux(&of("07070707"), &debug), Ok(Some(installed)));
+        std::fs::remove_file(&vmlinux).unwrap();
+        assert!(recorded_vmlinux(&of("010203ab"), &[]).unwrap_err().contains("not there any more"));
+    }
+
+    #[test]
+    fn a_module_that_was_built_again_is_a_problem() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("my-mod.ko");
+        std::fs::write(&file, elf([1, 2, 3, 4])).unwrap();
+        let of = |build_id: &str| {
+            let (name, build_id) = ("my_mod".to_owned(), build_id.to_owned());
+            let mut manifest =
+                manifest(folder.path(), "", vec![KernelModule { name, file: file.clone(), build_id }]);
+            // The option is there as well.
+            manifest.options.insert("module".into(), vec![file.display().to_string()].into());
+            let mut problems = Vec::new();
+            (built_modules(&manifest, &mut problems), problems)
+        };
+        assert_eq!(of("01020304"), (vec![("[my_mod]".to_owned(), file.clone())], Vec::new()));
+        let (none, problems) = of("01020305");
+        assert!(none.is_empty() && problems[0].contains("built again since the run"), "{problems:?}");
+        std::fs::remove_file(&file).unwrap();
+        assert!(of("01020304").1[0].contains("not there any more"));
+    }
 }

@@ -34,7 +34,7 @@ mod debug_files;
 mod instructions;
 mod places;
 
-pub(crate) use debug_files::installed_vmlinux;
+pub(crate) use debug_files::recorded_vmlinux;
 use instructions::{Instructions, each};
 
 /// Unit of the account.
@@ -105,8 +105,8 @@ pub fn load_known(
     Ok((loaded, known))
 }
 
-/// The executed code as samples, for compilers that take them, the files that could not be used, and the account but for
-/// these.
+/// The executed code as samples for compilers, the files that could not be used, and the account, in which these files are
+/// not counted.
 pub fn sampled(
     input: &Path,
     debug: &DebugFiles,
