@@ -5,7 +5,7 @@
 
 use kprism_cover::counters::{Collector, Object};
 use kprism_gcov::data::{Counters, Data, Rest, Values, kind};
-use kprism_gcov::{Solver, notes};
+use kprism_gcov::{UnitCounter, notes};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -21,7 +21,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
     });
     let data = Data { header: notes.header, summary: None, functions: functions.collect(), rest: Rest::default() };
-    let mut solver = Solver::default();
+    let mut solver = UnitCounter::default();
     solver.unit(&notes, None).expect("nothing can mismatch without data");
     if let Ok(unit) = solver.unit(&notes, Some(&data)) {
         assert!(unit.lines.is_sorted_by_key(|line| (line.source, line.line, line.function)));

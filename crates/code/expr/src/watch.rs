@@ -72,7 +72,7 @@ impl Watch {
             })
             .transpose()?;
         let name = place.trim_end_matches("%return");
-        let at_return = scope.moment() == ProbePoint::Return;
+        let at_return = scope.probe_point() == ProbePoint::Return;
         let slots = u8::try_from(scope.slots()).unwrap_or(u8::MAX);
         let entry = address(name).ok_or_else(|| Error::Gone(name.to_owned()))?;
         Ok(Self { entry, at_return, slots, condition })

@@ -15,9 +15,9 @@ use crate::notes::{Block, Function, Notes};
 use crate::solve::{Graph, Kind};
 use crate::unit::{Branch, Condition, FunctionCount, Line, Outcomes, Unit, Way};
 
-/// Computes coverage. One solver should be used for many objects, because it reuses its memory.
+/// Computes coverage. One counter should be used for many objects, because it reuses its memory.
 #[derive(Debug, Default)]
-pub struct Solver {
+pub struct UnitCounter {
     graph: Graph,
     cycles: Cycles,
     touches: Vec<Touch>,
@@ -87,7 +87,7 @@ struct Part {
     exceptional: bool,
 }
 
-impl Solver {
+impl UnitCounter {
     /// Computes the coverage of an object. Without `data`, all counts are 0.
     ///
     /// # Errors
@@ -196,6 +196,7 @@ impl Solver {
     /// Lists the blocks of each line, sorted by line.
     fn touch(&mut self, notes: &Notes<'_>, function: &Function<'_>, is_group: bool) {
         self.touches.clear();
+        // gcov takes the last block for the exit here (gcov.cc, add_line_counts), though that is block 1.
         let exit = self.graph.blocks.len().saturating_sub(1) as Block;
         let mut last: Option<(Block, Touch)> = None;
         let locations = notes.locations(function);

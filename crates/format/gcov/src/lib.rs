@@ -36,7 +36,7 @@ pub mod unit;
 mod version;
 mod words;
 
-pub use count::Solver;
+pub use count::UnitCounter;
 pub use data::Data;
 pub use error::{Error, Result};
 pub use gaps::{Gaps, gaps};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Coverage of one object: its functions, lines and branches, with gcov's counts. [`Solver`](crate::Solver) makes it.
+//! Coverage of one object: its functions, lines and branches, with gcov's counts. [`UnitCounter`](crate::UnitCounter) makes it.
 
 use crate::notes::Block;
 

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use judge::{compare_json, compare_totals, json_lines};
-use kprism_gcov::{Solver, data, notes};
+use kprism_gcov::{UnitCounter, data, notes};
 use kprism_test::{skip, test};
 
 fn data_files(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -43,9 +43,9 @@ fn every_number_of_a_whole_kernel_is_gcovs() {
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
             scope.spawn(|| {
-                let mut solver = Solver::default();
+                let mut counter = UnitCounter::default();
                 while let Some(gcda) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    one(gcda, &source, &mut solver);
+                    one(gcda, &source, &mut counter);
                 }
             });
         }
@@ -53,11 +53,11 @@ fn every_number_of_a_whole_kernel_is_gcovs() {
     println!("{} objects", files.len());
 }
 
-fn one(gcda: &Path, source: &Path, solver: &mut Solver) {
+fn one(gcda: &Path, source: &Path, counter: &mut UnitCounter) {
     let note_bytes = std::fs::read(gcda.with_extension("gcno")).unwrap();
     let data = data::read(&std::fs::read(gcda).unwrap()).unwrap();
     let notes = notes::read(&note_bytes).unwrap();
-    let unit = solver.unit(&notes, Some(&data)).unwrap();
+    let unit = counter.unit(&notes, Some(&data)).unwrap();
     let what = gcda.display().to_string();
     let gcov = |arguments: &[&str]| {
         Command::new("gcov").args(arguments).arg(gcda).current_dir(source).output().unwrap().stdout

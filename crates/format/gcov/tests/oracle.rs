@@ -12,7 +12,7 @@ use std::process::Command;
 
 use judge::{compare_json, compare_totals, json_lines};
 use kprism_gcov::Unit;
-use kprism_gcov::{Data, Notes, Solver, data, notes};
+use kprism_gcov::{Data, Notes, UnitCounter, data, notes};
 use kprism_test::{GCC, needs, test};
 
 /// Returns the pairs of gcc and gcov on this machine.
@@ -83,7 +83,7 @@ fn every_number_of_real_programs_is_gcovs() {
                 let data_bytes = std::fs::read(&gcda).unwrap();
                 let notes = notes::read(&note_bytes).unwrap();
                 let data = data::read(&data_bytes).unwrap();
-                let unit = Solver::default().unit(&notes, Some(&data)).unwrap();
+                let unit = UnitCounter::default().unit(&notes, Some(&data)).unwrap();
                 compare(gcov, folder.path(), &gcda, (&notes, &unit), &what);
                 written_data_is_taken(gcov, folder.path(), &notes, &data, &what);
                 objects += 1;
@@ -100,10 +100,13 @@ fn written_data_is_taken(gcov: &str, folder: &Path, notes: &Notes<'_>, data: &Da
     twice.add(data).unwrap();
     let gcda = folder.join("unit.gcda");
     std::fs::write(&gcda, twice.to_bytes()).unwrap();
-    let unit = Solver::default().unit(notes, Some(&twice)).unwrap();
+    let unit = UnitCounter::default().unit(notes, Some(&twice)).unwrap();
     compare(gcov, folder, &gcda, (notes, &unit), &format!("{what}, twice"));
     twice.subtract(data).unwrap();
-    assert_eq!(Solver::default().unit(notes, Some(&twice)), Solver::default().unit(notes, Some(data)));
+    assert_eq!(
+        UnitCounter::default().unit(notes, Some(&twice)),
+        UnitCounter::default().unit(notes, Some(data))
+    );
     let mut read = data::read(&data.to_bytes()).unwrap();
     assert_eq!(&read, data, "{what}: written and read");
     read.header.big_endian = true;

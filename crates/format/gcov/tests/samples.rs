@@ -9,7 +9,7 @@ mod judge;
 use std::path::{Path, PathBuf};
 
 use judge::{compare_json, json_lines};
-use kprism_gcov::{Data, Solver, data, notes};
+use kprism_gcov::{Data, UnitCounter, data, notes};
 use serde_json::Value;
 
 fn sample(version: u32, file: &str) -> PathBuf {
@@ -26,7 +26,7 @@ fn every_number_is_that_of_the_versions_own_gcov() {
     for version in 12..=16 {
         let (note_bytes, data) = read(version);
         let notes = notes::read(&note_bytes).unwrap();
-        let unit = Solver::default().unit(&notes, Some(&data)).unwrap();
+        let unit = UnitCounter::default().unit(&notes, Some(&data)).unwrap();
         let what = format!("GCC {version}");
         assert!(notes.header.version.to_string().starts_with(&version.to_string()), "{what}");
         let said = json_lines(&std::fs::read(sample(version, "t.json")).unwrap());

@@ -365,7 +365,8 @@ impl Encoder {
         let block = last.block;
         let delta = last.va.wrapping_sub(block.va);
         let fall = last.fall;
-        // Its own branch may lead where an early end would. Then only its own report shows that it ran.
+        // The branch at the block's end may lead to the address at which the block would have ended early. Then only the
+        // report of the block's end tells that all of it ran.
         let whole = !block.ambiguous || last.done;
         let inside = || block.index_at(va.wrapping_sub(last.va));
         match block.kind {

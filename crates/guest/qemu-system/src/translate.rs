@@ -77,7 +77,7 @@ pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
             let last = abi::qemu_plugin_tb_get_insn(tb, n - 1);
             abi::qemu_plugin_register_vcpu_insn_exec_cb(last, on_block_end, CbFlags::NoRegs, udata);
         }
-        // A block is known as a gate when it is translated for the first time: when it first runs, through the gate.
+        // A gate's block is translated when the first interrupt enters it. By then the interrupt table names the gate.
         let special = block.is_special();
         let kernel = cpl == 0 && is_kernel(va);
         let cb: VcpuUdataCb = match (kernel, state.round_robin.is_some()) {

@@ -266,8 +266,8 @@ impl Vcpu {
             self.expect(block, va.wrapping_sub(block.va));
         }
         self.idle = block.hlt;
-        // Tracing may have been switched off or the streams split meanwhile. Of the two orders of events, this thread detects one,
-        // and the other side the other.
+        // The other thread may have switched tracing off, or split the streams, before this store or after it. The check
+        // here covers the first case, the other thread's own check the second.
         self.quick.store(!block.hlt && !self.allocating.is_waiting(), Ordering::SeqCst);
         if !state.tracing.load(Ordering::SeqCst) || state.splits.load(Ordering::SeqCst) != self.splits {
             self.quick.store(false, Ordering::Relaxed);

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use kprism_cover::counters::{Collector, Object};
-use kprism_gcov::{Solver, data, notes};
+use kprism_gcov::{UnitCounter, data, notes};
 
 fn sample(version: u32, file: &str) -> Vec<u8> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../format/gcov/tests/samples");
@@ -17,10 +17,10 @@ fn sample(version: u32, file: &str) -> Vec<u8> {
 fn conditions_are_told_by_line() {
     for version in 14..=16 {
         let (note_bytes, data) = (sample(version, "t.gcno"), sample(version, "t.gcda"));
-        let mut solver = Solver::default();
+        let mut counter = UnitCounter::default();
         let collector = Collector::default();
         let main = notes::read(&note_bytes).unwrap();
-        collector.add(&mut solver, Object::default(), &main, &data::read(&data).unwrap()).unwrap();
+        collector.add(&mut counter, Object::default(), &main, &data::read(&data).unwrap()).unwrap();
         let cover = collector.finish();
         let source = &cover.sources[0];
         let told = |line: u32| -> Vec<(u32, u64, u64)> {

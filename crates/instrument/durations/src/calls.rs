@@ -500,11 +500,11 @@ impl Calls {
                 }
             }
             None => {
-                let inside = |w: &mut Waiting| match w {
+                let is_within = |w: &mut Waiting| match w {
                     Waiting::Call(child) => within(child),
                     Waiting::Off { start_ns: from, end_ns: to } => middle(*from, *to) >= start_ns,
                 };
-                while let Some(waiting) = task.waiting.pop_if(inside) {
+                while let Some(waiting) = task.waiting.pop_if(is_within) {
                     match waiting {
                         Waiting::Call(child) => adopt(&mut call, child),
                         Waiting::Off { start_ns, end_ns } => {

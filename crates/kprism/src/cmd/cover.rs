@@ -48,10 +48,10 @@ pub fn no_match(path: Option<&str>, progress: &Progress) {
 }
 
 /// The source of coverage, and the tasks.
-pub type Asked<'a> = (&'a Options, &'a Part);
+pub type Selection<'a> = (&'a Options, &'a Part);
 
 /// Reads coverage for a view that shows no sources.
-fn without_sources(input: &Path, (from, who): Asked<'_>, progress: &Progress) -> Result<Loaded> {
+fn without_sources(input: &Path, (from, who): Selection<'_>, progress: &Progress) -> Result<Loaded> {
     from.refuse_source_dir(input)?;
     load_and_tell(input, from, who, progress)
 }
@@ -79,7 +79,7 @@ pub fn tell(run: &Path, show: Option<&str>, progress: &Progress, out: &mut dyn W
 pub fn of_two(
     old: &Path,
     new: &Path,
-    from: Asked<'_>,
+    from: Selection<'_>,
     view: &View<'_>,
     progress: &Progress,
     out: &mut dyn Write,
@@ -129,7 +129,7 @@ pub fn read_patch(file: &Path) -> Result<BTreeMap<String, Vec<u32>>> {
 pub fn of_patch(
     input: &Path,
     file: &Path,
-    from: Asked<'_>,
+    from: Selection<'_>,
     view: &View<'_>,
     progress: &Progress,
     out: &mut dyn Write,

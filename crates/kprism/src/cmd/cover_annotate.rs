@@ -12,7 +12,7 @@ use kprism_report::Style;
 use kprism_report::cover::{self, source};
 use serde_json::json;
 
-use super::cover::Asked;
+use super::cover::Selection;
 use super::output::print_json;
 use super::strict::{StrictArgs, judge_own};
 use crate::exit::Outcome;
@@ -38,7 +38,7 @@ pub struct Annotate<'a> {
 /// `kprism annotate FILE` of a run with coverage.
 pub fn annotate(
     input: &Path,
-    (from, who): Asked<'_>,
+    (from, who): Selection<'_>,
     view: &Annotate<'_>,
     progress: &Progress,
     out: &mut dyn Write,

@@ -134,11 +134,11 @@ impl Source {
     fn begin(&mut self) -> Result<()> {
         match self {
             Source::Files(session) => *session = Session::begin(Path::new(FOLDER)).map_err(no_gcov)?,
-            Source::Memory(memory, moments) => {
+            Source::Memory(memory, readings) => {
                 // The first reading finds caches empty.
                 memory.counters()?;
                 for _ in 0..=GcovFiles::IDLE_READINGS {
-                    moments.push(memory.counters()?);
+                    readings.push(memory.counters()?);
                 }
             }
         }
@@ -148,17 +148,17 @@ impl Source {
     fn end(&mut self) -> Result<()> {
         match self {
             Source::Files(session) => session.end().map_err(no_gcov)?,
-            Source::Memory(memory, moments) => moments.push(memory.counters()?),
+            Source::Memory(memory, readings) => readings.push(memory.counters()?),
         }
         Ok(())
     }
 
-    /// Functions that did not stand still when the window's end was read; of them, those that did so at no reading before
-    /// either, which are what reading itself runs through.
+    /// Functions whose counters changed while the window's end was read; and how many of these changed in every earlier
+    /// reading too: the reading itself executes those.
     fn unsettled(&self) -> Option<Unsettled> {
-        let Source::Memory(_, moments) = self else { return None };
-        let (last, before) = moments.split_last()?;
-        let is_readings = |function: &&_| before.iter().all(|moment| moment.unsettled.contains(*function));
+        let Source::Memory(_, readings) = self else { return None };
+        let (last, before) = readings.split_last()?;
+        let is_readings = |function: &&_| before.iter().all(|reading| reading.unsettled.contains(*function));
         Some(Unsettled {
             functions: last.unsettled.len() as u64,
             reading: last.unsettled.iter().filter(is_readings).count() as u64,
@@ -170,12 +170,14 @@ impl Source {
         let name = || files.folder().display().to_string();
         match self {
             Source::Files(session) => session.save(files).with_context(name),
-            Source::Memory(_, moments) => {
+            Source::Memory(_, readings) => {
                 std::fs::create_dir_all(files.folder()).with_context(name)?;
                 let paths: Vec<PathBuf> = files.all().collect();
                 // A dump has the last one only.
-                for (path, moment) in paths[paths.len().saturating_sub(moments.len())..].iter().zip(moments) {
-                    archive(&moment.objects, path).with_context(|| path.display().to_string())?;
+                for (path, reading) in
+                    paths[paths.len().saturating_sub(readings.len())..].iter().zip(readings)
+                {
+                    archive(&reading.objects, path).with_context(|| path.display().to_string())?;
                 }
                 Ok(())
             }
@@ -183,10 +185,10 @@ impl Source {
     }
 }
 
-fn archive(moment: &BTreeMap<String, Data>, path: &Path) -> std::io::Result<()> {
+fn archive(reading: &BTreeMap<String, Data>, path: &Path) -> std::io::Result<()> {
     let mut out = BufWriter::new(std::fs::File::create(path)?);
     write_archive(
-        moment.iter().map(|(name, data)| (name.trim_start_matches('/'), data.to_bytes())),
+        reading.iter().map(|(name, data)| (name.trim_start_matches('/'), data.to_bytes())),
         &mut out,
     )?;
     out.flush()

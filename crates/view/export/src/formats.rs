@@ -30,7 +30,7 @@ pub enum Of {
 /// Writes a format: to a file, or to standard output.
 type WriteFormat = fn(&Request<'_>, &mut dyn Write) -> Result<Written>;
 
-/// The words by which a format is refused options, and the options that it honours, which may depend on the subject.
+/// What an error message calls the format, and the options that it honours, which may depend on the subject.
 type Honours = fn(Subject) -> (&'static str, &'static str);
 
 /// A format.

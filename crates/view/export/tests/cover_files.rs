@@ -9,7 +9,7 @@ use std::path::Path;
 use kprism_cover::Cover;
 use kprism_cover::counters::{Collector, Object};
 use kprism_export::cover::{json, llvm};
-use kprism_gcov::{Solver, data, notes};
+use kprism_gcov::{UnitCounter, data, notes};
 use serde_json::Value;
 
 fn read(file: &str) -> Vec<u8> {
@@ -22,7 +22,7 @@ fn sample(version: u32) -> Cover {
     let (notes, data) = (read(&format!("gcc{version}/t.gcno")), read(&format!("gcc{version}/t.gcda")));
     let collector = Collector::default();
     let (notes, data) = (notes::read(&notes).unwrap(), data::read(&data).unwrap());
-    collector.add(&mut Solver::default(), Object::default(), &notes, &data).unwrap();
+    collector.add(&mut UnitCounter::default(), Object::default(), &notes, &data).unwrap();
     collector.finish()
 }
 

@@ -11,7 +11,7 @@ use std::time::Instant;
 use kprism_cover::Cover;
 use kprism_cover::counters::{Collector, Marks, Object, Runs};
 use kprism_cover::cover::{BranchCount, ConditionCount, FunctionTotal, LineCount, Outcomes, Source, Way};
-use kprism_gcov::{Solver, data, notes};
+use kprism_gcov::{UnitCounter, data, notes};
 use kprism_report::cover::page;
 use kprism_test::{skip, test};
 use webdriver::Browser;
@@ -36,11 +36,11 @@ fn sample() -> (Cover, Runs, String) {
     let counted = data::read(&std::fs::read(folder.join("gcc16/t.gcda")).unwrap()).unwrap();
     let mut nothing = counted.clone();
     nothing.subtract(&counted).unwrap();
-    let (collector, marks, mut solver) = (Collector::default(), Marks::default(), Solver::default());
+    let (collector, marks, mut counter) = (Collector::default(), Marks::default(), UnitCounter::default());
     let notes = notes::read(&note_bytes).unwrap();
-    collector.add(&mut solver, Object::default(), &notes, &counted).unwrap();
+    collector.add(&mut counter, Object::default(), &notes, &counted).unwrap();
     for (run, data) in [(0, &counted), (1, &nothing)] {
-        marks.mark(run, &notes, &solver.unit(&notes, Some(data)).unwrap());
+        marks.mark(run, &notes, &counter.unit(&notes, Some(data)).unwrap());
     }
     let runs = marks.finish(vec!["ls <b>".into(), "true".into()]);
     (collector.finish(), runs, std::fs::read_to_string(folder.join("t.c")).unwrap())

@@ -107,7 +107,7 @@ impl<'c> Place<'c> {
     }
 
     /// Returns `Entry` or `Return`.
-    pub fn moment(&self) -> ProbePoint {
+    pub fn probe_point(&self) -> ProbePoint {
         self.moment
     }
 

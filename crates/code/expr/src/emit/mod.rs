@@ -12,7 +12,8 @@
 //! | `ops`, `memory`, `jumps` | operations, calls of helpers, ends of blocks → instructions, through the `emitter` |
 //! | `frame` | records with fixed places |
 //!
-//! Maps that a program may reference, all created by its loader:
+//! Maps that a program may reference, all created by its loader. Only [`program`], of tests and examples, uses the scratch
+//! memory and the ring: `kprism-probe` and `kprism-gdb` put [`segment`]s into programs of their own, with rings of theirs.
 //! * [`Map::State`]: an array with one element of [`state_size`] bytes. It holds a counter for each
 //!   [`Fault`](crate::ir::Fault) at 0, the value at [`RESULT`], the number of lost records at [`LOST`], and the trace
 //!   state variables from [`VARS`] on.

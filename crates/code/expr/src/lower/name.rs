@@ -132,7 +132,7 @@ impl Lower<'_> {
         if let Some(reg) = Reg::by_name(name) {
             if !scope.has_registers() {
                 return Err(Error::new(span, format!("`{shown}` cannot be read by this kind of probe"))
-                    .help("a probe at an instruction (`--at FUNC+0`) sees the registers"));
+                    .help("a probe at an instruction sees the registers: the place FUNC+0 (in `kprism explain`, --at FUNC+0)"));
             }
             // The types are those that GDB gives these registers.
             let pointer = matches!(reg, Reg::Rsp | Reg::Rbp | Reg::Rip);

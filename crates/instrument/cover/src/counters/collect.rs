@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use foldhash::fast::RandomState;
 use kprism_gcov::path::{below, canonical};
-use kprism_gcov::{Data, Notes, Result, Solver, Unit, Version};
+use kprism_gcov::{Data, Notes, Result, Unit, UnitCounter, Version};
 
 use super::merge_source::MergedSource;
 use crate::cover::{Cover, FunctionTotal, Source};
@@ -65,8 +65,14 @@ impl Collector {
     ///
     /// # Errors
     /// If notes and data are from different builds. Nothing is merged then.
-    pub fn add(&self, solver: &mut Solver, object: Object<'_>, notes: &Notes<'_>, data: &Data) -> Result<()> {
-        let unit = solver.unit(notes, Some(data))?;
+    pub fn add(
+        &self,
+        counter: &mut UnitCounter,
+        object: Object<'_>,
+        notes: &Notes<'_>,
+        data: &Data,
+    ) -> Result<()> {
+        let unit = counter.unit(notes, Some(data))?;
         self.merge(object, notes, &unit);
         Ok(())
     }
@@ -75,8 +81,13 @@ impl Collector {
     ///
     /// # Errors
     /// As for [`Collector::add`].
-    pub fn add_never_ran(&self, solver: &mut Solver, object: Object<'_>, notes: &Notes<'_>) -> Result<()> {
-        let unit = solver.unit(notes, None)?;
+    pub fn add_never_ran(
+        &self,
+        counter: &mut UnitCounter,
+        object: Object<'_>,
+        notes: &Notes<'_>,
+    ) -> Result<()> {
+        let unit = counter.unit(notes, None)?;
         self.merge(object, notes, &unit);
         Ok(())
     }

@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn the_readings_own_counts_are_taken_out() {
-        let moments = [
+        let readings = [
             data(&[&[0, 0], &[0], &[0], &[5, 5]]),
             data(&[&[20, 1], &[0], &[10], &[6, 7]]),
             data(&[&[40, 2], &[0], &[22], &[8, 8]]),
@@ -143,7 +143,7 @@ mod tests {
         // The first function ran in the reading and in the window, the second only in the window. The third is within
         // the variation of the readings, the fourth fits no reading.
         let after = data(&[&[65, 4], &[6], &[35], &[20, 8]]);
-        let windowed = between(&moments, after.clone()).unwrap();
+        let windowed = between(&readings, after.clone()).unwrap();
         let expected = data(&[&[5, 1], &[6], &[0], &[12, 0]]);
         assert_eq!(
             windowed,
@@ -156,15 +156,15 @@ mod tests {
                 unchanged: false
             }
         );
-        let plain = between(&moments[2..], after.clone()).unwrap();
+        let plain = between(&readings[2..], after.clone()).unwrap();
         assert_eq!(plain.data, data(&[&[25, 2], &[6], &[13], &[12, 0]]));
-        assert!(between(&moments, moments[2].clone()).unwrap().unchanged);
-        assert!(!between(&moments, data(&[&[0], &[0], &[0], &[0]])).unwrap().unchanged);
+        assert!(between(&readings, readings[2].clone()).unwrap().unchanged);
+        assert!(!between(&readings, data(&[&[0], &[0], &[0], &[0]])).unwrap().unchanged);
         assert!(is_reset(1, 0) && is_reset(33, 2) && !is_reset(3, 900) && !is_reset(0, 0));
         assert_eq!(between(&[], after.clone()).unwrap().data, after);
         let reset = data(&[&[1, 0], &[0], &[0], &[0, 0]]);
         assert_eq!(
-            between(&moments, reset.clone()).unwrap(),
+            between(&readings, reset.clone()).unwrap(),
             Windowed { restarted: true, ..Windowed::of(reset) }
         );
     }

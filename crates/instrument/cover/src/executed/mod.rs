@@ -2,7 +2,8 @@
 //! Coverage from the code that ran, without counters in it.
 //!
 //! Input: how often each instruction of a file was executed, and the file's debug information. Output:
-//! [`Cover`](crate::Cover) in the terms of gcov, and sample profiles for compilers.
+//! [`Cover`](crate::Cover), and sample profiles for compilers. There are no arcs here: a branch is a conditional jump, and is
+//! counted by its two ways.
 //!
 //! | step | module |
 //! |---|---|

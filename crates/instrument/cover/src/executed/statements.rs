@@ -31,7 +31,7 @@ pub struct Stmt {
 /// Kind of a statement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
-    /// Text that was left out. It is unknown whether it would have continued.
+    /// Text that was left out. It is unknown whether control passes through it.
     Gap,
     /// `case X:`, `default:`.
     Case,

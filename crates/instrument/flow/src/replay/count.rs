@@ -70,8 +70,8 @@ pub struct Counts {
     pub insns: u64,
     /// Their time on a CPU, ns.
     pub ns: u64,
-    /// Instructions of functions that were not chosen, by number of the function. Of a block that has several, all are
-    /// the first one's.
+    /// Instructions of functions that were not chosen, by number of the function. A block with instructions of several
+    /// functions counts for the first of them.
     pub elsewhere: Vec<u64>,
 }
 
@@ -80,19 +80,19 @@ const THUNK: &str = "__x86_indirect_";
 
 const NO_SITE: u32 = u32::MAX;
 
-/// A block, and the start of its entries in [`Lane::list`] if it has instructions of the chosen functions.
+/// A block, and the start of its entries in [`LaneCounts::list`] if it has instructions of the chosen functions.
 #[derive(Debug, Clone, Copy)]
 struct Block {
     first_ip: u64,
     asid: u64,
-    /// Index into [`Lane::list`]; [`NO_SITE`] if it has none.
+    /// Index into [`LaneCounts::list`]; [`NO_SITE`] if it has none.
     sites: u32,
     /// The first of its functions that is not chosen.
     other: u32,
 }
 
 #[derive(Debug, Default)]
-struct Lane {
+struct LaneCounts {
     blocks: Vec<Block>,
     /// Sites, each with its address in this lane.
     list: Vec<(u32, u64)>,
@@ -114,7 +114,7 @@ pub struct Counter<'a, R> {
     takes: &'a dyn Fn(u16, &Task) -> bool,
     stop: &'a dyn Fn() -> bool,
     window: Option<Window>,
-    lanes: Vec<Lane>,
+    lanes: Vec<LaneCounts>,
     sites: Vec<Site>,
     /// For each site, true if it calls or jumps to a thunk.
     thunks: Vec<bool>,
@@ -144,7 +144,7 @@ impl<'a, R: Resolve> Counter<'a, R> {
             takes,
             stop,
             window: None,
-            lanes: (0..lanes).map(|_| Lane::default()).collect(),
+            lanes: (0..lanes).map(|_| LaneCounts::default()).collect(),
             sites: Vec::new(),
             thunks: Vec::new(),
             by_key: HashMap::new(),

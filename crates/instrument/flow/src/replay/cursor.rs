@@ -185,7 +185,7 @@ impl<'a> Cursor<'a> {
         self.clock.now + self.clock.of(self.told)
     }
 
-    fn moment<'m>(&self, tasks: &'m Tasks<'_>) -> TracePosition<'m> {
+    fn position<'m>(&self, tasks: &'m Tasks<'_>) -> TracePosition<'m> {
         TracePosition {
             lane: self.lane,
             cpu: self.cpu,
@@ -211,7 +211,7 @@ impl<'a> Cursor<'a> {
             match self.record {
                 Some(Record::Define(number)) => {
                     if let Some(code) = self.codes.next() {
-                        listener.define(&self.moment(tasks), number, code, self.image);
+                        listener.define(&self.position(tasks), number, code, self.image);
                     }
                     self.record = None;
                 }
@@ -265,8 +265,8 @@ impl<'a> Cursor<'a> {
             } else {
                 *from += n;
             }
-            let moment = self.moment(tasks);
-            listener.run(&moment, number, start, start + n);
+            let at = self.position(tasks);
+            listener.run(&at, number, start, start + n);
             self.told += n;
         }
         true
@@ -279,7 +279,7 @@ impl<'a> Cursor<'a> {
         match record {
             Record::Time { ns, .. } => match self.clock.report(ns, self.total) {
                 Some(rest) if rest > 0 && self.on => {
-                    let at = TracePosition { base: self.clock.now - rest, ..self.moment(tasks) };
+                    let at = TracePosition { base: self.clock.now - rest, ..self.position(tasks) };
                     listener.rest(&at, rest);
                 }
                 _ => {}
@@ -315,7 +315,7 @@ impl<'a> Cursor<'a> {
             EventKind::Count | EventKind::Push => return,
             _ => {}
         }
-        listener.event(&self.moment(tasks), event);
+        listener.event(&self.position(tasks), event);
     }
 
     /// Switches to the next task of the sideband.

@@ -263,7 +263,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         let span = &chunk.spans[index];
         let next = chunk.spans.get(index + 1);
         let Lane { cpu, insns: before, tracing, off_ns, .. } = self.lanes[lane];
-        // A chunk begins as a trace does. Code ran unseen in between only if tracing was off.
+        // Each chunk starts with the packets of a trace's start. Code before it was missed only if tracing was off.
         let tracing = span.tracing.after(tracing);
         match span.cause {
             Cause::Switch => self.switch_at(lane, span.start_ns, tracing),

@@ -10,7 +10,7 @@ use kprism_expr::opt;
 use kprism_expr::scope::{Scope, Sym};
 
 use super::layout::{Compile, Limits, lay_out};
-use super::lower::{Fix, Lowered, lower};
+use super::lower::{Fix, Lowered, request_to_ir};
 use super::{Actions, CompiledActions, Fill, Origin, Plan, Request, Segment, Site, gdb, key_stack};
 use crate::Error;
 use crate::stream::tally::{LONGEST_KEY, Tally};
@@ -24,7 +24,7 @@ pub(crate) fn compile(
     address: Option<u64>,
     fix: &mut Fix<'_>,
 ) -> Result<Plan, Error> {
-    let lowered = lower(request, Env { scope, vars: request.vars }, address, fix)?;
+    let lowered = request_to_ir(request, Env { scope, vars: request.vars }, address, fix)?;
     let kept: Vec<Kept> = lowered.kept().into_iter().collect();
     let compile = |text: &str, func: &Func| {
         let program = emit::segment(func, Cpu::V3, &kept).map_err(|e| Error::Emit(format!("`{text}`"), e))?;
@@ -82,7 +82,7 @@ pub(crate) fn compile(
     })
 }
 
-/// Compiles the actions to segments. Of `lowered`, the values are not used.
+/// Compiles the actions to segments: everything in `lowered` but its values.
 fn actions(
     lowered: Lowered,
     request: &Request<'_>,

@@ -43,7 +43,7 @@ pub(super) enum Wanted {
 }
 
 /// Lowers a request. `address`: the code address, if debug information gives one.
-pub(super) fn lower(
+pub(super) fn request_to_ir(
     request: &Request<'_>,
     env: Env<'_>,
     address: Option<u64>,

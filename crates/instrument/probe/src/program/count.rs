@@ -9,7 +9,7 @@ use kprism_ebpf::insn::{self, Alu, Cond, Helper, Reg, Width};
 
 use super::memory::{CELL, CELL_AT, Counter, ENTRIES, Layout, PROBE_STATE, RECORD, STATE, VALUE_FAULTS};
 use super::segment::STACK;
-use super::values::{count, fill, insert};
+use super::values::{fill, increment, insert_with_maps};
 use crate::Error;
 use crate::plan::Plan;
 use crate::stream::HEADER;
@@ -43,7 +43,7 @@ pub(crate) fn tally(
     for ((at, histogram), segment) in tally.places().zip(&plan.actions.values) {
         asm.note(segment.text.clone());
         let (failed, next) = (asm.label(), asm.label());
-        let value = insert(asm, segment, faults, layout, failed)?;
+        let value = insert_with_maps(asm, segment, faults, layout, failed)?;
         let here = |asm: &mut Asm| {
             asm.load(B8, R1, R10, RECORD).alu_imm(Alu::Add, R1, at.cast_signed());
         };
@@ -77,7 +77,7 @@ fn keyed(asm: &mut Asm, plan: &Plan, faults: u32, layout: &Layout, done: Label) 
     let (read, found, room) = (asm.label(), asm.label(), asm.label());
     asm.note("its cell").load(B8, R0, R10, FAILED).branch_imm(Cond::Eq, R0, 0, read);
     asm.load(B8, R1, R10, CELL_AT);
-    count(asm, Counter::KeysFailed);
+    increment(asm, Counter::KeysFailed);
     asm.goto(done).bind(read);
     let key = |asm: &mut Asm| {
         asm.map(R1, keys).mov(R2, R10).alu_imm(Alu::Add, R2, i32::from(KEY));
@@ -90,7 +90,7 @@ fn keyed(asm: &mut Asm, plan: &Plan, faults: u32, layout: &Layout, done: Label) 
     key(asm);
     asm.call(Helper::MapLookup).branch_imm(Cond::Ne, R0, 0, room);
     asm.load(B8, R1, R10, CELL_AT);
-    count(asm, Counter::KeysLost);
+    increment(asm, Counter::KeysLost);
     asm.goto(done).bind(room).bind(found);
     Ok(())
 }

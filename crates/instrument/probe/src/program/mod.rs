@@ -28,7 +28,7 @@ use kprism_expr::ir::Fault;
 
 use self::memory::{CELL_AT, HIDDEN_FAULTS, PID_TGID, RECORD, RINGS, STATE, TASKS};
 use self::segment::CONTEXT;
-use self::values::{count, fault, fill, insert};
+use self::values::{fault, fill, increment, insert_with_maps};
 use crate::Error;
 use crate::plan::{CompiledActions, Plan, Segment, Site};
 use crate::stream::RecordingEffect;
@@ -54,11 +54,11 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     asm.note("this CPU's counters");
     cpu_ring::counter(&mut asm, &layout.rings, RINGS, cell, out);
     asm.store(B8, R10, CELL_AT, R1);
-    count(&mut asm, Counter::Hits);
+    increment(&mut asm, Counter::Hits);
 
     if let Some(guard) = &plan.guard {
         asm.note("is the stack as it should be?");
-        let value = insert(&mut asm, guard, state, layout, out)?;
+        let value = insert_with_maps(&mut asm, guard, state, layout, out)?;
         let fine = asm.label();
         asm.bind(value).branch_imm(Cond::Ne, R0, 0, fine);
         fault(&mut asm, state, Fault::NoEntry);
@@ -66,7 +66,7 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     }
     if let Some(condition) = &plan.condition {
         asm.note("condition");
-        let value = insert(&mut asm, condition, state, layout, out)?;
+        let value = insert_with_maps(&mut asm, condition, state, layout, out)?;
         asm.bind(value).branch_imm(Cond::Eq, R0, 0, out);
     }
     if plan.actions.leaves_out() {
@@ -79,11 +79,11 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
         asm.mov_imm(R1, most.cast_signed()).branch(Cond::Ge, R0, R1, out);
     }
     asm.load(B8, R1, R10, CELL_AT);
-    count(&mut asm, Counter::Passed);
+    increment(&mut asm, Counter::Passed);
     for segment in &plan.actions.set {
         asm.note(segment.text.clone());
         let failed = asm.label();
-        let done = insert(&mut asm, segment, state + VALUE_FAULTS, layout, failed)?;
+        let done = insert_with_maps(&mut asm, segment, state + VALUE_FAULTS, layout, failed)?;
         asm.bind(done).bind(failed);
     }
     if let Some(tally) = &plan.probe.tally {
@@ -113,7 +113,7 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     asm.bind(out).end();
     room.retries(&mut asm);
     asm.bind(lost).load(B8, R1, R10, CELL_AT);
-    count(&mut asm, Counter::Lost);
+    increment(&mut asm, Counter::Lost);
     asm.goto(out);
     Ok(asm.finish().map_err(kprism_bpf::Error::from)?)
 }
@@ -181,7 +181,7 @@ pub fn entry(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
         let off = asm.label();
         is_on(&mut asm, plan.probe.effect, layout, off);
         cpu_ring::counter(&mut asm, &layout.rings, RINGS, number * CELL, out);
-        count(&mut asm, Counter::Calls);
+        increment(&mut asm, Counter::Calls);
         asm.bind(off);
     }
     if plan.kept.is_empty() {
@@ -190,7 +190,7 @@ pub fn entry(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     }
     let program = emit::entry(&plan.kept, plan.site.has_registers());
     let segment = Segment { text: "entry".into(), program };
-    let done = insert(&mut asm, &segment, 0, layout, out)?;
+    let done = insert_with_maps(&mut asm, &segment, 0, layout, out)?;
     asm.bind(done).bind(out).end();
     Ok(asm.finish().map_err(kprism_bpf::Error::from)?)
 }

@@ -17,7 +17,7 @@ use Reg::{R0, R1, R2, R3, R10};
 use Width::B8;
 
 /// Inserts a segment with this probe's maps.
-pub(super) fn insert(
+pub(super) fn insert_with_maps(
     asm: &mut Asm,
     segment: &Segment,
     state: u32,
@@ -64,12 +64,12 @@ pub(super) fn fill(
     match &slot.fill {
         Fill::Value(segment) => {
             asm.note(segment.text.clone());
-            let value = insert(asm, segment, state, layout, failed)?;
+            let value = insert_with_maps(asm, segment, state, layout, failed)?;
             asm.bind(value).load(B8, R1, R10, RECORD).store(B8, R1, at, R0).goto(done);
         }
         Fill::Text(segment, _, most) => {
             asm.note(segment.text.clone());
-            let address = insert(asm, segment, state, layout, failed)?;
+            let address = insert_with_maps(asm, segment, state, layout, failed)?;
             asm.bind(address);
             target(asm, at + 8);
             asm.mov_imm(R2, most.cast_signed()).mov(R3, R0);
@@ -99,7 +99,7 @@ pub(super) fn fill(
         }
         Fill::Memory(segment, size) => {
             asm.note(segment.text.clone());
-            let address = insert(asm, segment, state, layout, failed)?;
+            let address = insert_with_maps(asm, segment, state, layout, failed)?;
             asm.bind(address);
             target(asm, at);
             asm.mov_imm(R2, size.cast_signed()).mov(R3, R0);
@@ -109,11 +109,11 @@ pub(super) fn fill(
         }
         Fill::Elements { address, count, stride, most } => {
             asm.note(count.text.clone());
-            let counted = insert(asm, count, state, layout, failed)?;
+            let counted = insert_with_maps(asm, count, state, layout, failed)?;
             asm.bind(counted).load(B8, R1, R10, RECORD).store(B8, R1, at, R0);
             // If there are no elements, the address may be invalid.
             asm.branch_imm(Cond::Eq, R0, 0, done);
-            let first = insert(asm, address, state, layout, failed)?;
+            let first = insert_with_maps(asm, address, state, layout, failed)?;
             asm.bind(first).mov(R3, R0);
             target(asm, at + 8);
             let fits = asm.label();
@@ -170,6 +170,6 @@ pub(super) fn fault(asm: &mut Asm, state: u32, fault: Fault) {
 }
 
 /// Increments a counter of the cell at `R1`.
-pub(super) fn count(asm: &mut Asm, counter: Counter) {
+pub(super) fn increment(asm: &mut Asm, counter: Counter) {
     asm.mov_imm(R0, 1).put(insn::atomic_add(R1, counter.at() as i16, R0));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads and writes `streams/probe/`: `probes.json` describes each record's bytes, `hits.bin` holds the records of
+//! The bytes of `streams/probe/`, which `kprism-record` (`probe/attach`, `probe/kept`) writes: `probes.json` describes each record's bytes, `hits.bin` holds the records of
 //! all CPUs in order of time, each with its CPU. Any bytes give records, or an error with an offset.
 
 mod item;

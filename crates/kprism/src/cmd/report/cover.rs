@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `kprism report cover`: source lines, functions and branches that were executed.
+//! `kprism report cover`: tables of folders, files and functions with the lines and branches that were executed. The lines
+//! themselves: `cmd/cover_annotate.rs`, and with `--html` `view/report/src/cover/page.rs`.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -130,6 +130,7 @@ pub(crate) fn find(
         }
     }
     if cr3.is_none() {
+        // No PIP: the address space is that of the task that perf's records name.
         for turn in &turns {
             let life = turn.asid.and_then(|asid| usize::try_from((asid >> 13).checked_sub(1)?).ok());
             if let (Some(asid), Some(life)) = (turn.asid, life)
@@ -140,6 +141,7 @@ pub(crate) fn find(
         }
         spaces.turns = turns;
     } else if trace.tid.is_some() || !entries {
+        // PIPs name the address space. The records only tell the thread.
         turns.iter_mut().for_each(|turn| turn.asid = None);
         turns.dedup_by_key(|turn| turn.thread);
         spaces.turns = turns;

@@ -182,8 +182,8 @@ pub fn record(compiled: Compiled, settings: &Settings, progress: &Progress) -> R
     })
 }
 
-/// Bytes to ask for one CPU's ring at most: a gigabyte for all of them. The recorder then halves rings until they fit its own
-/// limit, half of that.
+/// Maximum size of one CPU's ring, bytes: 1 GiB for the rings of all CPUs. The session then halves the rings until all
+/// together fit its own limit of 512 MiB.
 fn most_bytes() -> u64 {
     (1_u64 << 30) / (host::possible_cpus() as u64).next_power_of_two()
 }

@@ -108,7 +108,7 @@ pub struct Footprint {
 /// Functions that ran while their counters were read from the memory of a kernel that went on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Unsettled {
-    /// Those that were never twice the same: their counts are of several moments.
+    /// Those that were never twice the same: their counts are from different times.
     pub functions: u64,
     /// Of these, functions that the reading itself executes.
     pub reading: u64,
@@ -121,8 +121,8 @@ impl Unsettled {
     pub fn to_text(self) -> Option<String> {
         (self.functions > 0).then(|| {
             format!(
-                "{} functions ran while their counters were read, at each of {} readings, {} of them for the reading itself: \
-                 their counts are of several moments",
+                "{} functions changed while they were read, at each of {} readings ({} of them are run by the reading itself): \
+                 their counters are from different times",
                 self.functions,
                 TRIES + 1,
                 self.reading

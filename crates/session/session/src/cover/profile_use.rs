@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use kprism_gcov::{Data, Gaps, Solver, gaps, notes, profile_use as for_gcc};
+use kprism_gcov::{Data, Gaps, UnitCounter, gaps, notes, profile_use as for_gcc};
 
 use super::counters::{Inputs, Resets, read_notes, reset_object_text, reset_text};
 use super::options::Options;
@@ -90,9 +90,9 @@ struct Read {
 
 fn read(all: &Inputs, options: &Options) -> Read {
     let mut read = Read { before: vec![Resets::default(); all.runs.len()], ..Read::default() };
-    let (mut solver, mut bytes) = (Solver::default(), Vec::new());
+    let (mut counter, mut bytes) = (UnitCounter::default(), Vec::new());
     for (index, (object, _)) in all.objects.iter().enumerate() {
-        match one(all, index, options, &mut solver, &mut bytes, &mut read) {
+        match one(all, index, options, &mut counter, &mut bytes, &mut read) {
             Ok(data) => read.objects.push((object.clone(), data)),
             Err(error) => read.problems.push(format!("{}: {error:#}", object.display())),
         }
@@ -105,7 +105,7 @@ fn one(
     all: &Inputs,
     index: usize,
     options: &Options,
-    solver: &mut Solver,
+    counter: &mut UnitCounter,
     bytes: &mut Vec<u8>,
     read: &mut Read,
 ) -> Result<Data> {
@@ -124,7 +124,7 @@ fn one(
     let data = sum.context("no run has it")?;
     read_notes(all, index, options.build_dir.as_deref(), bytes)?;
     let notes = notes::read(bytes)?;
-    solver.unit(&notes, Some(&data))?;
+    counter.unit(&notes, Some(&data))?;
     if gaps(&notes, &data) != Gaps::default() {
         read.damaged.push(object.display().to_string());
     }

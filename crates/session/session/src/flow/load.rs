@@ -74,7 +74,7 @@ pub fn load(run: &Run, progress: &Progress) -> Result<Loaded> {
     let preempt_count = preempt_count(&names);
     let symbols =
         Symbols::load(&names, &records, Some(&root)).with_context(|| run.kallsyms().display().to_string())?;
-    // Files that are not there are those that no one could keep: their functions have no names.
+    // Missing files are no note: the recorder could not copy them, and has said so.
     let damaged = symbols.missing().iter().filter(|file| file.damaged);
     notes.extend(damaged.map(|file| format!("{}: its functions have no names", file.reason)));
     Ok(Loaded { manifest, recorded, cpus, symbols, preempt_count, records, notes })
@@ -85,7 +85,7 @@ pub fn load(run: &Run, progress: &Progress) -> Result<Loaded> {
 fn preempt_count(kallsyms: &[u8]) -> Option<u64> {
     kallsyms::value_of(kallsyms, "__preempt_count")
         .or_else(|| Some(kallsyms::value_of(kallsyms, "pcpu_hot")? + 8))
-        // What cannot be an offset is a kernel whose per-CPU symbols are hidden or placed otherwise.
+        // A value too large for an offset means that the kernel hides its per-CPU symbols, or places them otherwise.
         .filter(|&offset| offset != 8 && offset < 1 << 32)
 }
 
@@ -162,7 +162,7 @@ impl Missing {
     }
 }
 
-/// Task switches of a CPU that the sideband itself states.
+/// Task switches of a CPU whose offset in its stream the sideband has.
 pub fn task_switches(records: &[sideband::Record], cpu: u32) -> Vec<TaskSwitch> {
     let own = records.iter().filter_map(|record| match record {
         sideband::Record::Switch(s) if s.cpu == cpu => Some(TaskSwitch { offset: s.offset?, asid: s.asid }),

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::files::read;
 
-/// The reason to have stopped that the observer writes first of all, for the case that it is killed.
+/// The first value of `stopped` that the observer writes. It stays if the observer is killed.
 const NOT_ENDED: &str = "the recorder has not ended properly";
 
 /// The recorder's own counts: `streams/counts.json`.
@@ -105,7 +105,7 @@ fn recorded(run: &Run) -> Result<Recorded> {
     let text = read(&path).context("the recorder left no account of its work")?;
     let file: CountsFile = serde_json::from_slice(&text).with_context(|| path.display().to_string())?;
     let sum = |sum: Option<u64>, n: Option<u64>| Some(sum?.saturating_add(n?));
-    // Of a ring of packets, `pt_bytes` counts those too that made room for later ones.
+    // With a ring of packets, `pt_bytes` also counts packets that later ones have overwritten.
     let whole =
         |c: &CpuCounts| c.snapshots.is_none() && c.dropped_records.is_none() && file.windows.is_none();
     Ok(Recorded {

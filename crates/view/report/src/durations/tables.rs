@@ -111,8 +111,8 @@ const SHOWN: &[&str] = &[
 const PLAIN: &[&str] =
     &["count", "total_ns", "average_ns", "self_ns", "off_cpu_ns", "interrupts_ns", "function", "module"];
 
-/// Leaves the columns of [`functions`] that fit a terminal, and `also`. Columns of the tracer's share are left if it is
-/// known.
+/// Keeps only the columns of [`functions`] that fit a terminal, and `also`. Columns of the tracer's share are kept if it
+/// is known.
 pub fn select(table: &mut Table, cost: Option<&TracingCost>, also: Option<&str>) {
     let mut keys: Vec<&str> = SHOWN.to_vec();
     keys.retain(|key| cost.is_some() || !["tracing", "inflated"].contains(key));

@@ -11,7 +11,7 @@ use kprism_cover::counters::window::Windowed;
 use kprism_cover::counters::{Collector, Marks, Object, Runs};
 use kprism_cover::path::Prefixes;
 use kprism_gcov::notes::Notes;
-use kprism_gcov::{Data, Gaps, Solver, Unit, gaps, notes};
+use kprism_gcov::{Data, Gaps, Unit, UnitCounter, gaps, notes};
 
 use super::account::reset_object_text;
 use super::many::{Inputs, Resets};
@@ -64,7 +64,7 @@ pub fn merge(all: &Inputs, options: &Options, wants_ages: bool) -> Merged {
 /// A thread's memory, used for one object after the other.
 #[derive(Default)]
 struct Tools {
-    solver: Solver,
+    counter: UnitCounter,
     bytes: Vec<u8>,
 }
 
@@ -120,7 +120,7 @@ impl<'a> Merging<'a> {
     }
 
     /// Merges an object with counters. Nothing of it is in the result if it fails.
-    fn object(&self, index: usize, Tools { solver, bytes }: &mut Tools) -> Result<()> {
+    fn object(&self, index: usize, Tools { counter, bytes }: &mut Tools) -> Result<()> {
         let windows = self
             .all
             .windows(index)
@@ -138,7 +138,7 @@ impl<'a> Merging<'a> {
             self.count(index, run, &windowed);
             let of_run = || self.all.runs[run].0.clone();
             if self.marks.is_some() {
-                units.push((run, solver.unit(&notes, Some(&windowed.data)).with_context(of_run)?));
+                units.push((run, counter.unit(&notes, Some(&windowed.data)).with_context(of_run)?));
             }
             match &mut sum {
                 None => sum = Some(windowed.data),
@@ -148,7 +148,7 @@ impl<'a> Merging<'a> {
         let sum = sum.context("no run has it")?;
         self.mark(&notes, &units);
         let object = Object { number: index as u32, path: self.all.objects[index].0.to_str() };
-        self.collector.add(solver, object, &notes, &sum)?;
+        self.collector.add(counter, object, &notes, &sum)?;
         self.facts().gaps.extend(found_gaps);
         Ok(())
     }
@@ -186,12 +186,12 @@ impl<'a> Merging<'a> {
     }
 
     /// Merges an object of a folder that has notes only: it never ran.
-    fn never_ran(&self, index: usize, path: &Path, Tools { solver, bytes }: &mut Tools) -> Result<()> {
+    fn never_ran(&self, index: usize, path: &Path, Tools { counter, bytes }: &mut Tools) -> Result<()> {
         read_file(path, bytes).with_context(|| path.display().to_string())?;
         let notes = notes::read(bytes)?;
         let path = path.with_extension("");
         let object = Object { number: index as u32, path: path.to_str() };
-        self.collector.add_never_ran(solver, object, &notes)?;
+        self.collector.add_never_ran(counter, object, &notes)?;
         if notes.unknown > 0 {
             let gaps = Gaps { unknown: notes.unknown.into(), ..Gaps::default() };
             self.facts().gaps.push((path.display().to_string(), gaps));

@@ -133,7 +133,7 @@ pub fn each(
                 continue;
             }
         };
-        // Programs of other tasks are none of what was asked for.
+        // No selected task ran this program.
         if module.starts_with('/') && !by_module.contains_key(module.as_str()) {
             continue;
         }
@@ -190,7 +190,7 @@ fn ran(counts: &Counts, index: usize, symbols: &Symbols, places: &[Place]) -> Op
         let address = at.wrapping_sub(place.bias);
         (place.section.start..place.section.end).contains(&address).then_some(address)
     })?;
-    // Targets as seen from there.
+    // Classified again, because the targets of branches depend on the address.
     let kind = classify(&site.bytes, address, site.mode).map_or(Kind::Other, |insn| insn.kind);
     let length = u8::try_from(site.bytes.len()).unwrap_or(15);
     Some(Ran { address, length, kind, count: site.count, taken: site.taken })
