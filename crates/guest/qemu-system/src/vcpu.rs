@@ -266,8 +266,8 @@ impl Vcpu {
             self.expect(block, va.wrapping_sub(block.va));
         }
         self.idle = block.hlt;
-        // The other thread may have switched tracing off, or split the streams, before this store or after it. The check
-        // here covers the first case, the other thread's own check the second.
+        // If the other thread switched tracing off, or split the streams, before this store, the check below sees it. If
+        // after, that thread clears `quick` itself.
         self.quick.store(!block.hlt && !self.allocating.is_waiting(), Ordering::SeqCst);
         if !state.tracing.load(Ordering::SeqCst) || state.splits.load(Ordering::SeqCst) != self.splits {
             self.quick.store(false, Ordering::Relaxed);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A kernel with gcov in the guest, and its counters around a command.
 //!
-//! The guest stops right before the command and right after it, and the counters are read from its memory: their difference is
-//! shown, so that nothing has to be cleared, the boot stays in the run, and the reading adds nothing. With
+//! The guest stops right before the command and right after it, and the counters are read from its memory. Only
+//! their difference is shown. So counters need not be cleared, those of the boot stay in the run, and the reading adds none. With
 //! [`Reading::InGuest`] the guest's agent reads debugfs, as on a machine, and what that adds is taken out.
 
 use std::path::PathBuf;

@@ -345,9 +345,9 @@ pub fn record(
     Ok((run, ran))
 }
 
-/// Adds what a recorder in the guest says of its recording in a manifest of its own, which was collected: its clock, its
-/// counts and accounts, and how the user's command ended; how the recorder ended is known from outside. A recorder that
-/// writes no manifest leaves the lab's as it was.
+/// A recorder in the guest writes a manifest of its own, which was collected. From it are taken: clock, counts, accounts, and how
+/// the user's command ended. How the recorder ended is known from outside. A recorder that writes no manifest leaves the lab's
+/// as it was.
 fn adopt(manifest: &mut Manifest, collected: Manifest) {
     if collected.kind != RunKind::Host {
         return;

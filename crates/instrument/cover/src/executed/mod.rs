@@ -2,8 +2,8 @@
 //! Coverage from the code that ran, without counters in it.
 //!
 //! Input: how often each instruction of a file was executed, and the file's debug information. Output:
-//! [`Cover`](crate::Cover), and sample profiles for compilers. There are no arcs here: a branch is a conditional jump, and is
-//! counted by its two ways.
+//! [`Cover`](crate::Cover), and sample profiles for compilers. gcov's arcs do not exist here: a
+//! conditional jump is two branches, taken and not taken; a `switch` has one for each target.
 //!
 //! | step | module |
 //! |---|---|

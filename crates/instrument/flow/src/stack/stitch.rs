@@ -263,7 +263,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         let span = &chunk.spans[index];
         let next = chunk.spans.get(index + 1);
         let Lane { cpu, insns: before, tracing, off_ns, .. } = self.lanes[lane];
-        // Each chunk starts with the packets of a trace's start. Code before it was missed only if tracing was off.
+        // Every chunk begins like a new trace. That is a gap only if tracing was off at the end of the chunk before.
         let tracing = span.tracing.after(tracing);
         match span.cause {
             Cause::Switch => self.switch_at(lane, span.start_ns, tracing),
