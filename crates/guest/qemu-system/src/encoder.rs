@@ -4,7 +4,7 @@
 //!
 //! - through an IDT gate: the saved instruction pointer is where the old flow stopped. For a fault it is the
 //!   instruction that did not run; for an interrupt it is the next one to run.
-//! - inside the old block, at instruction k, where its own branch does not lead: only k instructions ran (device
+//! - inside the old block, at an instruction k that its own branch does not target: only k instructions ran (device
 //!   access, self-modifying code, one round of a REP string operation at a time);
 //! - at a target of the last instruction: all ran.
 //!

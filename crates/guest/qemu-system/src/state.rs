@@ -126,8 +126,8 @@ impl State {
         blocks.refresh_gates();
     }
 
-    /// Assigns `block` its dictionary id and writes its bytes, once, when it first runs. The order of translation would
-    /// differ from run to run.
+    /// Assigns `block` its dictionary id and writes its bytes, once, when it first runs. Ids given at translation
+    /// would differ from run to run.
     pub fn ensure_in_dict(&self, block: &Block) {
         if block.id.load(Ordering::Acquire) != UNLISTED {
             return;

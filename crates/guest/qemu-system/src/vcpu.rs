@@ -139,9 +139,9 @@ impl Vcpu {
         }
     }
 
-    /// The address at which `block` runs, as far as it can be derived without reading a register. A translation serves
-    /// all mappings of its physical page, so it gives the offset in the page. If the two targets of a direct branch
-    /// differ in that offset, it decides between them.
+    /// The address at which `block` runs, as far as it can be derived without reading a register. A translation is
+    /// shared by all mappings of its physical page, so `block.va` gives only the offset in the page. If the two targets of a
+    /// direct branch differ in that offset, it tells which one runs.
     #[inline(always)]
     fn expected(&self, block: &'static Block) -> u64 {
         let fits = |va: u64| (va ^ block.va).trailing_zeros() >= 12;

@@ -63,7 +63,7 @@ pub const DEBUG_INFO: &str = "CONFIG_DEBUG_INFO_DWARF5=y";
 /// Refuses a recording of a kernel that will not count.
 ///
 /// # Errors
-/// It is one.
+/// The kernel is built without counters.
 pub fn suits(settings: &Settings) -> Result<()> {
     if settings.build.counting != Counting::On {
         bail!("this kernel has no counters: leave CMD away, and run it with `kprism lab run --tree`");

@@ -5,8 +5,8 @@
 //! Input: a source's text, its lines with code and their counts, and lines with calls that did not return. Output:
 //! counts of more lines. Each follows from the nesting of statements, never from their appearance:
 //! - if nothing of a function ran, none of its lines did;
-//! - a statement runs as often as the next one if nothing else leads there, and as often as the one before it if that
-//!   continues nowhere else; a label runs as often as its statement;
+//! - a statement has the next one's count if nothing else leads to the next one. It has the previous one's count if that one
+//!   continues nowhere else. A label runs as often as its statement;
 //! - statements inside a statement that was not reached are not reached, except for targets of a `goto`;
 //! - a branch of an `if` has the `if`'s count minus that of the other branch; without an `else`, a branch that always
 //!   leaves has the `if`'s count minus that of the statement behind;

@@ -9,7 +9,7 @@
 //! Times: the decoder reports the time packet by packet, and several branches may lie between two reports. Events
 //! between two reports are timed instruction by instruction, at the pace of the interval before. If these
 //! times sum to less than the interval, the rest goes to the function that runs at the report, which is right for a function
-//! that waits. If to more, later intervals are shortened. At one instruction a tick, as in recordings that count
+//! that waits. If they sum to more, later intervals are shortened. At one instruction a tick, as in recordings that count
 //! instructions, every event gets its exact time.
 
 use std::collections::HashMap;

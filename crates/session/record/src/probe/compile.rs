@@ -161,7 +161,7 @@ impl Probes {
         let program = match (command.first(), pids) {
             (Some(name), _) => match path::find_here(name) {
                 Ok(file) | Err(NotFound::NotExecutable(file)) => Some(file),
-                // Its own error is to name it, beside that of the kernel.
+                // Looking there fails with an error that names the program; it is shown beside the kernel's.
                 Err(NotFound::Missing) => name.contains('/').then(|| PathBuf::from(name)),
             },
             (None, [pid]) => Some(PathBuf::from(format!("/proc/{pid}/exe"))),
@@ -170,7 +170,7 @@ impl Probes {
         let Some(program) = program else { return Ok(plans(in_kernel()?, request)?) };
         match plans(Target::Program(&program, debug), request) {
             Ok(planned) => Ok(planned),
-            // The place is there, what is asked of it is not.
+            // The place exists; the request fails there.
             Err(error @ (kprism_probe::Error::Expression(_) | kprism_probe::Error::Cannot(_))) => {
                 Err(error.into())
             }

@@ -89,9 +89,9 @@ impl Inputs {
         })
     }
 
-    /// Finds the runs all of whose counters were cleared in their window, and drops their readings from before it: a
-    /// reset is of all objects, so differences with those would be wrong even where none is negative. `before` is about
-    /// each run. Returns the names of these runs, and how many objects show it.
+    /// If all of a run's counters were cleared in its window, drops the run's readings from before it: a reset is of all
+    /// objects, so differences with those would be wrong even where none is negative. `before` has one element for each
+    /// run. Returns the names of these runs, and how many objects show it.
     pub fn drop_windows_cut_by_resets(&mut self, before: &[Resets]) -> Vec<(String, usize)> {
         let mut resets = Vec::new();
         for ((name, recorded), before) in self.runs.iter_mut().zip(before) {

@@ -2,7 +2,7 @@
 //! Coverage from gcov's counters: finds counters and notes, and puts them together on all CPUs.
 //!
 //! Counters are named after the object on the machine that built the kernel: notes are looked for beside it there, or
-//! below `--build-dir`, under as much of the path's end as is found there.
+//! below `--build-dir`, at the longest tail of the path that exists there.
 //!
 //! | step | file |
 //! |---|---|

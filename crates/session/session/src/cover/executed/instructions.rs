@@ -76,7 +76,8 @@ pub struct Seen<'s> {
     pub jumps: Jumped,
 }
 
-/// Goes through the files with debug information; returns what could not be used, and how many instructions that leaves.
+/// Calls `take` for each file with debug information. Returns the files that could not be used, and how many instructions were
+/// counted, kept and lost.
 pub fn each(
     input: &Path,
     (debug, prefixes): (&DebugFiles, &Prefixes),
