@@ -59,8 +59,8 @@ pub struct Block {
     pub rep: bool,
     /// The last instruction is `hlt`: guest time may jump before the next block.
     pub hlt: bool,
-    /// True if an early end by a device access just before an inner branch target looks like the branch itself. Then the last
-    /// instruction reports that it ran.
+    /// True if a device access can end this block exactly where its own branch may lead. Then the last instruction reports
+    /// that it ran.
     pub ambiguous: bool,
     /// Control transfer of the last instruction (targets are for `va`).
     pub kind: Kind,

@@ -365,8 +365,8 @@ impl Encoder {
         let block = last.block;
         let delta = last.va.wrapping_sub(block.va);
         let fall = last.fall;
-        // The branch at the block's end may lead to the address at which the block would have ended early. Then only the
-        // report of the block's end tells that all of it ran.
+        // A block cut short may stop at the very address to which its own branch leads. Then only `BlockEnded` tells that all
+        // of it ran.
         let whole = !block.ambiguous || last.done;
         let inside = || block.index_at(va.wrapping_sub(last.va));
         match block.kind {

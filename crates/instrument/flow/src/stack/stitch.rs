@@ -380,7 +380,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         let thread = &self.threads[task];
         let top = thread.stack.last();
         let node = top.map_or(thread.root, |f| f.node);
-        // Jumps of the frame at the base make siblings of its node, or children if it is a kernel entry, which stays.
+        // If the base frame jumps, the new node is its sibling. Below a kernel entry it is a child, because the entry stays.
         let above = match top {
             Some(frame) if !frame.is_entry() => self.tree.nodes[node as usize].parent,
             _ => node,

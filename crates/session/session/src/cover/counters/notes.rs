@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 
 use super::many::Inputs;
 
-/// Reads an object's notes into `bytes`. If its counters have several copies, they are those beside the first copy that has
-/// notes. Returns their path.
+/// Reads an object's notes into `bytes`. If its counters have several copies, the notes beside the first copy that has any
+/// are read. Returns their path.
 pub fn read_notes(
     all: &Inputs,
     object: usize,
