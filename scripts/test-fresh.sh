@@ -10,8 +10,9 @@
 #   RUST=without        or with: this machine's toolchain of rustup, read-only
 #   CARGO_CACHE=yes     what cargo has downloaded here is used there; no: downloaded anew
 #   KEEP=no             or yes: the folder stays; it takes 20 GB
-#   REUSE=              target folder of an earlier run of the same SUITE, AS, RUST and commit: what `make test` compiled there
-#                       is used. It halves the time of the second order. The demo's programs are always compiled.
+#   REUSE=              target folder of an earlier run of the same SUITE, AS and RUST: what `make test` compiled there is used,
+#                       but for files that were changed since its commit. It halves the time of the second order. The demo's
+#                       programs are always compiled.
 #
 # Mirrors are those of this machine's apt. Logs are in target/fresh/SUITE-ORDER-AS-RUST/*.log; closing lines are printed.
 set -eu
@@ -40,10 +41,10 @@ case $REUSE/ in
 "$place"/*) echo "test-fresh: REUSE=$REUSE is in $place, which is made anew" >&2; exit 2 ;;
 /) ;;
 *)
-	if [ "$(cat "$REUSE/checked/commit" 2>/dev/null)" != "$commit" ]; then
-		echo "test-fresh: REUSE=$REUSE was not made of commit $commit" >&2
+	reused=$(cat "$REUSE/checked/commit" 2>/dev/null) && git -C "$top" cat-file -e "$reused^{commit}" 2>/dev/null || {
+		echo "test-fresh: REUSE=$REUSE names no commit of this repository in checked/commit" >&2
 		exit 2
-	fi
+	}
 	;;
 esac
 rm -rf "$place"
@@ -84,6 +85,8 @@ if [ -n "$REUSE" ]; then
 	cp -a "$REUSE/checked" "$REUSE/debug" "$root$home/kprism/target/"
 	# cargo compares times, and a clone's are those of now.
 	find "$root$home/kprism" -path "$root$home/kprism/target" -prune -o -type f -exec touch -d @1700000000 {} +
+	git -C "$top" diff -z --name-only --diff-filter=d "$reused" "$commit" |
+		(cd "$root$home/kprism" && xargs -0 -r touch)
 fi
 
 mount -t proc proc "$root/proc"

@@ -60,6 +60,15 @@ pub fn check(run: &Path, data: &Path, dir: &Path) {
     };
     let (before, after) = (functions(run), functions(&back));
     assert!(before.len() > 50, "{} functions", before.len());
-    let differs = before.iter().find(|(name, n)| after.get(*name) != Some(n));
-    assert!(before == after, "{} and {} functions, first: {differs:?}", before.len(), after.len());
+    let more = after.iter().find(|(name, n)| before.get(*name).is_none_or(|before| before < n));
+    assert_eq!(more, None, "a function with more instructions than in the run");
+    // No line tells where the vDSO is. After a call of it (`date` makes one on any system, other programs on some), the flow
+    // is not known until the next PSB.
+    let same = before.iter().filter(|(name, n)| after.get(*name) == Some(n)).count();
+    println!("simple-pt: {same} of {} functions have all their instructions", before.len());
+    assert!(
+        same * 10 >= before.len() * 9,
+        "{same} of {} functions have all their instructions",
+        before.len()
+    );
 }
