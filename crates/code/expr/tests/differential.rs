@@ -28,6 +28,31 @@ fn listing(func: &kprism_expr::ir::Func) -> String {
     program(func, Cpu::V3, Output::State).map_or_else(|e| e.to_string(), |p| p.listing())
 }
 
+/// The lower half of a 64-bit value, extended twice: nobody has cleared the upper half in between.
+#[test]
+fn the_upper_half_is_cleared_after_extensions_that_emit_nothing() {
+    use kprism_expr::ir::{Builder, Input, Op, Width};
+    let mut world = World::new(&mut Bytes(&[]));
+    world.args[0] = 0xffff_ffff_8000_0001;
+    for constant in [None, Some(0x1_0000_0000), Some(u64::MAX)] {
+        for signed in [false, true] {
+            let mut b = Builder::new();
+            let wide = match constant {
+                Some(n) => b.constant(n, Width::W64),
+                None => b.push(Op::Input(Input::Arg(0)), Width::W64),
+            };
+            let low = b.ext(wide, 32, signed, Width::W32);
+            let same = b.ext(low, 32, signed, Width::W32);
+            let extended = b.ext(same, 32, false, Width::W64);
+            b.end(kprism_expr::ir::Term::Return(extended));
+            let func = b.finish();
+            let expected = constant.unwrap_or(world.args[0]) & 0xffff_ffff;
+            assert_eq!(interpret(&func, &world).0, Ok(expected), "{func}");
+            assert_eq!(in_rbpf(&func, &world).0, Ok(expected), "eBPF of\n{func}{}", listing(&func));
+        }
+    }
+}
+
 /// Cases in which GDB differs from C: both sides of `?:` must have one type.
 #[test]
 fn as_c_has_it_and_gdb_does_not() {

@@ -83,7 +83,9 @@ impl Allocation {
 fn upper_is_zero(func: &Func, v: Val, cpu: Cpu) -> bool {
     match func.op(v) {
         Op::Bin(..) | Op::Cmp(..) | Op::TextEq(..) => true,
-        Op::Ext { of, .. } => func.width(*of) == Width::W32,
+        Op::Ext { bits: ..32, .. } => true,
+        // No instruction is emitted for it: the register is that of its operand.
+        Op::Ext { of, .. } => func.width(*of) == Width::W32 && upper_is_zero(func, *of, cpu),
         Op::Load { signed, size, .. } => !signed || *size == 4 || cpu == Cpu::V3,
         _ => false,
     }
