@@ -12,7 +12,7 @@
 #   KEEP=no             or yes: the folder stays; it takes 20 GB
 #   REUSE=              target folder of an earlier run of the same SUITE, AS and RUST: what `make test` compiled there is used,
 #                       but for files that were changed since its commit. It halves the time of the second order. The demo's
-#                       programs are always compiled.
+#                       programs are always compiled. Folders gcov-kernel and tools in it are put into the cache of kprism.
 #
 # Mirrors are those of this machine's apt. Logs are in target/fresh/SUITE-ORDER-AS-RUST/*.log; closing lines are printed.
 set -eu
@@ -87,6 +87,9 @@ if [ -n "$REUSE" ]; then
 	find "$root$home/kprism" -path "$root$home/kprism/target" -prune -o -type f -exec touch -d @1700000000 {} +
 	git -C "$top" diff -z --name-only --diff-filter=d "$reused" "$commit" |
 		(cd "$root$home/kprism" && xargs -0 -r touch)
+	for kept in gcov-kernel tools; do
+		[ ! -d "$REUSE/$kept" ] || { mkdir -p "$root$home/.cache/kprism" && cp -a "$REUSE/$kept" "$root$home/.cache/kprism/"; }
+	done
 fi
 
 mount -t proc proc "$root/proc"
@@ -109,7 +112,7 @@ if [ "$CARGO_CACHE" = yes ] && [ -d "${CARGO_HOME:-$HOME/.cargo}/registry" ]; th
 	cp -r "${CARGO_HOME:-$HOME/.cargo}/registry" "$root$home/.cargo/"
 fi
 [ "$AS" = root ] || chroot "$root" sh -c "chown kprism $home/.cargo && chown -R kprism $home/kprism && \
-	if [ -d $home/.cargo/registry ]; then chown -R kprism $home/.cargo/registry; fi"
+	for kept in .cargo/registry .cache; do if [ -d $home/\$kept ]; then chown -R kprism $home/\$kept; fi; done"
 
 # Captures are not part of a fresh machine.
 inside() {

@@ -87,7 +87,12 @@ fn windows_of_known_length() {
         let sites = delta["sites"].as_array().unwrap();
         let site = sites.iter().find(|s| s["stack"].as_str().unwrap().starts_with(place));
         let site = site.unwrap_or_else(|| panic!("no site {place}: {delta:#}"));
-        assert_eq!((&site["count"], &site["instructions"]), (&times.into(), &instructions.into()), "{place}");
+        let found = site["instructions"].as_u64().unwrap();
+        assert_eq!(site["count"], times, "{place}");
+        // Where interrupts are on, one may come in these microseconds. All that is too much is then in one window.
+        let longest = site["max_ns"].as_u64().unwrap();
+        let struck = place.starts_with("held") && longest >= 501 + found.saturating_sub(instructions);
+        assert!(found == instructions || struck, "{place}: not {instructions} instructions: {site}");
     }
 
     // The same windows by markers that a user writes.
