@@ -77,9 +77,6 @@ if [ "$AS" = user ]; then
 	echo 'kprism ALL=(ALL) NOPASSWD: ALL' >"$root/etc/sudoers.d/kprism"
 fi
 git clone -q --no-hardlinks "$top" "$root$home/kprism"
-# For REUSE.
-mkdir -p "$root$home/kprism/target/checked"
-echo "$commit" >"$root$home/kprism/target/checked/commit"
 if [ -n "$REUSE" ]; then
 	mkdir -p "$root$home/kprism/target"
 	cp -a "$REUSE/checked" "$REUSE/debug" "$root$home/kprism/target/"
@@ -91,6 +88,10 @@ if [ -n "$REUSE" ]; then
 		[ ! -d "$REUSE/$kept" ] || { mkdir -p "$root$home/.cache/kprism" && cp -a "$REUSE/$kept" "$root$home/.cache/kprism/"; }
 	done
 fi
+
+# For the next REUSE.
+mkdir -p "$root$home/kprism/target/checked"
+echo "$commit" >"$root$home/kprism/target/checked/commit"
 
 mount -t proc proc "$root/proc"
 mount --rbind /sys "$root/sys"
