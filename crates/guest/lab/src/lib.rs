@@ -25,9 +25,11 @@ mod collect;
 mod counters;
 mod initramfs;
 mod kernel;
+pub mod kselftest;
 mod lab;
 mod modules;
 mod options;
+mod program;
 mod qemu;
 mod qmp;
 mod rootfs;
@@ -49,4 +51,4 @@ pub use options::{Job, KernelSource, ObserverOptions, Options, Pace, Progress, R
 pub use qemu::Qemu;
 pub use run::{Ended, Outcome, run};
 pub use snapshot::{KernelFacts, Snapshot};
-pub use tree::TreeFacts;
+pub use tree::{TreeFacts, require as require_options};

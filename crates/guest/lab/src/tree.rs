@@ -141,6 +141,32 @@ pub(crate) fn release(build: &KernelBuild, in_image: Option<String>) -> Result<S
     Err(Error::BadFile { path: build.image(), reason })
 }
 
+/// Refuses a kernel that was built without one of these options: each is named with its purpose. As a module it will do.
+///
+/// # Errors
+/// Names those that are missing, and where the configuration is. Without a configuration nothing is refused here.
+pub fn require(folder: &Path, options: &[(&str, &str)]) -> Result<()> {
+    let build = KernelBuild::of(folder);
+    let mut paths = [build.built_config(), build.config()].into_iter();
+    let Some((config, path)) = paths.find_map(|path| Some((read_text(&path).ok()?, path))) else {
+        return Ok(());
+    };
+    let has = |name: &str| {
+        let value = |line: &str| line.trim_end().strip_prefix(name).is_some_and(|v| v == "=y" || v == "=m");
+        config.lines().any(value)
+    };
+    let missing: Vec<&(&str, &str)> = options.iter().filter(|(name, _)| !has(name)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let mut reason = String::from("these tests need more of the kernel. Add to its configuration:\n");
+    for (name, why) in missing {
+        writeln!(reason, "  {name}=y\t# {why}").ok();
+    }
+    reason += "then run `make olddefconfig bzImage modules`";
+    Err(Error::BadFile { path, reason })
+}
+
 fn read_text(path: &Path) -> Result<String> {
     fs::read(path).at("read", path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -12,6 +12,7 @@ use kprism_session::{Progress, flow};
 use kprism_signals::Second;
 
 use super::guest_args::{GuestArgs, PacketArgs, PlaceArgs};
+use super::kernel_tests;
 use crate::exit::{self, Outcome};
 
 /// What to do with the lab.
@@ -28,6 +29,16 @@ pub enum Command {
     /// Run a command on a small kernel with gcov, and record which of its code was executed
     #[command(after_help = super::gcov_kernel::HELP)]
     GcovKernel(Box<super::gcov_kernel::Args>),
+    /// Run the KUnit tests of a kernel, with instructions, time and coverage of each
+    #[command(after_help = kernel_tests::KUNIT, mut_arg("tests", |arg| {
+        arg.value_name("SUITE").help("Suites to run, `*` and `?` allowed; all if none is given")
+    }))]
+    Kunit(Box<kernel_tests::Args>),
+    /// Run programs of the kernel's selftests, with instructions, system calls, time and coverage of each
+    #[command(after_help = kernel_tests::KSELFTEST, mut_arg("tests", |arg| {
+        arg.required(true).help("A collection of tools/testing/selftests, or one of its tests: COLLECTION:TEST")
+    }))]
+    Kselftest(Box<kernel_tests::Args>),
 }
 
 const RUN_HELP: &str = "\

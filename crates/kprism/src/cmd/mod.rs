@@ -20,6 +20,7 @@ pub mod guest_args;
 mod impact;
 mod import;
 mod info;
+mod kernel_tests;
 mod lab;
 mod list;
 mod list_events;
@@ -37,6 +38,7 @@ use anyhow::Result;
 use crate::exit::Outcome;
 use crate::given::Given;
 use kprism_session::Progress;
+use kprism_store::KernelTests;
 
 /// What kprism can be asked to do.
 #[derive(Debug, clap::Subcommand)]
@@ -122,7 +124,8 @@ impl Command {
 
     /// Whether the exit code belongs to a command in the guest.
     pub fn is_lab_run(&self) -> bool {
-        matches!(self, Command::Lab(lab::Command::Run(_) | lab::Command::GcovKernel(_)))
+        use lab::Command::{Boot, Prepare};
+        matches!(self, Command::Lab(command) if !matches!(command, Boot(_) | Prepare(_)))
     }
 }
 
@@ -139,6 +142,12 @@ pub fn run(
         Command::Lab(lab::Command::Run(args)) => lab::run(args, progress, out),
         Command::Lab(lab::Command::Prepare(args)) => lab::prepare(args, progress),
         Command::Lab(lab::Command::GcovKernel(args)) => gcov_kernel::run(args, progress, out),
+        Command::Lab(lab::Command::Kunit(args)) => {
+            kernel_tests::run(KernelTests::Kunit, args, color, progress, out)
+        }
+        Command::Lab(lab::Command::Kselftest(args)) => {
+            kernel_tests::run(KernelTests::Kselftest, args, color, progress, out)
+        }
         Command::Lab(lab::Command::Boot(args)) => record::boot_guest(args, color, progress, out),
         Command::Record(command) => record::run(command, given, color, progress, out),
         Command::Report(args) => {

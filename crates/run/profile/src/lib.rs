@@ -2,7 +2,8 @@
 //! The result of an analysis of calls, as plain data: the [`Profile`].
 //!
 //! There is no input; analyses fill these types. The output is functions, tasks, calling contexts, system calls and
-//! intervals ([`model`]), histograms ([`histogram`]), and the data that only measured durations have ([`times`]). The
+//! intervals ([`model`]), histograms ([`histogram`]), the data that only measured durations have ([`times`]), and results
+//! of the kernel's own tests ([`kernel_tests`]). The
 //! store writes them as tables, and views read them. Beside them stand a choice of tasks ([`filter`]), numbers and
 //! names as text ([`units`]), and times and sizes from text ([`parse`]).
 //!
@@ -13,6 +14,7 @@
 
 pub mod filter;
 pub mod histogram;
+pub mod kernel_tests;
 pub mod model;
 pub mod parse;
 pub mod times;

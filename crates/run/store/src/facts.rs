@@ -45,6 +45,16 @@ pub struct CallLosses {
     pub unfinished: u64,
 }
 
+/// The kernel's own tests that a run is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KernelTests {
+    /// KUnit: tests in the kernel. Their results are the run's standard output.
+    Kunit,
+    /// kselftest: programs. Their results are in the run's folder `tests`.
+    Kselftest,
+}
+
 /// Facts of a recording of probes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -34,7 +34,7 @@ mod tlb_table;
 pub use account::{Account, Entry, Fate, PLACES};
 pub use duration_tables::{has_times, load_times, save_times};
 pub use environment::{Difference, Environment};
-pub use facts::{CallLosses, DurationFacts, ProbeFacts};
+pub use facts::{CallLosses, DurationFacts, KernelTests, ProbeFacts};
 pub use instrument::{About, Instrument};
 pub use kprism_layout::GcovFiles;
 pub use manifest::{Clock, Kernel, KernelModule, KernelTree, Manifest, RunKind};

@@ -3,7 +3,7 @@
 //! clock, and the losses. The output is `manifest.json`. These facts are in one small file so that a run can be
 //! described without reading its streams.
 
-use crate::{Account, DurationFacts, Environment, Instrument, ProbeFacts};
+use crate::{Account, DurationFacts, Environment, Instrument, KernelTests, ProbeFacts};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -158,6 +158,9 @@ pub struct Manifest {
     /// Facts of a recording of probes.
     #[serde(flatten)]
     pub probe: ProbeFacts,
+    /// The tests that the command was, if they are the kernel's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tests: Option<KernelTests>,
     /// Account of each instrument.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub accounts: BTreeMap<Instrument, Account>,
@@ -210,6 +213,7 @@ impl Manifest {
             options: BTreeMap::new(),
             durations: DurationFacts::default(),
             probe: ProbeFacts::default(),
+            tests: None,
             accounts: BTreeMap::new(),
             other: BTreeMap::new(),
         }

@@ -253,6 +253,11 @@ impl Run {
         self.dir.join("console.log")
     }
 
+    /// The folder with the results of the kernel's own tests.
+    pub fn tests(&self) -> PathBuf {
+        self.dir.join("tests")
+    }
+
     /// Path of the command's standard output.
     pub fn stdout(&self) -> PathBuf {
         self.dir.join("stdout")

@@ -13,7 +13,9 @@ use kprism_lab::{
     Span,
 };
 use kprism_session::{Progress, date, flow};
-use kprism_store::{Environment, Instrument, Kernel, KernelModule, KernelTree, Manifest, Run, RunKind};
+use kprism_store::{
+    Environment, Instrument, Kernel, KernelModule, KernelTests, KernelTree, Manifest, Run, RunKind,
+};
 
 use crate::{NOT_ENDED, condition};
 
@@ -32,6 +34,8 @@ pub struct Settings {
     pub packets: Packets,
     /// More arguments for the observer: names and values.
     pub observer_arguments: Vec<(String, String)>,
+    /// The tests that the job is, if they are the kernel's own.
+    pub tests: Option<KernelTests>,
 }
 
 /// The part of the flow that is recorded.
@@ -117,6 +121,7 @@ impl Settings {
             observe: Observe::Everything,
             packets: Packets::default(),
             observer_arguments: Vec::new(),
+            tests: None,
         }
     }
 
@@ -192,6 +197,7 @@ impl Settings {
         let (guest, job) = (&self.guest, &self.job);
         let mut m = Manifest::new(RunKind::Lab, guest.smp);
         m.command = job.argv.clone();
+        m.tests = self.tests;
         m.kernel = Some(kernel(prepared));
         m.created = date::now();
         m.stopped = Some(NOT_ENDED.into());
@@ -293,6 +299,16 @@ pub(crate) fn say_gaps(prepared: &Prepared, progress: &Progress) {
 /// # Errors
 /// As of [`prepare`] and [`record`].
 pub fn run(settings: &Settings, progress: &Progress, report: Report<'_>) -> Result<(Run, Outcome)> {
+    run_job(settings, &settings.job, progress, report)
+}
+
+/// The same, of a job that the user's command stands for ([`Settings::job`], which the manifest names).
+pub(crate) fn run_job(
+    settings: &Settings,
+    job: &Job,
+    progress: &Progress,
+    report: Report<'_>,
+) -> Result<(Run, Outcome)> {
     if settings.observe != Observe::Nothing {
         // Better before a long boot than after it.
         kprism_lab::find_observer()?;
@@ -302,7 +318,7 @@ pub fn run(settings: &Settings, progress: &Progress, report: Report<'_>) -> Resu
         say_gaps(&prepared, progress);
     }
     progress.step("running the command");
-    let (run, ran) = record(settings, &settings.job, &prepared, report)?;
+    let (run, ran) = record(settings, job, &prepared, report)?;
     progress.clear();
     complain(&ran, progress);
     Ok((run, ran))
@@ -376,6 +392,7 @@ fn adopt(manifest: &mut Manifest, collected: Manifest) {
         instructions_recorded: _,
         decode_errors: _,
         lost_bytes: _,
+        tests: _,
     } = collected;
     manifest.clock = clock;
     manifest.exit_code = exit_code;

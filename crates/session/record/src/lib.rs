@@ -14,6 +14,7 @@
 //! | TLB misses: by models, off the bus, by this processor | [`tlb`] |
 //! | probes: compiled, attached and recorded, here or in the guest | [`probe`] |
 //! | gcov's counters: of this kernel, of one built for it in the guest | [`cover`], [`gcov_kernel`] |
+//! | the kernel's own tests, in the guest | [`kernel_tests`] |
 //! | one command again and again: with tracers, with other packets | [`impact`], [`flow_cost`] |
 //! | recordings of other tools | [`import`] |
 //! | nothing: which of these work on this machine | [`check`] |
@@ -46,6 +47,7 @@ pub mod guest;
 pub mod here;
 pub mod impact;
 pub mod import;
+pub mod kernel_tests;
 pub mod probe;
 pub mod tlb;
 pub mod wait;

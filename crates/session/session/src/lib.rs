@@ -27,6 +27,7 @@
 //! | TLB misses, their objects, the effect of larger pages | [`tlb`] |
 //! | account of a recording of TLB misses | [`tlb_account`] |
 //! | records of probes, their account | [`probe`] |
+//! | the kernel's own tests, one by one | [`kernel_tests`] |
 //! | a condition compiled, to be shown; static tracepoints | [`explain`], [`tracepoints`] |
 //! | what a run holds | [`held`] |
 //! | a run as perf.data | [`perfdata`] |
@@ -46,6 +47,7 @@ pub mod explain;
 pub mod files;
 pub mod flow;
 pub mod held;
+pub mod kernel_tests;
 pub mod open;
 pub mod perfdata;
 pub mod probe;

@@ -2,12 +2,15 @@
 //! Runs for other tools: timelines, stacks, tables, coverage, records of probes.
 //!
 //! Input: a [`Request`]: a run's folder, and a file whose suffix picks the format. Output: the file; steps and remarks go to
-//! the request's progress. [`misses`] and [`probes`] write TLB misses and records as text, JSON and CSV.
+//! the request's progress. [`durations`], [`misses`], [`probes`] and
+//! [`kernel_tests`] write durations, TLB misses, records and tests as text, JSON and CSV.
 //!
 //! [`formats`] lists the formats, each with its function: a new one is one entry.
 
 pub mod cover;
+pub mod durations;
 pub mod formats;
+pub mod kernel_tests;
 pub mod misses;
 pub mod probes;
 mod profile;

@@ -20,6 +20,7 @@
 //! | coverage: tables, annotated source, differences | [`cover`] | terminals, scripts |
 //! | records and counts of probes | [`probe`] | terminals, scripts |
 //! | TLB misses | [`tlb`] | terminals, scripts |
+//! | the kernel's own tests | [`kernel_tests`] | terminals, scripts, continuous integration |
 //! | a compiled condition; static tracepoints | [`explain`], [`tracepoints`] | terminals, scripts |
 //! | facts on a run, lists of runs | [`info`] | terminals |
 //! | any text, so that nothing in it commands a terminal | [`plain`](mod@plain) | terminals |
@@ -43,6 +44,7 @@ pub mod header;
 pub mod html;
 pub mod impact;
 pub mod info;
+pub mod kernel_tests;
 pub mod perfetto;
 pub mod plain;
 mod poisson;

@@ -6,12 +6,14 @@
 //! thread. Each lane (a CPU's stream) is followed while it is the earliest, so the calls are in order of time to the
 //! instruction. At equal times the lower lane comes first.
 //!
-//! [`calls`] keeps the call stacks of a replay, [`count`] counts each instruction of chosen functions.
+//! [`calls`] keeps the call stacks of a replay, [`count`] counts each instruction of chosen functions, [`spans`] measures
+//! chosen calls or processes one by one.
 
 pub mod calls;
 pub mod count;
 mod cursor;
 mod lane;
+pub mod spans;
 
 use std::sync::mpsc::sync_channel;
 

@@ -8,6 +8,7 @@ pub mod durations;
 pub mod flow;
 pub mod page;
 pub mod probe;
+pub mod tests;
 pub mod tlb;
 
 use std::io::Write;
@@ -72,6 +73,8 @@ enum Subject {
     Boot(boot::Args),
     /// Source lines, functions and branches executed: of a kernel with gcov, or from the flow by debug information
     Cover(Box<cover::Args>),
+    /// The kernel's own tests: result, instructions, time, coverage of each
+    Tests(tests::TestsArgs),
 }
 
 /// Shows it.
@@ -97,6 +100,7 @@ pub fn run(
         Some(Subject::Probe(args)) => probe::run(args, io),
         Some(Subject::Boot(args)) => boot::run(args, io),
         Some(Subject::Cover(of)) => cover::run(of, given, args.strict, io),
+        Some(Subject::Tests(of)) => tests::run(of, args.strict, io),
     }
 }
 
@@ -112,7 +116,9 @@ fn whole(args: &Args, given: &Given, io: &mut Io<'_>) -> Result<Outcome> {
     let shown = args.form.shown(ROWS, io.style);
     if run.holds(Instrument::Durations) {
         given.only("the overview of durations", &["limit json csv pids comms"])?;
-        return durations::overview(&run, &shown, &args.select, io);
+        let (view, filter) = (kprism_export::durations::View::Functions, args.select.filter());
+        let empty = kprism_export::durations::show(&run, &view, &filter, &shown, io.progress, io.out)?;
+        return Ok(Outcome::of_rows(empty));
     }
     if run.holds(Instrument::Probe) {
         given.only("the overview of probes", &["limit json csv pids"])?;

@@ -10,6 +10,7 @@
 //! | debug information of what ran | `debug_files.rs` |
 //! | where a file's sections ran | `places.rs` |
 //! | counts of instructions at the file's own addresses | `instructions.rs` |
+//! | lines of single instructions of the kernel | `kernel_lines.rs` |
 //! | coverage, or a sample profile, of all files | this one |
 
 use std::cell::RefCell;
@@ -32,10 +33,12 @@ use crate::progress::Progress;
 
 mod debug_files;
 mod instructions;
+mod kernel_lines;
 mod places;
 
 pub(crate) use debug_files::recorded_vmlinux;
 use instructions::{Instructions, each};
+pub(crate) use kernel_lines::kernel_lines;
 
 /// Unit of the account.
 const WITHOUT: &str = "instructions in files without debug information";
