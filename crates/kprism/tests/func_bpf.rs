@@ -186,8 +186,9 @@ fn known_calls_are_measured_as_they_are() {
     let single = calls(section("calls calls.bin"));
     let added = summed(&single, &names(section("calls kallsyms")));
     judge("calls", &added);
-    // The command twice, counted in the kernel or added up here: the same but for what the recording itself costs.
-    for (name, counted) in &counted {
+    // The command twice, counted in the kernel or added up here: the same but for what the recording itself costs. A sleep ends at
+    // a tick, so that its length depends on when it began.
+    for (name, counted) in counted.iter().filter(|(name, _)| *name != "nest_sleeper") {
         let (least, added) = (counted.min, &added[name]);
         assert!(least.abs_diff(added.min) < 2000 + least / 10, "{name}: {counted:?} {added:?}");
     }
