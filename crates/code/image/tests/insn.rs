@@ -97,7 +97,10 @@ fn markers_and_plain() {
 fn modes() {
     let t = |b: &[u8], ip, m| classify(b, ip, m).unwrap().kind;
     assert_eq!(t(&[0xeb, 0xfe], 0x10, Mode::Bits16), Kind::Jump { target: 0x10 });
-    assert_eq!(t(&[0xe9, 0x00, 0x00], 0xfffd, Mode::Bits16), Kind::Jump { target: 0 });
+    // Linear addresses: the segment's base is not known.
+    assert_eq!(t(&[0xe9, 0x00, 0x00], 0xfffd, Mode::Bits16), Kind::Jump { target: 0x1_0000 });
+    assert_eq!(t(&[0xe8, 0xf0, 0xff], 0xf_e05b, Mode::Bits16), Kind::Call { target: 0xf_e04e });
+    assert_eq!(t(&[0x66, 0xe9, 0, 0, 1, 0], 0xf_0000, Mode::Bits16), Kind::Jump { target: 0x10_0006 });
     assert_eq!(t(&[0xe9, 1, 0, 0, 0], 0xffff_fffb, Mode::Bits32), Kind::Jump { target: 1 });
     assert_eq!(t(&[0xce], 0, Mode::Bits32), Kind::Far(Far::Int));
     assert_eq!(Mode::from_cs(true, false), Mode::Bits64);

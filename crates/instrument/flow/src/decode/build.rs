@@ -513,12 +513,12 @@ pub(crate) fn is_inner_call(from: u32, to: FuncRef, target: u64) -> bool {
     to.known && from == to.id && target != to.entry
 }
 
-/// `ip` after an instruction of `len` bytes. It wraps as the instruction pointer of this mode does.
+/// The linear address `ip` after an instruction of `len` bytes.
 pub(crate) fn advance(ip: u64, len: u8, mode: Mode) -> u64 {
     let next = ip.wrapping_add(len.into());
     match mode {
         Mode::Bits64 => next,
-        Mode::Bits32 => next & 0xffff_ffff,
-        Mode::Bits16 => next & 0xffff,
+        // Segments add their base to instruction pointers that wrap earlier; it is not known.
+        Mode::Bits32 | Mode::Bits16 => next & 0xffff_ffff,
     }
 }

@@ -202,7 +202,7 @@ fn classify_fully(bytes: &[u8], ip: u64, mode: Mode) -> Result<Insn, InsnError> 
             _ => InsnError::Invalid,
         });
     }
-    Ok(Insn { kind: kind_of(&insn), len: insn.len() as u8 })
+    Ok(Insn { kind: kind_of(&insn, near_target(&insn, ip, mode)), len: insn.len() as u8 })
 }
 
 /// The prefix of APX. In 64-bit mode, this byte was not a valid instruction before.
@@ -220,32 +220,37 @@ fn jmpabs(bytes: &[u8]) -> Result<Insn, InsnError> {
     }
 }
 
-/// Class of a decoded instruction. It uses the mnemonic and operand kind instead of iced's `FlowControl`, which treats
+/// Target of a near branch, if it is one. In 16-bit code the instruction pointer wraps at 64 KiB of its segment, whose base is not
+/// known. `ip` is a linear address, so the target is taken to be at most 32 KiB away.
+fn near_target(insn: &Instruction, ip: u64, mode: Mode) -> u64 {
+    if mode == Mode::Bits16 && insn.op0_kind() == OpKind::NearBranch16 {
+        let next = ip.wrapping_add(insn.len() as u64);
+        let distance = insn.near_branch16().wrapping_sub(next as u16) as i16;
+        return next.wrapping_add_signed(distance.into()) & 0xffff_ffff;
+    }
+    insn.near_branch_target()
+}
+
+/// Class of a decoded instruction, whose target is `target` if it is a near branch. It uses the mnemonic and operand kind instead of iced's `FlowControl`, which treats
 /// `syscall` and `vmcall` as calls and far calls as indirect calls.
-fn kind_of(insn: &Instruction) -> Kind {
+fn kind_of(insn: &Instruction, target: u64) -> Kind {
     use Mnemonic as M;
     match insn.mnemonic() {
         M::Jmp => match insn.op0_kind() {
-            OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64 => {
-                Kind::Jump { target: insn.near_branch_target() }
-            }
+            OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64 => Kind::Jump { target },
             OpKind::FarBranch16 | OpKind::FarBranch32 => Kind::Far(Far::Segment),
             _ if insn.is_jmp_far_indirect() => Kind::Far(Far::Segment),
             _ => Kind::IndirectJump,
         },
         M::Call => match insn.op0_kind() {
-            OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64 => {
-                Kind::Call { target: insn.near_branch_target() }
-            }
+            OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64 => Kind::Call { target },
             OpKind::FarBranch16 | OpKind::FarBranch32 => Kind::Far(Far::Segment),
             _ if insn.is_call_far_indirect() => Kind::Far(Far::Segment),
             _ => Kind::IndirectCall,
         },
         M::Ret => Kind::Ret,
         M::Retf => Kind::Far(Far::Segment),
-        M::Loop | M::Loope | M::Loopne | M::Jcxz | M::Jecxz | M::Jrcxz => {
-            Kind::CondJump { target: insn.near_branch_target() }
-        }
+        M::Loop | M::Loope | M::Loopne | M::Jcxz | M::Jecxz | M::Jrcxz => Kind::CondJump { target },
         M::Syscall => Kind::Far(Far::Syscall),
         M::Sysret | M::Sysretq => Kind::Far(Far::Sysret),
         M::Sysenter => Kind::Far(Far::Sysenter),
@@ -256,7 +261,7 @@ fn kind_of(insn: &Instruction) -> Kind {
         M::Rsm => Kind::Far(Far::Rsm),
         M::Mov if insn.op0_register() == Register::CR3 => Kind::MovCr3,
         M::Ptwrite => Kind::Ptwrite,
-        M::Xbegin => Kind::Xbegin { fallback: insn.near_branch_target() },
+        M::Xbegin => Kind::Xbegin { fallback: target },
         M::Xend => Kind::Xend,
         M::Xabort => Kind::Xabort,
         M::Cli => Kind::Cli,
@@ -264,7 +269,7 @@ fn kind_of(insn: &Instruction) -> Kind {
         M::Popf | M::Popfd | M::Popfq => Kind::Popf,
         M::Pushf | M::Pushfd | M::Pushfq => Kind::Pushf,
         M::Hlt | M::Mwait | M::Mwaitx => Kind::Halt,
-        _ if insn.is_jcc_short_or_near() => Kind::CondJump { target: insn.near_branch_target() },
+        _ if insn.is_jcc_short_or_near() => Kind::CondJump { target },
         _ => Kind::Other,
     }
 }
