@@ -3,9 +3,10 @@
 //! more than a walk is allowed to meet.
 #![no_main]
 
-use kprism_gcov::memory::elf::Core;
-use kprism_gcov::memory::paging::{Paged, Physical};
-use kprism_gcov::memory::{self, Memory, Roots};
+use kprism_gcov::memory::{self, Roots};
+use kprism_kmem::elf::Core;
+use kprism_kmem::paging::Paged;
+use kprism_kmem::{Memory, Physical};
 use libfuzzer_sys::fuzz_target;
 
 /// Where the bytes are.

@@ -12,28 +12,14 @@
 //!
 //! On a running kernel, [`read_live`] reads each function until two consecutive readings are equal. Counters only grow,
 //! so all of them had these values at one point in time between the two readings.
-//!
-//! [`paging`] translates virtual to physical addresses, [`elf`] reads the headers of core files.
-
-pub mod elf;
-pub mod x86;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use kprism_kmem::Memory;
 
 use crate::data::{Counters, Data, Values};
 use crate::version::Version;
 use crate::words::Header;
-
-pub use x86::paging;
-
-/// Access to a kernel's memory.
-pub trait Memory {
-    /// Fills `into` from `address`.
-    ///
-    /// # Errors
-    /// A message: nothing is mapped there, or the file is too short.
-    fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), String>;
-}
 
 /// Addresses of the kernel's lists.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

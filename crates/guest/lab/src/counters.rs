@@ -5,25 +5,22 @@
 //! executes nothing for it. At a mark in user mode the observer holds it; or, where guest time follows the host's, it
 //! stops itself by writing to a port. Then the host reads its memory.
 
-use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{BufWriter, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use kprism_gcov::memory::paging::{Paged, Physical};
 use kprism_gcov::memory::{Roots, read, symbol};
+use kprism_kmem::paging::Paged;
 use kprism_layout::GcovFiles;
 use serde_json::json;
 
 use crate::archive::Archive;
 use crate::error::{Context, Error, Result};
+use crate::machine::memory::GuestMemory;
 use crate::qemu::Running;
 use crate::snapshot::wait_status;
-
-/// Bytes read at once.
-const PIECE: u64 = 1 << 20;
 
 /// Reads counters each time the guest stops for it.
 #[derive(Debug)]
@@ -74,12 +71,11 @@ impl CounterReader {
                     .into(),
         })?;
         let piece = self.scratch.join("counters");
-        let memory = GuestMemory { qemu, piece: &piece, known: HashMap::new() };
+        let memory = GuestMemory::new(&mut qemu.qmp, &piece);
         // The lab boots with nokaslr: the image is at its link address. Page tables have four levels (la57 is off).
         let found = read(&mut Paged::new(memory, table, 0, false), roots).map_err(|error| Error::Qemu {
             reason: format!("the kernel's coverage counters in the guest's memory: {error}"),
         })?;
-        fs::remove_file(&piece).ok();
         let files = GcovFiles::of(&self.folder);
         let folder = files.folder();
         fs::create_dir_all(folder).at("create", folder)?;
@@ -93,34 +89,5 @@ impl CounterReader {
             Some(observer) => observer.write_all(&[1]).map_err(unanswered),
             None => qemu.qmp.call("cont", json!({})).map(|_| ()),
         }
-    }
-}
-
-/// Physical memory of a stopped guest, read in pieces, each at most once.
-struct GuestMemory<'q> {
-    qemu: &'q mut Running,
-    piece: &'q Path,
-    known: HashMap<u64, Vec<u8>>,
-}
-
-impl Physical for GuestMemory<'_> {
-    fn read(&mut self, address: u64, into: &mut [u8]) -> std::result::Result<(), String> {
-        let (mut at, mut rest) = (address, into);
-        while !rest.is_empty() {
-            let (base, within) = (at / PIECE * PIECE, (at % PIECE) as usize);
-            let (first, more) = rest.split_at_mut(rest.len().min(PIECE as usize - within));
-            if !self.known.contains_key(&base) {
-                let arguments =
-                    json!({ "val": base, "size": PIECE, "filename": self.piece.to_string_lossy() });
-                self.qemu.qmp.call("pmemsave", arguments).map_err(|error| error.to_string())?;
-                let bytes = fs::read(self.piece).map_err(|error| error.to_string())?;
-                self.known.insert(base, bytes);
-            }
-            let bytes = self.known.get(&base).and_then(|bytes| bytes.get(within..within + first.len()));
-            first.copy_from_slice(bytes.ok_or("the guest has no such memory")?);
-            at += first.len() as u64;
-            rest = more;
-        }
-        Ok(())
     }
 }

@@ -107,7 +107,7 @@ fn write_modules(prepared: &Prepared, to: &Path, modules: &str, lines: &str) -> 
 }
 
 /// All files mapped as executable, from the sidebands of all vCPUs. A run without an observer has none.
-fn mapped_files(streams: &Path) -> Result<BTreeSet<String>> {
+pub fn mapped_files(streams: &Path) -> Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     for sideband in (0..).map(|cpu| streams.join(format!("cpu{cpu}.side.jsonl"))) {
         let Ok(file) = File::open(&sideband) else { break };
@@ -123,7 +123,7 @@ fn mapped_files(streams: &Path) -> Result<BTreeSet<String>> {
 }
 
 /// The path relative to a root; `None` if it would leave the root.
-fn inside(path: &str) -> Option<PathBuf> {
+pub fn inside(path: &str) -> Option<PathBuf> {
     let relative = PathBuf::from(path.trim_start_matches('/'));
     relative.components().all(|part| matches!(part, Component::Normal(_))).then_some(relative)
 }

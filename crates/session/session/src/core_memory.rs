@@ -10,9 +10,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use kprism_gcov::memory::elf::{Core, HEADERS};
-use kprism_gcov::memory::paging::{Paged, Physical};
-use kprism_gcov::memory::{self, Live, Memory, Roots};
+use kprism_gcov::memory::{self, Live, Roots};
+use kprism_kmem::elf::{Core, HEADERS};
+use kprism_kmem::paging::Paged;
+use kprism_kmem::{Memory, Physical};
 
 /// This machine's memory.
 pub const KCORE: &str = "/proc/kcore";

@@ -3,22 +3,13 @@
 
 use std::collections::HashMap;
 
-use crate::memory::Memory;
+use crate::{Memory, Physical, Segment};
 
 /// Virtual base of the kernel's image (`__START_KERNEL_map`).
-const IMAGE: u64 = 0xffff_ffff_8000_0000;
+pub const IMAGE: u64 = 0xffff_ffff_8000_0000;
 const PAGE: u64 = 4096;
 /// Address bits of a page table entry.
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
-
-/// Access to physical memory.
-pub trait Physical {
-    /// Fills `into` from `address`.
-    ///
-    /// # Errors
-    /// A message: there is no such memory, or it cannot be read.
-    fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), String>;
-}
 
 /// Virtual memory through page tables. Each page is translated once.
 #[derive(Debug)]
@@ -34,7 +25,68 @@ impl<P: Physical> Paged<P> {
     /// of that name: the displacement of the image in physical memory.
     pub fn new(physical: P, table: u64, phys_base: u64, five_levels: bool) -> Self {
         let root = table.wrapping_sub(IMAGE).wrapping_add(phys_base) & ADDRESS;
-        Self { physical, root, five_levels, known: HashMap::new() }
+        Self::at(physical, root, five_levels)
+    }
+
+    /// `root` is the physical address of the top table, as in CR3.
+    pub fn at(physical: P, root: u64, five_levels: bool) -> Self {
+        Self { physical, root: root & ADDRESS, five_levels, known: HashMap::new() }
+    }
+
+    /// The mapped ranges of `[from, to)`: virtual address, physical address and size of each. Pages that are neighbours in
+    /// both are one range.
+    ///
+    /// # Errors
+    /// A page table cannot be read, or there are more than `most` ranges.
+    pub fn ranges(&mut self, from: u64, to: u64, most: usize) -> Result<Vec<(u64, u64, u64)>, String> {
+        let mut found: Vec<(u64, u64, u64)> = Vec::new();
+        let mut at = from;
+        while at < to {
+            let (page, size) = match self.walk(at)? {
+                Walked::Page(page, size) => (Some(page & !(size - 1)), size),
+                Walked::Nothing(size) => (None, size),
+            };
+            let start = at & !(size - 1);
+            if let Some(page) = page {
+                let full = found.len() == most;
+                match found.last_mut() {
+                    Some((va, pa, length)) if *va + *length == start && *pa + *length == page => {
+                        *length += size;
+                    }
+                    _ if full => return Err(format!("more than {most} ranges are mapped")),
+                    _ => found.push((start, page, size)),
+                }
+            }
+            match start.checked_add(size) {
+                Some(next) => at = next,
+                None => break,
+            }
+        }
+        Ok(found)
+    }
+
+    /// The contents of `[from, to)` where something is mapped; at most `most` ranges, and bytes.
+    ///
+    /// # Errors
+    /// A table or page cannot be read, or there is more.
+    pub fn contents(&mut self, from: u64, to: u64, most: (usize, u64)) -> Result<Vec<Segment>, String> {
+        let ranges = self.ranges(from, to, most.0)?;
+        let bytes: u64 = ranges.iter().map(|(_, _, size)| size).sum();
+        if bytes > most.1 {
+            return Err(format!("{} MiB are mapped, more than {}", bytes >> 20, most.1 >> 20));
+        }
+        let mut found: Vec<Segment> = Vec::new();
+        for (start, physical, size) in ranges {
+            let follows = found.last().filter(|last| last.start + last.bytes.len() as u64 == start);
+            if follows.is_none() {
+                found.push(Segment { start, bytes: Vec::new() });
+            }
+            let Some(segment) = found.last_mut() else { continue };
+            let old = segment.bytes.len();
+            segment.bytes.resize(old + size as usize, 0);
+            self.physical.read(physical, &mut segment.bytes[old..])?;
+        }
+        Ok(found)
     }
 
     fn page(&mut self, address: u64) -> Result<u64, String> {
@@ -42,26 +94,44 @@ impl<P: Physical> Paged<P> {
         if let Some(&known) = self.known.get(&page) {
             return Ok(known);
         }
+        match self.walk(address)? {
+            Walked::Page(found, _) => {
+                let found = found & !(PAGE - 1);
+                self.known.insert(page, found);
+                Ok(found)
+            }
+            Walked::Nothing(_) => Err("nothing is mapped there".into()),
+        }
+    }
+
+    fn walk(&mut self, address: u64) -> Result<Walked, String> {
         let mut table = self.root;
         let top = if self.five_levels { 48 } else { 39 };
         for shift in (12..=top).rev().step_by(9) {
             let mut entry = [0; 8];
             self.physical.read(table + (address >> shift & 511) * 8, &mut entry)?;
             let entry = u64::from_le_bytes(entry);
+            let size = 1u64 << shift;
             if entry & 1 == 0 {
-                return Err("nothing is mapped there".into());
+                return Ok(Walked::Nothing(size));
             }
             let is_page = shift == 12 || (shift <= 30 && entry & 0x80 != 0);
             if is_page {
-                let within = (1u64 << shift) - 1;
-                let found = entry & ADDRESS & !within | page & within;
-                self.known.insert(page, found);
-                return Ok(found);
+                let within = size - 1;
+                return Ok(Walked::Page(entry & ADDRESS & !within | address & within, size));
             }
             table = entry & ADDRESS;
         }
-        Err("nothing is mapped there".into())
+        Ok(Walked::Nothing(PAGE))
     }
+}
+
+/// What page tables say of an address.
+enum Walked {
+    /// Its physical address, and the size of its page.
+    Page(u64, u64),
+    /// Nothing is mapped in the aligned range of this size around it.
+    Nothing(u64),
 }
 
 impl<P: Physical> Memory for Paged<P> {
@@ -115,6 +185,12 @@ mod tests {
         assert_eq!(bytes[..2], [3, 4]);
         assert!(memory.read(0xffff_ffff_8120_1000, &mut bytes).is_err());
         assert!(memory.read(0x1000, &mut bytes).is_err());
+        let ranges = memory.ranges(IMAGE, IMAGE + (1 << 30), 9).unwrap();
+        assert_eq!(
+            ranges,
+            [(0xffff_ffff_8100_0000, 0x20_0000, 0x20_0000), (0xffff_ffff_8120_0000, 0x5000, 0x1000)]
+        );
+        assert!(memory.ranges(IMAGE, u64::MAX, 1).is_err());
     }
 
     /// As with KASLR: the image is displaced in physical memory, and independently in virtual memory.
