@@ -128,7 +128,7 @@ fn another_user_is_refused() {
         let got = answered(OTHER, &address, &sent);
         assert_eq!(String::from_utf8_lossy(&got), "", "{listen}");
         let said = server.says("refused");
-        assert!(said.contains(&format!("user {OTHER}")) && said.contains("run GDB as"), "{said}");
+        assert!(said.contains(&format!("user {OTHER}")) && said.contains("are served"), "{said}");
         assert_eq!(fs::read(&file).unwrap(), b"root's own", "{listen}");
         // Its own user is served all the same.
         let got = answered(0, &address, &packets(&["qSupported".to_owned()]));

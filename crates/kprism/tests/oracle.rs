@@ -5,17 +5,14 @@
 //! coming and going, code patched while it runs. Needs what `scripts/setup.sh test` installs.
 
 mod guest;
+mod judge;
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use guest::{ok, text};
-use kprism_flow::Setup;
-use kprism_flow::digest::segment_digests;
-use kprism_image::maps::{self, Dict};
-use kprism_image::resolve::Regions;
-use serde_json::Value;
+use judge::{compare, oracle};
 
 /// All that the recorder must get right, in one guest.
 const HARD: &str = "/share/truth; ls /bin | sed s/a/z/g | sort | wc -l
@@ -31,59 +28,6 @@ fn record(share: &Path, command: &[&str]) {
     assert!(built.expect("a C compiler is installed").success());
     let options = ["-q", "--share", text(share), "--with-module", "dummy", "--", "sh", "-c", HARD];
     ok(&[command, &options].concat());
-}
-
-/// Builds the program around libipt; its page says what it prints.
-fn oracle() -> String {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let made = Command::new("make").arg("-sC").arg(root.join("tests/oracle")).status().expect("make runs");
-    assert!(made.success(), "libipt-dev is installed by scripts/setup.sh test");
-    text(&root.join("target/ptoracle")).to_owned()
-}
-
-/// Compares the decoders on every stream of the run, and both with the recorder.
-fn compare(run: &Path, oracle: &str) {
-    let streams = run.join("streams");
-    let counts: Value = serde_json::from_slice(&fs::read(streams.join("counts.json")).unwrap()).unwrap();
-    let dict_bytes = fs::read(streams.join("code.dict")).unwrap();
-    let (dict, None) = Dict::parse(&dict_bytes) else { panic!("a damaged dictionary") };
-    for vcpu in counts["vcpus"].as_array().expect("vCPUs") {
-        let cpu = vcpu["cpu"].as_u64().unwrap();
-        assert_eq!(vcpu["unexplained"], 0, "CPU {cpu}: every block start is explained");
-        let bytes = fs::read(streams.join(format!("cpu{cpu}.pt"))).unwrap();
-        let (map, None) = maps::parse_map(&fs::read(streams.join(format!("cpu{cpu}.map"))).unwrap()) else {
-            panic!("a damaged map")
-        };
-        let (image, missing) = maps::image(&dict, &map);
-        assert_eq!(missing, 0);
-        let setup =
-            Setup { image: &image, resolver: &Regions::default(), clock: Default::default(), watch: None };
-        let ours = segment_digests(&bytes, setup);
-        let lines =
-            ours.iter().map(|d| format!("{} {} {:016x} {}", d.offset, d.instructions, d.hash, d.errors));
-        let mtc_freq = counts["clock"]["mtc_freq"].to_string();
-        let output = Command::new(oracle)
-            .args(["--mtc-freq", &mtc_freq])
-            .arg(&streams)
-            .arg(cpu.to_string())
-            .output()
-            .expect("ptoracle runs");
-        let theirs = String::from_utf8(output.stdout).unwrap();
-        let mut segments = 0;
-        for (ours, theirs) in lines.zip(theirs.lines()) {
-            assert_eq!(ours, theirs, "CPU {cpu}: offset, instructions, hash, errors");
-            segments += 1;
-        }
-        assert_eq!(segments, ours.len());
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let total: u64 = ours.iter().map(|d| d.instructions).sum();
-        assert_eq!(
-            Some(total),
-            vcpu["instructions"].as_u64(),
-            "CPU {cpu}: decoded, and counted by the recorder"
-        );
-        assert!(total > 1_000_000 && segments > 10, "CPU {cpu} did something: {total} in {segments}");
-    }
 }
 
 #[test]

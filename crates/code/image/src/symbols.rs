@@ -13,16 +13,19 @@
 //! Addresses of kernel functions are run-time addresses; addresses of user functions are link-time addresses of their
 //! file.
 
+pub mod called;
 pub mod elf;
 pub mod kallsyms;
 pub mod maps;
 pub mod names;
 pub mod table;
 
+use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
 use crate::resolve::{Change, FuncInfo, FuncRef, Resolve};
 use crate::sideband::Record;
+use crate::x86::address::is_kernel;
 use elf::ElfSymbols;
 use kallsyms::{KallsymsError, Kernel};
 use maps::{Mapping, Maps};
@@ -82,6 +85,8 @@ pub struct Symbols {
     changes: Vec<Change>,
     /// Functions for addresses that no symbol or mapping covers.
     nowhere: Nowhere,
+    /// Number of the first function of this table, which has functions for addresses that nothing else covers.
+    called: (u32, table::Table),
 }
 
 #[derive(Debug, Default)]
@@ -141,13 +146,46 @@ impl Symbols {
             user: unknown(&mut functions, "", false),
         };
         let changes = maps.changes();
-        Ok(Symbols { functions, kernel, maps, files, missing, changes, nowhere })
+        let called = Default::default();
+        Ok(Symbols { functions, kernel, maps, files, missing, changes, nowhere, called })
+    }
+
+    /// See [`Maps::only_certain`].
+    #[must_use]
+    pub fn only_certain(mut self) -> Self {
+        self.maps.only_certain();
+        self
+    }
+
+    /// Adds functions, named by their addresses, that begin at `starts`, for code that no symbol or mapping covers.
+    #[must_use]
+    pub fn with_called(mut self, starts: &BTreeSet<u64>) -> Self {
+        let mut table = called::table(starts);
+        let first = self.functions.len() as u32;
+        self.functions.extend(table.take_functions().into_iter().map(|function| Function {
+            name: function.name,
+            module: String::new(),
+            start: function.start,
+            kernel: is_kernel(function.start),
+        }));
+        self.called = (first, table);
+        self
     }
 
     /// The function at `va` of address space `asid` (ignored for kernel addresses) at time `ns`. `None` if no symbol or
     /// mapping covers the address.
     #[must_use]
     pub fn locate(&self, asid: u64, va: u64, ns: u64) -> Option<Located> {
+        self.locate_named(asid, va, ns).or_else(|| {
+            let (first, called) = &self.called;
+            let range = called.find(va)?;
+            let func = FunctionId(first + range.func);
+            let entry = self.function(func).start;
+            Some(Located { func, start: range.start, end: range.end, entry, known: true })
+        })
+    }
+
+    fn locate_named(&self, asid: u64, va: u64, ns: u64) -> Option<Located> {
         if va >= 1 << 63 {
             let range = self.kernel.table.find(va)?;
             let entry = self.functions[range.func as usize].start;

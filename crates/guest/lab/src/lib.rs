@@ -18,6 +18,7 @@ pub mod error;
 pub mod files;
 pub mod gcov_kernel;
 pub mod hooks;
+pub mod machine;
 
 mod apt;
 mod archive;
@@ -51,4 +52,5 @@ pub use options::{Job, KernelSource, ObserverOptions, Options, Pace, Progress, R
 pub use qemu::Qemu;
 pub use run::{Ended, Outcome, run};
 pub use snapshot::{KernelFacts, Snapshot};
+pub use symbols::{inside, mapped_files};
 pub use tree::{TreeFacts, require as require_options};

@@ -31,7 +31,14 @@ pub struct Qemu {
 impl Qemu {
     /// `$KPRISM_QEMU`, or `qemu-system-x86_64` from the path; fails if it is missing or too old.
     pub fn find() -> Result<Self> {
-        let program = crate::files::qemu_program();
+        Self::of(crate::files::qemu_program())
+    }
+
+    /// This program; fails if it is missing or too old.
+    ///
+    /// # Errors
+    /// It is not there, or too old.
+    pub fn of(program: OsString) -> Result<Self> {
         let output =
             Command::new(&program).arg("--version").output().map_err(|error| match error.kind() {
                 std::io::ErrorKind::NotFound => {

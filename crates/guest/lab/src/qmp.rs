@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! QEMU's control protocol (docs/interop/qmp-spec.rst): one request, one answer; events are skipped.
+//! QEMU's control protocol (docs/interop/qmp-spec.rst): one request, one answer. Of events, only restarts are counted.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -14,13 +14,17 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A connection to a QEMU.
 #[derive(Debug)]
-pub(crate) struct Qmp(BufReader<UnixStream>);
+pub(crate) struct Qmp {
+    stream: BufReader<UnixStream>,
+    /// Restarts of the guest that QEMU has told of, by itself or by the user (event `RESET`).
+    pub resets: u32,
+}
 
 impl Qmp {
     pub fn new(stream: UnixStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).ok();
         stream.set_write_timeout(Some(PATIENCE)).ok();
-        Self(BufReader::new(stream))
+        Self { stream: BufReader::new(stream), resets: 0 }
     }
 
     /// Waits for QEMU's greeting and enters command mode.
@@ -32,7 +36,7 @@ impl Qmp {
     /// Executes `command` and returns the answer.
     pub fn call(&mut self, command: &str, arguments: Value) -> Result<Value> {
         let request = json!({ "execute": command, "arguments": arguments });
-        self.0.get_mut().write_all(format!("{request}\n").as_bytes()).map_err(|error| lost(&error))?;
+        self.stream.get_mut().write_all(format!("{request}\n").as_bytes()).map_err(|error| lost(&error))?;
         loop {
             let mut answer = self.read()?;
             if let Some(error) = answer.get("error") {
@@ -42,17 +46,18 @@ impl Qmp {
             if let Some(value) = answer.get_mut("return") {
                 return Ok(value.take());
             }
+            self.resets += u32::from(answer.get("event").is_some_and(|name| name == "RESET"));
         }
     }
 
     /// Asks QEMU to end, without waiting for an answer.
     pub fn send_quit(&mut self) {
-        self.0.get_mut().write_all(b"{\"execute\":\"quit\"}\n").ok();
+        self.stream.get_mut().write_all(b"{\"execute\":\"quit\"}\n").ok();
     }
 
     fn read(&mut self) -> Result<Value> {
         let mut line = String::new();
-        match self.0.read_line(&mut line) {
+        match self.stream.read_line(&mut line) {
             Ok(0) => Err(Error::Qemu { reason: "it closed its control connection".into() }),
             Ok(_) => serde_json::from_str(&line).map_err(|error| Error::Qemu {
                 reason: format!("its control connection sent `{line}`: {error}"),

@@ -56,6 +56,21 @@ pub struct GArray {
     pub len: c_uint,
 }
 
+/// `struct qemu_plugin_scoreboard`, opaque.
+#[repr(C)]
+pub struct Scoreboard(c_void);
+
+/// `qemu_plugin_u64`: a number for each vCPU.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct VcpuNumber {
+    pub score: *mut Scoreboard,
+    pub offset: usize,
+}
+
+/// `QEMU_PLUGIN_COND_NE`.
+pub const COND_NE: c_int = 3;
+
 /// `qemu_plugin_vcpu_udata_cb_t`.
 pub type VcpuUdataCb = unsafe extern "C" fn(c_uint, *mut c_void);
 
@@ -80,6 +95,18 @@ unsafe extern "C" {
         flags: CbFlags,
         udata: *mut c_void,
     );
+    pub fn qemu_plugin_register_vcpu_tb_exec_cond_cb(
+        tb: *mut Tb,
+        cb: VcpuUdataCb,
+        flags: CbFlags,
+        cond: c_int,
+        entry: VcpuNumber,
+        imm: u64,
+        udata: *mut c_void,
+    );
+    pub fn qemu_plugin_scoreboard_new(element_size: usize) -> *mut Scoreboard;
+    pub fn qemu_plugin_u64_set(entry: VcpuNumber, vcpu: c_uint, value: u64);
+    pub fn qemu_plugin_reset(id: PluginId, cb: unsafe extern "C" fn(PluginId));
     pub fn qemu_plugin_register_vcpu_insn_exec_cb(
         insn: *mut TbInsn,
         cb: VcpuUdataCb,

@@ -114,7 +114,7 @@ callback!(on_switch, |state, v, spot: Watched| {
     }
 });
 callback!(on_mmap, |state, v, spot: Watched| {
-    if v.on
+    if v.follows_mappings()
         && let Some(what) = state.hooks.mmap(v.task.clone(), guest::register(Reg::CR3))
     {
         v.side(spot.index, what);

@@ -67,6 +67,7 @@ struct Last {
 pub struct Encoder {
     cpu: u32,
     icount: bool,
+    linux: bool,
     /// The writer of packets.
     pub writer: Writer,
     /// Code records.
@@ -124,6 +125,7 @@ impl Encoder {
         Encoder {
             cpu,
             icount: o.icount,
+            linux: o.linux,
             writer: Writer::new(o),
             map: CodeMap::new(o.keep != Keep::All),
             misses: (!o.tlb.is_empty()).then(|| stream::Writer::new(&o.tlb)),
@@ -193,7 +195,13 @@ impl Encoder {
                 }
             }
             Entry::Time { ns, jump } => self.time = Some((ns, jump)),
-            Entry::Interrupt { vector, rip, cs } => self.gate = Some(Gate { vector, rip, mode: mode_of(cs) }),
+            Entry::Interrupt { vector, rip, cs } => {
+                let mode = match &self.last {
+                    Some(last) if !self.linux => last.block.mode,
+                    _ => linux_mode(cs),
+                };
+                self.gate = Some(Gate { vector, rip, mode });
+            }
             Entry::Cr3(cr3) => {
                 self.note(Event::Space(cr3));
                 self.cr3 = Some(cr3);
@@ -497,8 +505,13 @@ impl Encoder {
 
     #[cold]
     fn side(&mut self, side: &Side) {
-        if self.last.is_some() {
-            let line = side.what.line(self.ns + if self.icount { side.insns } else { 0 }, self.cpu);
+        let ns = match (&self.last, self.start) {
+            (Some(_), _) => Some(self.ns + if self.icount { side.insns } else { 0 }),
+            // It happened before tracing went on.
+            (None, start) => start.map(|(ns, _)| ns.saturating_sub(1)),
+        };
+        if let Some(ns) = ns {
+            let line = side.what.line(ns, self.cpu);
             self.lines.extend(line.as_bytes());
             self.lines.push(b'\n');
             match &side.what {
@@ -517,7 +530,7 @@ fn is_fault(vector: u8) -> bool {
 }
 
 /// Mode of a code segment by Linux's selectors: `__USER32_CS` is 0x23, `__KERNEL32_CS` 0x08.
-pub fn mode_of(cs: u16) -> Mode {
+pub fn linux_mode(cs: u16) -> Mode {
     match cs & !3 {
         0x20 | 0x08 => Mode::Bits32,
         _ => Mode::Bits64,

@@ -6,6 +6,8 @@ use std::cell::Cell;
 use std::ffi::CStr;
 use std::sync::OnceLock;
 
+use kprism_image::insn::Mode;
+
 use crate::abi;
 
 /// A register that the observer reads. General-purpose ones are in the order of their encoding.
@@ -27,6 +29,8 @@ impl Reg {
     pub const CS: Reg = Reg(17);
     pub const CR3: Reg = Reg(18);
     pub const CR2: Reg = Reg(19);
+    pub const CR0: Reg = Reg(20);
+    pub const EFER: Reg = Reg(21);
 
     /// The register with this number in instructions.
     pub fn general(number: usize) -> Option<Reg> {
@@ -35,9 +39,9 @@ impl Reg {
 }
 
 /// GDB's names of the registers.
-const NAMES: [&str; 20] = [
+const NAMES: [&str; 22] = [
     "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
-    "r15", "rip", "cs", "cr3", "cr2",
+    "r15", "rip", "cs", "cr3", "cr2", "cr0", "efer",
 ];
 
 /// QEMU's handles of the registers; 0 for one that it does not have.
@@ -82,6 +86,18 @@ pub fn init() {
 pub fn clock_ns() -> Option<u64> {
     // SAFETY: the function takes a clock id and may be called from a vCPU thread at a block's start.
     CLOCK.get().copied().flatten().map(|f| unsafe { f(abi::CLOCK_VIRTUAL) } as u64)
+}
+
+/// CR0.PE: protected mode (SDM volume 3, 2.5).
+pub const PROTECTED: u64 = 1;
+
+/// Linear address at which the running code's segment begins: in real mode, 16 times its selector. Other segments are taken for
+/// flat.
+pub fn code_base(mode: Mode) -> u64 {
+    match mode {
+        Mode::Bits16 if register(Reg::CR0) & PROTECTED == 0 => (register(Reg::CS) & 0xffff) << 4,
+        _ => 0,
+    }
 }
 
 fn with_buffer<R>(f: impl FnOnce(*mut abi::GArray) -> R) -> R {

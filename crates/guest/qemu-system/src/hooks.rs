@@ -82,6 +82,16 @@ impl Hooks {
         })
     }
 
+    /// The task that runs on a CPU, if the kernel's half of the address space is mapped: `current`, which is
+    /// `pcpu_hot.current_task` in 6.2 to 6.14. Kernels number CPUs as QEMU does.
+    pub fn current(&self, cpu: u32) -> Option<Task> {
+        let symbol = |name: &str| self.values.get(&format!("sym.{name}")).copied();
+        let variable = symbol("current_task")
+            .or_else(|| symbol("pcpu_hot")?.checked_add(self.off("pcpu_hot.current_task")?))?;
+        let offset = guest::word(symbol("__per_cpu_offset")?.checked_add(8 * u64::from(cpu))?)?;
+        self.task(guest::word(variable.wrapping_add(offset))?)
+    }
+
     /// `__switch_to` was entered at `ip`.
     pub fn switch(&self, ip: u64) -> Option<What> {
         let prev = self.task(guest::register(Reg::RDI))?;

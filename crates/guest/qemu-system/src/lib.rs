@@ -14,7 +14,7 @@
 //! determines the instructions that ran; `writer` makes packets of them, `codemap` notes the code, and `pump` writes both
 //! to files. `hooks` and `side` are the sideband; `idt` distinguishes interrupts from jumps. On request, `tlb` models TLBs
 //! over `ram` and writes `tlb/cpuN.miss`, and `alloc` adds the programs' allocations. `stops` lets the host read the guest's memory at exact
-//! places; it also works alone.
+//! places; it also works alone. `control` lets the host begin later, in a guest of which it then knows the kernel.
 
 #![allow(missing_docs, reason = "loaded by QEMU, called by nobody else")]
 
@@ -23,6 +23,7 @@ mod alloc;
 mod block;
 mod callbacks;
 mod codemap;
+mod control;
 mod encoder;
 mod finish;
 mod guest;
@@ -78,8 +79,16 @@ pub unsafe extern "C" fn qemu_plugin_install(
             .collect();
         (&*info, args)
     };
-    match install(info, &args) {
-        Ok(None) => {
+    match install(id, info, &args) {
+        Ok(Installed::Control) => {
+            // SAFETY: callbacks of the declared types, valid for the process's life.
+            unsafe {
+                abi::qemu_plugin_register_vcpu_init_cb(id, on_vcpu_init);
+                abi::qemu_plugin_register_vcpu_tb_trans_cb(id, control::on_translate);
+            }
+            0
+        }
+        Ok(Installed::Stops) => {
             // SAFETY: callbacks of the declared types, valid for the process's life.
             unsafe {
                 abi::qemu_plugin_register_vcpu_init_cb(id, on_vcpu_init);
@@ -87,17 +96,12 @@ pub unsafe extern "C" fn qemu_plugin_install(
             }
             0
         }
-        Ok(Some(state)) => {
-            if STATE.set(state).is_err() {
+        Ok(Installed::Tracing(state)) => {
+            if STATE.set(*state).is_err() {
                 eprintln!("kprism-observer: loaded twice");
                 return 1;
             }
-            // SAFETY: callbacks of the declared types, valid for the process's life.
-            unsafe {
-                abi::qemu_plugin_register_vcpu_init_cb(id, on_vcpu_init);
-                abi::qemu_plugin_register_vcpu_tb_trans_cb(id, translate::on_translate);
-                abi::qemu_plugin_register_atexit_cb(id, finish::on_exit, std::ptr::null_mut());
-            }
+            register(id);
             0
         }
         Err(e) => {
@@ -107,8 +111,28 @@ pub unsafe extern "C" fn qemu_plugin_install(
     }
 }
 
-/// Parses the arguments and creates the state. Without a state, nothing is traced.
-fn install(info: &abi::Info, args: &[String]) -> Result<Option<State>, String> {
+/// Registers the callbacks of a recording.
+pub(crate) fn register(id: abi::PluginId) {
+    // SAFETY: callbacks of the declared types, valid for the process's life.
+    unsafe {
+        abi::qemu_plugin_register_vcpu_init_cb(id, on_vcpu_init);
+        abi::qemu_plugin_register_vcpu_tb_trans_cb(id, translate::on_translate);
+        abi::qemu_plugin_register_atexit_cb(id, finish::on_exit, std::ptr::null_mut());
+    }
+}
+
+/// Work of the plugin.
+enum Installed {
+    /// It traces, at once or from the agent's mark on.
+    Tracing(Box<State>),
+    /// It only stops the guest at stop marks.
+    Stops,
+    /// It waits for the host.
+    Control,
+}
+
+/// Parses the arguments and creates the state.
+fn install(id: abi::PluginId, info: &abi::Info, args: &[String]) -> Result<Installed, String> {
     // SAFETY: QEMU's own C string.
     let target = unsafe { CStr::from_ptr(info.target_name) };
     if target != c"x86_64" || !info.system_emulation {
@@ -118,11 +142,24 @@ fn install(info: &abi::Info, args: &[String]) -> Result<Option<State>, String> {
     if info.max_vcpus as usize > MAX_VCPUS {
         return Err(format!("at most {MAX_VCPUS} vCPUs"));
     }
+    if let [control] = args
+        && let Some(descriptor) = control.strip_prefix("control=")
+    {
+        let number = descriptor.parse().ok().filter(|n| *n > 2);
+        let number = number.ok_or_else(|| format!("control={descriptor}: expected a descriptor"))?;
+        control::connect(id, number, smp)?;
+        return Ok(Installed::Control);
+    }
     let options = Options::parse(args.iter().map(String::as_str))?;
     options.stops.map(stops::connect).transpose()?;
     if options.out.as_os_str().is_empty() {
-        return Ok(None);
+        return Ok(Installed::Stops);
     }
+    begin(options, smp).map(|state| Installed::Tracing(Box::new(state)))
+}
+
+/// Creates the state of a recording, and its first account.
+pub(crate) fn begin(options: Options, smp: usize) -> Result<State, String> {
     let hooks = match &options.hooks {
         None => Hooks::default(),
         Some(path) => {
@@ -131,13 +168,22 @@ fn install(info: &abi::Info, args: &[String]) -> Result<Option<State>, String> {
         }
     };
     finish::begin_account(&options, smp).map_err(|e| format!("{}: {e}", options.out.display()))?;
-    State::new(options, hooks, smp).map(Some)
+    State::new(options, hooks, smp)
 }
 
 unsafe extern "C" fn on_vcpu_init(_: abi::PluginId, cpu: c_uint) {
     guest::init();
+    control::vcpu_exists(cpu);
+    start_vcpu(cpu);
+}
+
+/// Starts the encoder of a vCPU, if there is a recording.
+pub(crate) fn start_vcpu(cpu: c_uint) {
     let Some(state) = STATE.get() else { return };
     let Some(slot) = VCPUS.get(cpu as usize) else { return };
+    if !slot.load(Ordering::Acquire).is_null() {
+        return;
+    }
     match pump::start(state, cpu) {
         Ok((vcpu, thread)) => {
             slot.store(Box::into_raw(Box::new(vcpu)), Ordering::Release);

@@ -14,6 +14,8 @@ pub enum Start {
     Mark,
     /// From the kernel's first instruction at its own (high) addresses.
     Boot,
+    /// At once.
+    Now,
 }
 
 /// The part of the streams that is kept. Conditions are in the format of [`kprism_expr::watch::Watch`].
@@ -42,6 +44,10 @@ pub struct Options {
     pub stops: Option<RawFd>,
     /// File with symbol addresses and structure offsets (see `hooks`), if any.
     pub hooks: Option<PathBuf>,
+    /// The guest is Linux: its code segments' selectors are known.
+    pub linux: bool,
+    /// Address of the interrupt table, if it was set before the recording began.
+    pub idt: Option<u64>,
     /// The start of tracing.
     pub start: Start,
     /// Compress returns whose target the decoder can derive (SDM: DisRETC clear).
@@ -78,6 +84,8 @@ impl Options {
             out: PathBuf::new(),
             stops: None,
             hooks: None,
+            linux: true,
+            idt: None,
             start: Start::Mark,
             ret_compression: true,
             psb_bytes: 4096,
@@ -100,11 +108,23 @@ impl Options {
                     let number = value.parse().ok().filter(|n| *n > 2);
                     o.stops = Some(number.ok_or_else(|| format!("stops={value}: expected a descriptor"))?);
                 }
+                "guest" => {
+                    o.linux = match value {
+                        "linux" => true,
+                        "other" => false,
+                        _ => return Err(format!("guest={value}: expected linux or other")),
+                    }
+                }
+                "idt" => {
+                    let digits = value.strip_prefix("0x").and_then(|hex| u64::from_str_radix(hex, 16).ok());
+                    o.idt = Some(digits.ok_or_else(|| format!("idt={value}: expected 0x and an address"))?);
+                }
                 "start" => {
                     o.start = match value {
                         "mark" => Start::Mark,
                         "boot" => Start::Boot,
-                        _ => return Err(format!("start={value}: expected mark or boot")),
+                        "now" => Start::Now,
+                        _ => return Err(format!("start={value}: expected mark, boot or now")),
                     }
                 }
                 "retc" => o.ret_compression = on_off(key, value)?,

@@ -189,7 +189,7 @@ fn run(
 }
 
 /// Blocks all signals on this thread: QEMU controls its threads by signals, and none is meant for this one.
-fn block_signals() {
+pub fn block_signals() {
     // SAFETY: fills a local set and applies it to the calling thread only.
     unsafe {
         let mut set = std::mem::zeroed();

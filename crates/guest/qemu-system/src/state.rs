@@ -14,6 +14,7 @@ use kprism_image::is_kernel;
 use crate::abi::MAX_VCPUS;
 use crate::block::{Block, HANDLER, UNLISTED};
 use crate::codemap::{DICT_MAGIC, write_fragment};
+use crate::control;
 use crate::encoder::Encoded;
 use crate::guest;
 use crate::hooks::Hooks;
@@ -57,7 +58,7 @@ pub struct State {
 struct Blocks {
     by_va: HashMap<u64, Vec<&'static Block>>,
     gates: HashMap<u64, u8>,
-    /// Base of the IDT from the last `lidt`; before that, Linux's final address.
+    /// Base of the IDT from the last `lidt`; before that, what the options say, or Linux's final address.
     idt: u64,
     /// The table when last read.
     table: Vec<u8>,
@@ -80,17 +81,18 @@ impl State {
         let fail = |e| format!("{}: {e}", path.display());
         let mut file = BufWriter::new(File::create(&path).map_err(fail)?);
         file.write_all(DICT_MAGIC).map_err(fail)?;
+        let idt = options.idt.unwrap_or(idt::LINUX_IDT);
         Ok(State {
             round_robin: (options.icount && smp > 1).then(RunningVcpu::new).transpose()?,
             triggers: Triggers::new(&options.keep)?,
             splits: AtomicU64::new(0),
-            tracing: AtomicBool::new(options.start == Start::Boot),
+            tracing: AtomicBool::new(options.start != Start::Mark),
             options,
             hooks,
             closed: AtomicBool::new(false),
             stopped: Mutex::new(None),
             encoders: Mutex::new(Vec::new()),
-            blocks: Mutex::new(Blocks { idt: idt::LINUX_IDT, ..Blocks::default() }),
+            blocks: Mutex::new(Blocks { idt, ..Blocks::default() }),
             dict: Mutex::new(Dict { file, next: 0, footprint: 0 }),
         })
     }
@@ -149,6 +151,10 @@ impl State {
     pub fn stop(&self, why: String) {
         lock(&self.stopped).get_or_insert(why);
         self.set_tracing(false);
+        if control::is_connected() {
+            // The guest is not the lab's: it runs on. The host reads the reason at the end.
+            return;
+        }
         // Without a recording, running the guest further would only take time. QEMU takes this signal as a request to
         // quit, and calls the plugin's exit callback, which writes the reason.
         // SAFETY: sends a signal to the calling process.

@@ -17,7 +17,8 @@ use crate::callbacks::{
     Watched, on_allocator, on_block_end, on_comm, on_cpuid, on_cr3, on_cr4, on_invlpg, on_kernel_block,
     on_leaving_block, on_lidt, on_mmap, on_special_block, on_switch, on_user_block, on_watched_block,
 };
-use crate::encoder::mode_of;
+use crate::control;
+use crate::encoder::linux_mode;
 use crate::guest::{self, Reg};
 use crate::hooks::Hook;
 use crate::state::{STATE, State};
@@ -28,12 +29,12 @@ pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
     let Some(state) = STATE.get() else { return };
     let cs = guest::register(Reg::CS) as u16;
     let cpl = (cs & 3) as u8;
-    let mode = mode_of(cs);
     // SAFETY: `tb` and its instructions are valid during this callback; `data` is large enough for the
     // longest instruction; user data given to QEMU lives as long as the process.
     unsafe {
         let n = abi::qemu_plugin_tb_n_insns(tb);
-        let va = abi::qemu_plugin_tb_vaddr(tb);
+        let mode = mode_of(tb, n, cs, state);
+        let va = abi::qemu_plugin_tb_vaddr(tb) + guest::code_base(mode);
         let mut bytes = Vec::with_capacity(n * 5);
         let mut lens = Vec::with_capacity(n);
         let mut timed = false;
@@ -97,6 +98,42 @@ pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
     }
 }
 
+/// EFER.LMA (SDM volume 3, 2.2.1).
+const LONG: u64 = 1 << 10;
+
+/// Mode of the block's code. In a guest other than Linux, the flags of its code segment are not known. Then the mode is the first
+/// in which the instructions have the lengths that QEMU says.
+///
+/// # Safety
+/// `tb` is a block of `n` instructions that is being translated.
+unsafe fn mode_of(tb: *mut abi::Tb, n: usize, cs: u16, state: &State) -> Mode {
+    // The lab's guests are observed from their kernel's start on, in long mode.
+    if !control::is_connected() {
+        return linux_mode(cs);
+    }
+    let modes: &[Mode] =
+        match (guest::register(Reg::CR0) & guest::PROTECTED != 0, guest::register(Reg::EFER) & LONG != 0) {
+            (false, _) => return Mode::Bits16,
+            (true, _) if state.options.linux => return linux_mode(cs),
+            (true, false) => &[Mode::Bits32, Mode::Bits16],
+            (true, true) => &[Mode::Bits64, Mode::Bits32, Mode::Bits16],
+        };
+    let has_lengths = |mode: &&Mode| {
+        (0..n).all(|i| {
+            let mut data = [0u8; 16];
+            // SAFETY: the caller's promise; `data` is large enough for the longest instruction.
+            let len = unsafe {
+                let insn = abi::qemu_plugin_tb_get_insn(tb, i);
+                let len = abi::qemu_plugin_insn_size(insn).min(16);
+                abi::qemu_plugin_insn_data(insn, data.as_mut_ptr().cast(), len);
+                len
+            };
+            decode(&data[..len], 0, **mode).len() == len
+        })
+    };
+    modes.iter().find(has_lengths).copied().unwrap_or(modes[0])
+}
+
 /// The callback that an instruction needs, if any.
 fn special(
     state: &State,
@@ -116,7 +153,8 @@ fn special(
             i if i.mnemonic() == Mnemonic::Lidt => on_lidt,
             i if i.mnemonic() == Mnemonic::Invlpg && !state.options.tlb.is_empty() => on_invlpg,
             i if i.op0_register() == Register::CR4 && !state.options.tlb.is_empty() => on_cr4,
-            i if i.mnemonic() == Mnemonic::Cpuid && cpl == 3 => on_cpuid,
+            // Marks of the agent. Elsewhere a program could switch the recording off by them.
+            i if i.mnemonic() == Mnemonic::Cpuid && cpl == 3 && !control::is_connected() => on_cpuid,
             _ => return None,
         },
         None => return None,

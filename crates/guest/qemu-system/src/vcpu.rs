@@ -20,6 +20,9 @@ use crate::tape::{Entry, Tape};
 use crate::tlb::Tlb;
 use kprism_tlb::Geometry;
 
+/// Largest number of names and mappings that are kept while tracing is off.
+const MEANWHILE: usize = 1 << 17;
+
 /// A vCPU. Only its own thread uses it.
 pub struct Vcpu {
     /// Tracing is on, and the next block needs no slow path.
@@ -56,6 +59,10 @@ pub struct Vcpu {
     faulting: bool,
     /// The running task, as of the last switch.
     pub task: Task,
+    /// The task that ran when tracing was switched off.
+    left: Option<Task>,
+    /// Names and mappings since then, which hold when it goes on.
+    meanwhile: Vec<What>,
     /// A mark to record once tracing is on.
     pub mark: Option<u32>,
     /// Number of splits when this vCPU last checked.
@@ -93,6 +100,8 @@ impl Vcpu {
             allocating: Calls::default(),
             faulting: false,
             task: Task::default(),
+            left: None,
+            meanwhile: Vec::new(),
             mark: None,
             splits: 0,
             full,
@@ -233,6 +242,7 @@ impl Vcpu {
             self.note_splits(state);
             self.tape.push(Entry::Stop { va });
             self.on = false;
+            self.left = Some(self.task.clone());
             self.quick.store(false, Ordering::Relaxed);
             self.hand_over();
             return;
@@ -279,7 +289,7 @@ impl Vcpu {
         if expected != NOWHERE {
             return expected;
         }
-        let va = guest::register(Reg::RIP);
+        let va = guest::register(Reg::RIP).wrapping_add(guest::code_base(block.mode));
         if va == self.expected_return {
             self.return_blocks[slot(va)] = (va, block);
         }
@@ -306,6 +316,16 @@ impl Vcpu {
         if !self.on {
             let cr3 = guest::register(Reg::CR3);
             self.tape.push(Entry::Start { ns: ns.unwrap_or(0), cr3 });
+            for what in std::mem::take(&mut self.meanwhile) {
+                self.tape.push(Entry::Side(Box::new(Side { insns: 0, what })));
+            }
+            if let Some(task) = state.hooks.current(self.cpu) {
+                self.task = task;
+                if let Some(prev) = self.left.take().filter(|left| left.pid != self.task.pid) {
+                    let what = What::Switch { ip: 0, prev, next: self.task.clone() };
+                    self.tape.push(Entry::Side(Box::new(Side { insns: 0, what })));
+                }
+            }
             if let Some(tlb) = &mut self.tlb {
                 tlb.begin(cr3);
             }
@@ -369,10 +389,20 @@ impl Vcpu {
         self.quick.store(false, Ordering::Relaxed);
     }
 
+    /// True if names and mappings are of use: tracing is on, or was.
+    pub fn follows_mappings(&self) -> bool {
+        self.on || self.left.is_some()
+    }
+
     /// Records an event of a hook, `insns` instructions into the current block.
     pub fn side(&mut self, insns: u64, what: What) {
         if self.on {
             self.tape.push(Entry::Side(Box::new(Side { insns, what })));
+        } else if self.left.is_some()
+            && self.meanwhile.len() < MEANWHILE
+            && matches!(what, What::Comm(_) | What::Mmap { .. })
+        {
+            self.meanwhile.push(what);
         }
     }
 

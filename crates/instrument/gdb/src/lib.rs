@@ -28,7 +28,7 @@
 pub mod engine;
 mod files;
 pub mod listen;
-mod peer;
+pub mod peer;
 pub mod program;
 pub mod registers;
 pub mod server;

@@ -33,10 +33,7 @@ fn judged(uid: u32, own: u32, map: &str) -> Result<(), String> {
     if uid == own || uid == 0 {
         return Ok(());
     }
-    Err(format!(
-        "it is user {uid}'s, and only user {own}, as whom kprism runs, and root may see what it sees: run GDB as one \
-         of them"
-    ))
+    Err(format!("it is user {uid}'s; only user {own}, as whom kprism runs, and root are served"))
 }
 
 /// The user at the other end of a Unix socket, at the time it connected.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{Read as _, Write};
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use kprism_report::cover::{self, diff, patch};
 use kprism_report::{Style, Table};
 use serde_json::json;
@@ -116,13 +116,7 @@ pub fn read_patch(file: &Path) -> Result<BTreeMap<String, Vec<u32>>> {
         _ => (file.display().to_string(), std::fs::read(file).map(|bytes| text = bytes)),
     };
     read.with_context(|| name.clone())?;
-    let added = patch::added(&String::from_utf8_lossy(&text)).with_context(|| name.clone())?;
-    // A change may remove lines only, or nothing.
-    let is_diff = |line: &[u8]| line.starts_with(b"+++ ") || line.starts_with(b"diff --git ");
-    if added.is_empty() && !text.trim_ascii().is_empty() && !text.split(|&b| b == b'\n').any(is_diff) {
-        bail!("{name}: not a unified diff (git diff --no-color, diff -u)");
-    }
-    Ok(added)
+    patch::added(&String::from_utf8_lossy(&text)).context(name)
 }
 
 /// `kprism diff --patch`: what was executed of the lines a patch adds.

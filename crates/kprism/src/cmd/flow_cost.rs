@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use kprism_flow::cost::Setting;
 use kprism_profile::units::{grouped, quoted};
 use kprism_record::flow_cost::{Recorded, Settings, all_values, record};
+use kprism_record::guest;
 use kprism_report::cost::page::{self, About};
 use kprism_report::{Style, Table, cost};
 use kprism_session::Progress;
@@ -17,7 +18,7 @@ use kprism_signals::Second;
 use kprism_store::Run;
 use serde_json::json;
 
-use super::guest_args::{GuestArgs, PlaceArgs, cyc, mtc, psb};
+use super::guest_args::{GuestArgs, PlaceArgs, psb};
 use super::lab;
 use super::output::{print_json, wants_color};
 use crate::exit::{self, Outcome};
@@ -55,10 +56,10 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',', default_values = ["cyc", "mtc", "psb"])]
     sweep: Vec<Varied>,
     /// CYC thresholds in cycles (0 or powers of two up to 16384), and `off`; all if not given
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = cyc)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = guest::cyc)]
     cyc: Vec<String>,
     /// MTC periods as powers of two of crystal ticks (0 to 15), and `off`; all if not given
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = mtc)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = guest::mtc)]
     mtc: Vec<String>,
     /// PSB periods in bytes; 2 KiB to 64 MiB if not given
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = psb())]

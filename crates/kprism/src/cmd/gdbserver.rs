@@ -9,7 +9,6 @@ use kprism_gdb::server::Server;
 use kprism_gdb::target::{Kernel, Process, Target};
 use kprism_signals::Second;
 
-use super::record::kib;
 use crate::exit::Outcome;
 use kprism_session::Progress;
 
@@ -37,7 +36,7 @@ pub struct Args {
     #[arg(last = true, value_name = "ARG")]
     arguments: Vec<String>,
     /// Ring buffer between the kernel and kprism, such as 512K or 16M
-    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = kib)]
+    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = kprism_profile::parse::ring_kib)]
     buffer_size: u64,
 }
 

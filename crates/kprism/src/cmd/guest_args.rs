@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kprism_lab::{Job, KernelSource, Options, Pace, Share};
 use kprism_profile::parse;
-use kprism_record::guest::{Guest, Packets};
+use kprism_record::guest::{self, Guest, Observe, Packets};
 use kprism_record::here::OWN_STDIN;
 
 use crate::given::Given;
@@ -118,7 +118,7 @@ pub struct PlaceArgs {
     #[arg(long, value_name = "CMD")]
     pub before: Vec<String>,
     /// Set an environment variable of the command (can be repeated)
-    #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse::assignment)]
     pub env: Vec<(String, String)>,
     /// Working directory of the command
     #[arg(long, value_name = "DIR")]
@@ -154,6 +154,34 @@ impl PlaceArgs {
     }
 }
 
+/// Which part of the flow is kept.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct PartArgs {
+    /// Keep only what led to this: `FUNC` or `FUNC%return`, maybe with `if EXPR` (see docs/snapshots.md)
+    #[arg(long, value_name = "CONDITION", help_heading = "Snapshots")]
+    snapshot_when: Option<String>,
+    /// How much of each CPU's stream a snapshot holds
+    #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = |text: &str| parse::bytes_within(text, 4 << 10, 16 << 30), requires = "snapshot_when", help_heading = "Snapshots")]
+    snapshot_size: u64,
+    /// Keep what runs from here on, each time: `FUNC` or `FUNC%return`, maybe with `if EXPR` (see docs/snapshots.md)
+    #[arg(long, value_name = "CONDITION", conflicts_with = "snapshot_when", help_heading = "Windows")]
+    from: Option<String>,
+    /// Keep what runs until here, each time; without --from, what runs before the first
+    #[arg(long, value_name = "CONDITION", conflicts_with = "snapshot_when", help_heading = "Windows")]
+    until: Option<String>,
+}
+
+impl PartArgs {
+    /// As the recorder takes them.
+    pub fn observe(&self) -> Observe {
+        match (&self.snapshot_when, &self.from, &self.until) {
+            (Some(when), ..) => Observe::Snapshot { when: when.clone(), bytes: self.snapshot_size },
+            (None, None, None) => Observe::Everything,
+            (None, from, until) => Observe::Window { from: from.clone(), until: until.clone() },
+        }
+    }
+}
+
 /// Form of Intel PT's packets.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct PacketArgs {
@@ -164,10 +192,10 @@ pub struct PacketArgs {
     #[arg(long, value_name = "BYTES", value_parser = psb(), help_heading = "Packets")]
     pub psb: Option<u64>,
     /// Mini time counter every 2^N crystal ticks (0 to 15), or `off`
-    #[arg(long, value_name = "N|off", value_parser = mtc, help_heading = "Packets")]
+    #[arg(long, value_name = "N|off", value_parser = guest::mtc, help_heading = "Packets")]
     pub mtc: Option<String>,
     /// Cycle counts at every packet, at least so many cycles apart (a power of two up to 16384), or `off`
-    #[arg(long, value_name = "CYCLES|on|off", value_parser = cyc, help_heading = "Packets")]
+    #[arg(long, value_name = "CYCLES|on|off", value_parser = guest::cyc, help_heading = "Packets")]
     pub cyc: Option<String>,
 }
 
@@ -184,31 +212,6 @@ pub enum Switch {
 /// IA32_RTIT_CTL.PSBFreq).
 pub fn psb() -> clap::builder::RangedU64ValueParser {
     clap::value_parser!(u64).range(256..=1 << 30)
-}
-
-/// SDM, IA32_RTIT_CTL.MTCFreq: the period is 2^N crystal ticks.
-pub fn mtc(text: &str) -> Result<String, String> {
-    match text.parse::<u8>() {
-        Ok(0..=15) => Ok(text.to_owned()),
-        _ if text == "off" => Ok(text.to_owned()),
-        _ => Err("expected 0 to 15, or off".to_owned()),
-    }
-}
-
-/// SDM, IA32_RTIT_CTL.CycThresh: 0, or 2^(n-1) cycles.
-pub fn cyc(text: &str) -> Result<String, String> {
-    match text.parse::<u32>() {
-        Ok(n) if n == 0 || n <= 16384 && n.is_power_of_two() => Ok(text.to_owned()),
-        _ if text == "on" || text == "off" => Ok(text.to_owned()),
-        _ => Err("expected 0 or a power of two up to 16384, on, or off".to_owned()),
-    }
-}
-
-pub fn assignment(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("expected NAME=VALUE".to_owned()),
-    }
 }
 
 impl GuestArgs {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use kprism_profile::Filter;
+use kprism_profile::parse;
 use kprism_profile::units::quoted;
 use kprism_record::guest::is_interrupt;
 use kprism_record::impact::tracers::{self, Tracer};
@@ -17,7 +18,7 @@ use kprism_report::{Style, html};
 use kprism_session::Progress;
 use kprism_signals::Second;
 
-use super::guest_args::{GuestArgs, PlaceArgs, assignment};
+use super::guest_args::{GuestArgs, PlaceArgs};
 use super::output::wants_color;
 use crate::exit::{self, Outcome};
 
@@ -42,7 +43,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     tracer: Vec<String>,
     /// A tracer of your own: a shell command in the guest that switches it on (can be repeated)
-    #[arg(long, value_name = "NAME=COMMAND", value_parser = assignment)]
+    #[arg(long, value_name = "NAME=COMMAND", value_parser = parse::assignment)]
     with: Vec<(String, String)>,
     /// LTTng too, with its kernel modules built for the guest's kernel in this folder
     #[arg(long, value_name = "FOLDER")]

@@ -6,12 +6,11 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use kprism_lab::{Ended, Outcome as Ran, Span};
-use kprism_profile::parse;
 use kprism_record::guest::{self, Observe, Settings, is_interrupt};
 use kprism_session::{Progress, flow};
 use kprism_signals::Second;
 
-use super::guest_args::{GuestArgs, PacketArgs, PlaceArgs};
+use super::guest_args::{GuestArgs, PacketArgs, PartArgs, PlaceArgs};
 use super::kernel_tests;
 use crate::exit::{self, Outcome};
 
@@ -62,26 +61,16 @@ pub struct RunArgs {
     #[command(flatten)]
     place: PlaceArgs,
     /// Record the whole boot, not only the command
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["snapshot_when", "from", "until"])]
     boot: bool,
     /// Run without recording anything
-    #[arg(long, conflicts_with_all = ["no_decode", "retc", "psb", "mtc", "cyc"])]
+    #[arg(long, conflicts_with_all = ["snapshot_when", "from", "until", "no_decode", "retc", "psb", "mtc", "cyc"])]
     unobserved: bool,
     /// Do not decode yet
     #[arg(long)]
     no_decode: bool,
-    /// Keep only what led to this: `FUNC` or `FUNC%return`, maybe with `if EXPR` (see docs/snapshots.md)
-    #[arg(long, value_name = "CONDITION", conflicts_with_all = ["boot", "unobserved"], help_heading = "Snapshots")]
-    snapshot_when: Option<String>,
-    /// How much of each CPU's stream a snapshot holds
-    #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = |text: &str| parse::bytes_within(text, 4 << 10, 16 << 30), requires = "snapshot_when", help_heading = "Snapshots")]
-    snapshot_size: u64,
-    /// Keep what runs from here on, each time: `FUNC` or `FUNC%return`, maybe with `if EXPR` (see docs/snapshots.md)
-    #[arg(long, value_name = "CONDITION", conflicts_with_all = ["boot", "unobserved", "snapshot_when"], help_heading = "Windows")]
-    from: Option<String>,
-    /// Keep what runs until here, each time; without --from, what runs before the first
-    #[arg(long, value_name = "CONDITION", conflicts_with_all = ["boot", "unobserved", "snapshot_when"], help_heading = "Windows")]
-    until: Option<String>,
+    #[command(flatten)]
+    part: PartArgs,
     #[command(flatten)]
     guest: GuestArgs,
     #[command(flatten)]
@@ -94,12 +83,7 @@ impl RunArgs {
         if self.boot {
             job.span = Span::Boot;
         }
-        let observe = match (&self.snapshot_when, &self.from, &self.until) {
-            _ if self.unobserved => Observe::Nothing,
-            (Some(when), ..) => Observe::Snapshot { when: when.clone(), bytes: self.snapshot_size },
-            (None, None, None) => Observe::Everything,
-            (None, from, until) => Observe::Window { from: from.clone(), until: until.clone() },
-        };
+        let observe = if self.unobserved { Observe::Nothing } else { self.part.observe() };
         Settings {
             observe,
             packets: self.packets.packets(),

@@ -24,6 +24,7 @@ mod kernel_tests;
 mod lab;
 mod list;
 mod list_events;
+mod observe;
 mod output;
 mod record;
 mod report;
@@ -46,6 +47,11 @@ pub enum Command {
     /// Run commands in a guest with a stock kernel, watched from outside
     #[command(subcommand)]
     Lab(lab::Command),
+    /// Run your own QEMU machine and record its kernel and programs, watched from outside
+    #[command(after_help = observe::HELP)]
+    Observe(Box<observe::Args>),
+    /// Begin and pause what `kprism observe` records
+    Mark(observe::MarkArgs),
     /// Record on this machine's own processor
     #[command(subcommand)]
     Record(record::Command),
@@ -110,6 +116,8 @@ impl Command {
             | Command::Info(_)
             | Command::List(_) => true,
             Command::Lab(_)
+            | Command::Observe(_)
+            | Command::Mark(_)
             | Command::Record(_)
             | Command::Export(_)
             | Command::Compile(_)
@@ -149,6 +157,8 @@ pub fn run(
             kernel_tests::run(KernelTests::Kselftest, args, color, progress, out)
         }
         Command::Lab(lab::Command::Boot(args)) => record::boot_guest(args, color, progress, out),
+        Command::Observe(args) => observe::run(args, progress),
+        Command::Mark(args) => observe::mark(args, out),
         Command::Record(command) => record::run(command, given, color, progress, out),
         Command::Report(args) => {
             let outcome = report::run(args, given, color, progress, out)?;

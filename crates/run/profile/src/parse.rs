@@ -81,6 +81,25 @@ pub fn mebibytes(text: &str) -> Result<u64, String> {
     mib.ok_or_else(|| "expected a number with suffix M or G".to_owned())
 }
 
+/// The size of a ring buffer of 64 KiB to 64 GiB, in KiB.
+///
+/// # Errors
+/// It is not.
+pub fn ring_kib(text: &str) -> Result<u64, String> {
+    bytes_within(text, 64 << 10, 64 << 30).map(|bytes| bytes >> 10)
+}
+
+/// `NAME=VALUE`; the value may be empty, and hold more `=`.
+///
+/// # Errors
+/// There is no `=`, or nothing before it.
+pub fn assignment(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("expected NAME=VALUE".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,8 +130,8 @@ mod tests {
         for text in ["", "0", "0K", "4T", "M", "K4", "1.5M", "-1", "4µ", "99999999999999999999G"] {
             assert!(bytes(text).is_err(), "{text:?}");
         }
-        let ring = |text| bytes_within(text, 64 << 10, 64 << 30);
-        assert_eq!((ring("4M"), ring("65536")), (Ok(4 << 20), Ok(64 << 10)));
+        let ring = ring_kib;
+        assert_eq!((ring("4M"), ring("65536")), (Ok(4 << 10), Ok(64)));
         for text in ["4", "1K", "65G"] {
             let said = ring(text).unwrap_err();
             assert_eq!(said, "expected 64K to 64G, as a number with suffix K, M or G");

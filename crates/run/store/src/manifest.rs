@@ -15,6 +15,8 @@ pub enum RunKind {
     /// A guest of the lab, usually observed from outside.
     #[default]
     Lab,
+    /// A machine of the user's in QEMU, observed from outside.
+    Machine,
     /// Streams that were recorded elsewhere.
     Import,
     /// This machine, recorded by its kernel's tracers or QEMU's user mode.
@@ -149,6 +151,9 @@ pub struct Manifest {
     /// Reason for an early end of the recording, if there was one.
     #[serde(default)]
     pub stopped: Option<String>,
+    /// What else a reader of the run has to know, in sentences: what was changed for the recording, and what has no names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// Everything needed to repeat the run, such as command-line options and versions of tools.
     #[serde(default)]
     pub options: BTreeMap<String, serde_json::Value>,
@@ -210,6 +215,7 @@ impl Manifest {
             decode_errors: None,
             lost_bytes: 0,
             stopped: None,
+            notes: Vec::new(),
             options: BTreeMap::new(),
             durations: DurationFacts::default(),
             probe: ProbeFacts::default(),

@@ -77,6 +77,30 @@ pub struct Packets {
     pub user_only: bool,
 }
 
+/// A period of MTC packets as a user writes it: 2^N crystal ticks (SDM, IA32_RTIT_CTL.MTCFreq), or `off`.
+///
+/// # Errors
+/// It is none.
+pub fn mtc(text: &str) -> Result<String, String> {
+    match text.parse::<u8>() {
+        Ok(0..=15) => Ok(text.to_owned()),
+        _ if text == "off" => Ok(text.to_owned()),
+        _ => Err("expected 0 to 15, or off".to_owned()),
+    }
+}
+
+/// A threshold of CYC packets as a user writes it: 0 or 2^(n-1) cycles (SDM, IA32_RTIT_CTL.CycThresh), `on` or `off`.
+///
+/// # Errors
+/// It is none.
+pub fn cyc(text: &str) -> Result<String, String> {
+    match text.parse::<u32>() {
+        Ok(n) if n == 0 || n <= 16384 && n.is_power_of_two() => Ok(text.to_owned()),
+        _ if text == "on" || text == "off" => Ok(text.to_owned()),
+        _ => Err("expected 0 or a power of two up to 16384, on, or off".to_owned()),
+    }
+}
+
 /// A guest in which a recorder runs beside the command, instead of the observer outside.
 #[derive(Debug, Clone)]
 pub struct Guest {
@@ -99,7 +123,7 @@ impl Guest {
 }
 
 impl Packets {
-    fn arguments(&self) -> Vec<(String, String)> {
+    pub(crate) fn arguments(&self) -> Vec<(String, String)> {
         let all = [
             ("retc", self.retc.map(|on| if on { "on" } else { "off" }.to_owned())),
             ("psb", self.psb.map(|n| n.to_string())),
@@ -377,6 +401,7 @@ fn adopt(manifest: &mut Manifest, collected: Manifest) {
         probe,
         accounts,
         instruments,
+        notes,
         options,
         other,
         // The lab knows these better, or nothing in the guest decodes.
@@ -401,6 +426,7 @@ fn adopt(manifest: &mut Manifest, collected: Manifest) {
     manifest.probe = probe;
     manifest.accounts.extend(accounts);
     manifest.instruments.extend(instruments);
+    manifest.notes.extend(notes);
     for (name, value) in options {
         manifest.options.entry(name).or_insert(value);
     }

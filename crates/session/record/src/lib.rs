@@ -8,6 +8,7 @@
 //! | recorder | module |
 //! |---|---|
 //! | a command in the guest, with the observer | [`guest`], [`condition`] |
+//! | a machine of the user's in QEMU, with the observer | [`observe`] |
 //! | the flow, by this processor's Intel PT through perf | [`flow`] |
 //! | durations of functions: by ftrace or BPF, here or in the guest | [`durations`] |
 //! | a boot | [`boot`] |
@@ -48,6 +49,7 @@ pub mod here;
 pub mod impact;
 pub mod import;
 pub mod kernel_tests;
+pub mod observe;
 pub mod probe;
 pub mod tlb;
 pub mod wait;

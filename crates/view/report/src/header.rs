@@ -15,7 +15,7 @@ const ERRORS_SHOWN: usize = 3;
 pub struct Header {
     /// The command as typed in a shell, or empty.
     pub command: String,
-    /// Origin of the streams: `lab` or `import`.
+    /// Origin of the streams: `lab`, `machine`, `import` or `host`.
     pub source: String,
     /// Release of the kernel, or empty.
     pub kernel: String,
@@ -74,8 +74,12 @@ impl Header {
     /// Formats the header as text, with the first places that could not be decoded.
     pub fn to_text(&self, profile: &Profile, style: Style) -> String {
         let mut out = String::new();
-        let title =
-            if self.command.is_empty() { self.source.clone() } else { units::printable(&self.command) };
+        let title = match self.command.split_once(' ') {
+            None if self.command.is_empty() => self.source.clone(),
+            // QEMU's options are many; `info` has them.
+            Some((program, _)) if self.source == "machine" => format!("{} …", units::printable(program)),
+            _ => units::printable(&self.command),
+        };
         out.push_str(&style.bold(&title));
         if !self.kernel.is_empty() {
             out.push_str(&format!(" on {}", units::printable(&self.kernel)));

@@ -72,6 +72,7 @@ fn ending(m: &Manifest) -> String {
     if let Some(why) = &m.stopped {
         out += &format!("{:<14}{why}\n", "stopped");
     }
+    m.notes.iter().for_each(|note| out += &format!("{:<14}{}\n", "note", printable(note)));
     for (instrument, account) in &m.accounts {
         out += &format!("account of {instrument}\n{}\n", account.to_text().trim_end());
     }
@@ -90,6 +91,7 @@ fn kind(instruments: &[Instrument], m: &Manifest) -> &'static str {
             "lab (guest not observed: its memory bus recorded)"
         }
         RunKind::Lab => "lab (guest not observed)",
+        RunKind::Machine => "machine (QEMU with the user's own options, seen by the observer)",
         RunKind::Import => "import (recorded elsewhere)",
         RunKind::Host if is_user_mode(m) => "host (a program of this machine under QEMU's user mode)",
         RunKind::Host => "host (this machine, by its kernel's tracer)",

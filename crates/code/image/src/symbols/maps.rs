@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::resolve::Change;
 use crate::sideband::{Mmap, Record};
+use crate::x86::address::{USER_TABLE, task_space};
 
 /// An executable mapping. If `file` is `None`, memory that is not code replaces an executable mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +52,8 @@ pub struct Maps {
     spaces: HashMap<u64, Space>,
     /// The mappings of all spaces in time order, used for children without records.
     all: Vec<Mapping>,
+    /// See [`Maps::only_certain`].
+    only_certain: bool,
     paths: Vec<String>,
 }
 
@@ -109,10 +112,17 @@ impl Maps {
         self.spaces.entry(child).or_default().lives.push(Life { tgid, from: t, mappings });
     }
 
+    /// From now on, code of an address space without records is taken for a file's only if no other file is mapped at its address in
+    /// any address space. Otherwise the newest mapping at the address counts, as the space may be a child's.
+    pub fn only_certain(&mut self) {
+        self.only_certain = true;
+    }
+
     /// The mapping in force at `va` of address space `asid` at time `ns`. `None` if there is none or it is not code.
     #[must_use]
     pub fn find(&self, asid: u64, va: u64, ns: u64) -> Option<Mapping> {
-        if let Some(space) = self.spaces.get(&asid) {
+        // A program's own tables are beside those with which the kernel recorded its mappings.
+        if let Some(space) = self.spaces.get(&asid).or_else(|| self.spaces.get(&task_space(asid))) {
             let i = space.lives.partition_point(|life| life.from <= ns);
             if let Some(life) = i.checked_sub(1).map(|i| &space.lives[i])
                 && let Some(found) = newest(&life.mappings, va, ns)
@@ -128,6 +138,11 @@ impl Maps {
             }
         }
         let covers = |m: &&Mapping| m.start <= va && va < m.end;
+        if self.only_certain {
+            let mut all = self.all.iter().filter(covers);
+            let first = all.next()?;
+            return all.all(|other| other.file == first.file).then_some(*first);
+        }
         newest(&self.all, va, ns).or_else(|| self.all.iter().find(covers)).copied()
     }
 
@@ -137,11 +152,18 @@ impl Maps {
         let mut changes = Vec::new();
         for (&asid, space) in &self.spaces {
             let change = |at_ns, m: &Mapping| Change { at_ns, asid, start: m.start, end: m.end };
+            let first = changes.len();
             for (i, life) in space.lives.iter().enumerate() {
                 changes.extend(life.mappings.iter().map(|m| change(m.from, m)));
                 // The mappings of an earlier life end with it.
                 let before = i.checked_sub(1).map(|i| &space.lives[i]);
                 changes.extend(before.iter().flat_map(|l| &l.mappings).map(|m| change(life.from, m)));
+            }
+            // The program's own tables, if it has some.
+            let own = asid | USER_TABLE;
+            if own != asid && !self.spaces.contains_key(&own) {
+                let again: Vec<_> = changes[first..].iter().map(|c| Change { asid: own, ..*c }).collect();
+                changes.extend(again);
             }
         }
         changes.sort_unstable();

@@ -21,6 +21,9 @@ pub const fn task_space(cr3: u64) -> u64 {
     cr3 & !0x1fff
 }
 
+/// The bit by which page-table isolation tells a program's tables from the kernel's.
+pub const USER_TABLE: u64 = 1 << 12;
+
 /// Address space that contains `va` while CR3 is `cr3`. All kernel addresses share space 0.
 #[inline]
 pub const fn space(cr3: u64, va: u64) -> u64 {

@@ -92,7 +92,7 @@ pub struct Args {
     #[arg(long, help_heading = "Trace")]
     pub no_events: bool,
     /// Ring buffer of each CPU, such as 512K or 16M; larger ones lose less
-    #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = kib, help_heading = "Trace")]
+    #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = parse::ring_kib, help_heading = "Trace")]
     pub buffer_size: u64,
     /// The trace's clock, as in trace_clock
     #[arg(long, value_name = "CLOCK", default_value = "local", help_heading = "Trace")]
@@ -175,9 +175,4 @@ impl Args {
             symbols: !self.guest,
         }
     }
-}
-
-/// The size of a ring buffer in KiB, of 64 KiB to 64 GiB.
-pub fn kib(text: &str) -> Result<u64, String> {
-    parse::bytes_within(text, 64 << 10, 64 << 30).map(|bytes| bytes >> 10)
 }

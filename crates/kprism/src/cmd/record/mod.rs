@@ -17,7 +17,6 @@ use std::io::Write;
 use anyhow::Result;
 
 pub use boot::{GUEST_HELP as BOOT_HELP, LabArgs as BootArgs, in_guest as boot_guest};
-pub use durations_args::kib;
 pub use probe_args::ProbeArgs;
 
 use crate::exit::Outcome;

@@ -16,7 +16,6 @@ use kprism_session::Progress;
 use kprism_session::probe::Loaded;
 use kprism_signals::Second;
 
-use super::durations_args::kib;
 use super::probe_args::ProbeArgs;
 use crate::cmd::guest_args::{GuestArgs, PlaceArgs, no_guest};
 use crate::cmd::lab::{self, Output};
@@ -84,7 +83,7 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     pub duration: Option<Duration>,
     /// Ring buffer for each CPU, such as 512K or 16M
-    #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = kib)]
+    #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = kprism_profile::parse::ring_kib)]
     pub buffer_size: u64,
     /// Hits of everybody count
     #[arg(short, long, group = "who")]

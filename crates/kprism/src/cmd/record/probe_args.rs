@@ -24,7 +24,7 @@ pub struct ProbeArgs {
     #[arg(short = 'k', long, value_name = "VMLINUX")]
     pub vmlinux: Option<PathBuf>,
     /// A trace state variable, 0 at first if nothing is said (can be repeated)
-    #[arg(long = "var", value_name = "NAME[=N]", value_parser = variable)]
+    #[arg(long = "var", value_name = "NAME[=N]", value_parser = kprism_record::probe::variable)]
     pub vars: Vec<(String, i64)>,
     /// Set a trace state variable at each hit whose condition holds: `$n += 1` (can be repeated)
     #[arg(long, value_name = "$NAME=EXPR")]
@@ -88,15 +88,3 @@ impl ProbeArgs {
 
 /// The largest count.
 const COUNT: u64 = 1 << 62;
-
-/// A variable, and what it is at first.
-fn variable(text: &str) -> Result<(String, i64), String> {
-    let (name, value) = text.split_once('=').unwrap_or((text, "0"));
-    let name = name.trim().trim_start_matches('$');
-    let first = |c: char| c.is_ascii_alphabetic() || c == '_';
-    if !name.starts_with(first) || !name.chars().all(|c| first(c) || c.is_ascii_digit()) {
-        return Err(format!("`{name}` is no name: letters, digits and _"));
-    }
-    let value = value.trim().parse().map_err(|e| format!("`{value}`: {e}"))?;
-    Ok((name.to_owned(), value))
-}

@@ -55,6 +55,21 @@ pub struct Probes {
     pub strings: u32,
 }
 
+/// A trace state variable and its first value as a user writes them: `NAME` or `NAME=N`, the name with `$` or without.
+///
+/// # Errors
+/// The name is none of C's, or the value no number.
+pub fn variable(text: &str) -> Result<(String, i64), String> {
+    let (name, value) = text.split_once('=').unwrap_or((text, "0"));
+    let name = name.trim().trim_start_matches('$');
+    let first = |c: char| c.is_ascii_alphabetic() || c == '_';
+    if !name.starts_with(first) || !name.chars().all(|c| first(c) || c.is_ascii_digit()) {
+        return Err(format!("`{name}` is no name: letters, digits and _"));
+    }
+    let value = value.trim().parse().map_err(|e| format!("`{value}`: {e}"))?;
+    Ok((name.to_owned(), value))
+}
+
 impl Default for Probes {
     fn default() -> Self {
         Probes {

@@ -14,4 +14,4 @@ pub mod guest;
 mod kept;
 
 pub use attach::{KEYS, Recorded, Settings, record};
-pub use compile::{Probes, load};
+pub use compile::{Probes, load, variable};

@@ -2,6 +2,7 @@
 //! Step 2: all that a decode needs, in memory. In: a run folder's packets, code, symbols and sideband. Out: [`Loaded`]. A part
 //! that is damaged or missing is named, and the rest is loaded.
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 
 use anyhow::{Context, Result, ensure};
@@ -11,8 +12,8 @@ use kprism_image::Image;
 use kprism_image::code::TaskSwitch;
 use kprism_image::maps::{self, Dict};
 use kprism_image::sideband;
-use kprism_image::symbols::{Symbols, kallsyms};
-use kprism_store::{Clock, Instrument, Manifest, Mapped, Run};
+use kprism_image::symbols::{Symbols, called, kallsyms};
+use kprism_store::{Clock, Instrument, Manifest, Mapped, Run, RunKind};
 
 use super::recorded::{Recorded, complete};
 use crate::files::{read, read_if_there};
@@ -74,6 +75,12 @@ pub fn load(run: &Run, progress: &Progress) -> Result<Loaded> {
     let preempt_count = preempt_count(&names);
     let symbols =
         Symbols::load(&names, &records, Some(&root)).with_context(|| run.kallsyms().display().to_string())?;
+    let symbols = match (manifest.kind, &manifest.kernel) {
+        (RunKind::Machine, None) => symbols.with_called(&call_targets(run, manifest.vcpus)?),
+        // Programs may have been there before the recording began.
+        (RunKind::Machine, Some(_)) => symbols.only_certain(),
+        _ => symbols,
+    };
     // Missing files are no note: the recorder could not copy them, and has said so.
     let damaged = symbols.missing().iter().filter(|file| file.damaged);
     notes.extend(damaged.map(|file| format!("{}: its functions have no names", file.reason)));
@@ -87,6 +94,17 @@ fn preempt_count(kallsyms: &[u8]) -> Option<u64> {
         .or_else(|| Some(kallsyms::value_of(kallsyms, "pcpu_hot")? + 8))
         // A value too large for an offset means that the kernel hides its per-CPU symbols, or places them otherwise.
         .filter(|&offset| offset != 8 && offset < 1 << 32)
+}
+
+/// Addresses to which the code that ran makes calls.
+fn call_targets(run: &Run, vcpus: u32) -> Result<BTreeSet<u64>> {
+    let dict_bytes = read(&run.code_dict())?;
+    let (dict, _) = Dict::parse(&dict_bytes);
+    let mut targets = BTreeSet::new();
+    for path in (0..vcpus).map(|cpu| run.code_map(cpu)).filter(|path| path.exists()) {
+        targets.extend(called::targets(&dict, &maps::parse_map(&read(&path)?).0));
+    }
+    Ok(targets)
 }
 
 /// Every CPU's packets, with the code they ran over. A file that is missing or damaged is taken as far as it goes, and goes to
@@ -183,14 +201,15 @@ pub fn clock_config(clock: &Clock) -> ClockConfig {
     }
 }
 
-/// The sideband of a run; empty, with a note, where it is missing. Lines that are no record are left out, with a note.
+/// The sideband of a run; empty, with a note, where it is missing. That of a machine of the user's may be empty: its kernel need not
+/// be known. Lines that are no record are left out, with a note.
 ///
 /// # Errors
 /// It is there and cannot be read.
 pub fn sideband_records(run: &Run, notes: &mut Vec<String>) -> Result<Vec<sideband::Record>> {
     let path = run.sideband();
     let bytes = run.sideband_text()?;
-    if bytes.is_empty() {
+    if bytes.is_empty() && run.manifest()?.kind != RunKind::Machine {
         notes.push(format!("{}: empty or missing: tasks and mappings are unknown", path.display()));
     }
     let (records, faults) = sideband::read(&bytes);

@@ -20,7 +20,7 @@ use crate::table::{Cell, Table};
 /// without. Of a merge (`diff --cc`), the lines that no parent has.
 ///
 /// # Errors
-/// It ends in the middle of a hunk: the error names the file.
+/// It is not empty and no diff, or ends in the middle of a hunk: the error names the file.
 pub fn added(patch: &str) -> Result<BTreeMap<String, Vec<u32>>> {
     let mut files: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     let mut file: Option<String> = None;
@@ -75,6 +75,11 @@ pub fn added(patch: &str) -> Result<BTreeMap<String, Vec<u32>>> {
     }
     if !left.is_done() {
         bail!("it is cut off in a hunk of {}", file.as_deref().unwrap_or("a file that is removed"));
+    }
+    // A change may remove lines only, or nothing.
+    let is_diff = |line: &str| line.starts_with("+++ ") || line.starts_with("diff --git ");
+    if files.is_empty() && !patch.trim().is_empty() && !patch.lines().any(is_diff) {
+        bail!("not a unified diff (git diff --no-color, diff -u)");
     }
     Ok(files)
 }
@@ -374,7 +379,8 @@ diff --cc a.c
         assert_eq!(names, ["b c.c", "q\"t.c", "s p/\u{fc}.c", "t\tab.c"]);
         assert_eq!(file_name("\"never closed"), "\"never closed");
         assert_eq!(file_name("\"\\400.c\""), "\"\\400.c\"", "no byte");
-        assert!(added("nothing of a patch").unwrap().is_empty());
+        assert!(added("nothing of a patch").is_err());
+        assert!(added("diff --git a/x b/x\n").unwrap().is_empty());
         let error = added("--- a/f.c\n+++ b/f.c\n@@ -1,99999 +1,4294967295 @@\n+x\n garbage").unwrap_err();
         assert_eq!(error.to_string(), "it is cut off in a hunk of f.c");
         assert_eq!(ranges(&[3, 4, 5, 9], '+'), "+3-5 +9");
