@@ -26,7 +26,7 @@ use serde_json::json;
 
 use crate::abi::{self, CbFlags, VcpuNumber};
 use crate::options::Options;
-use crate::state::STATE;
+use crate::state::{IS_CONTROLLED, STATE};
 use crate::sync::lock;
 
 /// Longest time until a block runs: an idle guest wakes for its timers.
@@ -71,17 +71,13 @@ pub fn connect(id: abi::PluginId, descriptor: RawFd, smp: usize) -> Result<(), S
     let (begun, beginning) = channel();
     let control = Control { id, smp, wanted, asked: AtomicBool::new(false), begun: Mutex::new(begun) };
     CONTROL.set(control).map_err(|_| "control= was given before".to_owned())?;
+    IS_CONTROLLED.store(true, Ordering::Relaxed);
     let serve = move || {
         crate::pump::block_signals();
         serve(&host, &beginning);
     };
     let thread = std::thread::Builder::new().name("kprism/control".into()).spawn(serve);
     thread.map(drop).map_err(|error| error.to_string())
-}
-
-/// True if a host can begin and pause the recording.
-pub fn is_connected() -> bool {
-    CONTROL.get().is_some()
 }
 
 /// A vCPU was started.

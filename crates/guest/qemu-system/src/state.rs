@@ -14,7 +14,6 @@ use kprism_image::is_kernel;
 use crate::abi::MAX_VCPUS;
 use crate::block::{Block, HANDLER, UNLISTED};
 use crate::codemap::{DICT_MAGIC, write_fragment};
-use crate::control;
 use crate::encoder::Encoded;
 use crate::guest;
 use crate::hooks::Hooks;
@@ -27,6 +26,9 @@ use crate::trigger::{Effect, Triggers};
 
 /// State shared by all callbacks.
 pub static STATE: OnceLock<State> = OnceLock::new();
+
+/// True if a host can begin and pause the recording (see [`control`](crate::control)).
+pub static IS_CONTROLLED: AtomicBool = AtomicBool::new(false);
 
 /// For each vCPU: true while its blocks may take the fast path. Apart from the vCPU, of which other threads must not have a
 /// reference.
@@ -151,7 +153,7 @@ impl State {
     pub fn stop(&self, why: String) {
         lock(&self.stopped).get_or_insert(why);
         self.set_tracing(false);
-        if control::is_connected() {
+        if IS_CONTROLLED.load(Ordering::Relaxed) {
             // The guest is not the lab's: it runs on. The host reads the reason at the end.
             return;
         }

@@ -17,11 +17,10 @@ use crate::callbacks::{
     Watched, on_allocator, on_block_end, on_comm, on_cpuid, on_cr3, on_cr4, on_invlpg, on_kernel_block,
     on_leaving_block, on_lidt, on_mmap, on_special_block, on_switch, on_user_block, on_watched_block,
 };
-use crate::control;
 use crate::encoder::linux_mode;
 use crate::guest::{self, Reg};
 use crate::hooks::Hook;
-use crate::state::{STATE, State};
+use crate::state::{IS_CONTROLLED, STATE, State};
 use crate::tlb;
 use crate::vcpu::may_leave_kernel;
 
@@ -108,7 +107,7 @@ const LONG: u64 = 1 << 10;
 /// `tb` is a block of `n` instructions that is being translated.
 unsafe fn mode_of(tb: *mut abi::Tb, n: usize, cs: u16, state: &State) -> Mode {
     // The lab's guests are observed from their kernel's start on, in long mode.
-    if !control::is_connected() {
+    if !IS_CONTROLLED.load(Ordering::Relaxed) {
         return linux_mode(cs);
     }
     let modes: &[Mode] =
@@ -154,7 +153,9 @@ fn special(
             i if i.mnemonic() == Mnemonic::Invlpg && !state.options.tlb.is_empty() => on_invlpg,
             i if i.op0_register() == Register::CR4 && !state.options.tlb.is_empty() => on_cr4,
             // Marks of the agent. Elsewhere a program could switch the recording off by them.
-            i if i.mnemonic() == Mnemonic::Cpuid && cpl == 3 && !control::is_connected() => on_cpuid,
+            i if i.mnemonic() == Mnemonic::Cpuid && cpl == 3 && !IS_CONTROLLED.load(Ordering::Relaxed) => {
+                on_cpuid
+            }
             _ => return None,
         },
         None => return None,
