@@ -11,8 +11,11 @@ use std::time::Duration;
 
 use kprism_agent::{DEPMOD_WANTED, MODULE_LIST, OPTIONAL_MODULE};
 
-/// File systems to mount: (type, place, options, needed).
-const MOUNTS: [(&str, &str, &str, bool); 9] = [
+/// A file system to mount: (type, place, options, needed).
+type Mount = (&'static str, &'static str, &'static str, bool);
+
+/// File systems that commands expect.
+const MOUNTS: [Mount; 9] = [
     ("proc", "/proc", "", true),
     ("sysfs", "/sys", "", true),
     ("devtmpfs", "/dev", "", true),
@@ -24,17 +27,12 @@ const MOUNTS: [(&str, &str, &str, bool); 9] = [
     ("tracefs", "/sys/kernel/tracing", "", false),
 ];
 
+/// Those among them that the agent itself reads, and an init may not have mounted.
+const TRACING: [Mount; 2] = [MOUNTS[7], MOUNTS[8]];
+
 /// Mounts the file systems that commands expect.
 pub fn mount_all() -> io::Result<()> {
-    for (kind, place, options, needed) in MOUNTS {
-        let result = fs::create_dir_all(place).and_then(|()| mount(kind, place, options));
-        match result {
-            // A kernel may have mounted /dev itself.
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
-            Err(error) if needed => return Err(io::Error::other(format!("mount {place}: {error}"))),
-            _ => {}
-        }
-    }
+    mount_each(&MOUNTS)?;
     for (link, target) in [("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")]
     {
         std::os::unix::fs::symlink(target, Path::new("/dev").join(link)).ok();
@@ -42,12 +40,38 @@ pub fn mount_all() -> io::Result<()> {
     Ok(())
 }
 
-fn mount(kind: &str, place: &str, options: &str) -> io::Result<()> {
+/// Mounts the file systems with the kernel's traces and counters, if an init has not.
+pub fn mount_tracing() {
+    let mounted = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let missing: Vec<Mount> = TRACING
+        .into_iter()
+        .filter(|(_, place, ..)| !mounted.lines().any(|line| line.split(' ').nth(1) == Some(place)))
+        .collect();
+    // None of them is needed.
+    mount_each(&missing).ok();
+}
+
+fn mount_each(mounts: &[Mount]) -> io::Result<()> {
+    for &(kind, place, options, needed) in mounts {
+        let result = fs::create_dir_all(place).and_then(|()| mount(kind, kind, place, 0, options));
+        match result {
+            // A kernel may have mounted /dev itself.
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
+            Err(error) if needed => return Err(io::Error::other(format!("mount {place}: {error}"))),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// mount(2).
+pub fn mount(kind: &str, source: &str, place: &str, flags: libc::c_ulong, options: &str) -> io::Result<()> {
     let text = |text: &str| CString::new(text).map_err(io::Error::other);
-    let (kind, place, options) = (text(kind)?, text(place)?, text(options)?);
+    let (kind, source, place, options) = (text(kind)?, text(source)?, text(place)?, text(options)?);
     // SAFETY: all four strings end in NUL and outlive the call.
-    let result =
-        unsafe { libc::mount(kind.as_ptr(), place.as_ptr(), kind.as_ptr(), 0, options.as_ptr().cast()) };
+    let result = unsafe {
+        libc::mount(source.as_ptr(), place.as_ptr(), kind.as_ptr(), flags, options.as_ptr().cast())
+    };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -55,8 +79,7 @@ fn mount(kind: &str, place: &str, options: &str) -> io::Result<()> {
 /// kernel refuses gives one line on the console.
 pub fn load_modules() -> io::Result<()> {
     if Path::new(DEPMOD_WANTED).exists() {
-        // Without kmod in the guest, insmod's full paths still work.
-        Command::new("/usr/sbin/depmod").arg("-a").stderr(Stdio::null()).status().ok();
+        depmod();
     }
     let Ok(list) = fs::read_to_string(MODULE_LIST) else { return Ok(()) };
     for line in list.lines().filter(|line| !line.is_empty()) {
@@ -64,22 +87,31 @@ pub fn load_modules() -> io::Result<()> {
             Some(path) => (path, true),
             None => (line, false),
         };
-        let file = File::open(path).map_err(|error| io::Error::other(format!("{path}: {error}")))?;
-        // SAFETY: the parameters end in NUL; the kernel checks everything else.
-        let result = unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), c"".as_ptr(), 0) };
-        if result != 0 {
-            let error = io::Error::last_os_error();
-            if error.raw_os_error() == Some(libc::EEXIST) {
-                continue;
+        match load_module(path) {
+            Err(error) if optional => {
+                fs::write("/dev/kmsg", format!("kprism: optional module not loaded: {error}\n")).ok();
             }
-            if optional {
-                fs::write("/dev/kmsg", format!("kprism: optional module {path} not loaded: {error}\n")).ok();
-            } else {
-                return Err(io::Error::other(format!("loading {path}: {error}")));
-            }
+            other => other?,
         }
     }
     Ok(())
+}
+
+/// Makes modules known to `modprobe`. Without kmod in the guest, insmod's full paths still work.
+pub fn depmod() {
+    Command::new("/usr/sbin/depmod").arg("-a").stderr(Stdio::null()).status().ok();
+}
+
+/// Loads a module. One that is loaded already is no error.
+pub fn load_module(path: &str) -> io::Result<()> {
+    let file = File::open(path).map_err(|error| io::Error::other(format!("{path}: {error}")))?;
+    // SAFETY: the parameters end in NUL; the kernel checks everything else.
+    let result = unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), c"".as_ptr(), 0) };
+    match io::Error::last_os_error() {
+        _ if result == 0 => Ok(()),
+        error if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),
+        error => Err(io::Error::other(format!("loading {path}: {error}"))),
+    }
 }
 
 /// Initialises the kernel's random numbers. The guest has no hardware source for them. Without this, the first program

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Passes a folder to the host as a `newc` archive, piece by piece, in memory that the host reads while the guest is
+//! Passes files to the host as a `newc` archive, piece by piece, in memory that the host reads while the guest is
 //! stopped.
 //!
 //! Writing to a port would take a device access per byte. In pieces, a folder of any size needs little additional
@@ -25,6 +25,19 @@ pub fn send(folder: &Path, give: impl FnMut(Region)) -> io::Result<()> {
     }
     let mut pieces = Pieces { buffer: PinnedBuffer::new(PIECE)?, used: 0, give };
     tree(folder, "", &mut pieces)?;
+    trailer(&mut pieces)?.flush()
+}
+
+/// Sends these files, under their paths without the first slash. Those that cannot be read are left out.
+pub fn send_files(paths: &[String], give: impl FnMut(Region)) -> io::Result<()> {
+    let mut pieces = Pieces { buffer: PinnedBuffer::new(PIECE)?, used: 0, give };
+    for path in paths {
+        let is_readable =
+            fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) && File::open(path).is_ok();
+        if is_readable {
+            tree(Path::new(path), path.trim_start_matches('/'), &mut pieces)?;
+        }
+    }
     trailer(&mut pieces)?.flush()
 }
 

@@ -37,6 +37,13 @@ pub const MODULE_LIST: &str = "/.kprism/modules";
 pub const OPTIONAL_MODULE: &str = "?";
 /// If this file exists, `depmod` must run: there are modules for `modprobe` to find.
 pub const DEPMOD_WANTED: &str = "/.kprism/depmod";
+/// Link to a disk in the guest, with the disk's number after it: 0 is the root's if that is on a disk. The kernel's own
+/// names do not follow the order of QEMU's arguments.
+pub const DISK_LINK: &str = "/dev/disk";
+/// The [`RootPlan`], as JSON, if the guest has disks or a root file system of the user's.
+pub const ROOT_FILE: &str = "/.kprism/root";
+/// State of an init that has started everything.
+pub const INIT_READY: &str = "running";
 /// CPUID leaf of the marks ("KPRI"). No CPU defines it, so it has no effect without an observer.
 pub const MARK_LEAF: u32 = 0x4b50_5249;
 /// CPUID subleaf: the command begins.
@@ -45,6 +52,19 @@ pub const MARK_BEGIN: u32 = 1;
 pub const MARK_END: u32 = 2;
 /// CPUID subleaf: the guest stops until the host has read its memory.
 pub const MARK_STOP: u32 = 3;
+
+/// The user's disks and root file system, and what to start in it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RootPlan {
+    /// Number of disks.
+    pub disks: usize,
+    /// True if the root file system is on the first disk, or on a partition of it. Otherwise the initramfs is the root.
+    pub on_disk: bool,
+    /// Program to start as process 1. `None`: `/sbin/init` if there is one. Empty: none; the agent stays process 1.
+    pub init: Option<String>,
+    /// File systems that are modules of the kernel: name, paths of modules in an order in which they can be loaded.
+    pub filesystems: Vec<(String, Vec<String>)>,
+}
 
 /// One command to run in the guest.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,6 +97,13 @@ pub struct Job {
     /// The way to read the kernel's coverage counters right before the command and right after it.
     #[serde(default)]
     pub counters: CounterReading,
+    /// Files to send to the host instead of running a command, as [`Message::Piece`]s of an archive; absolute paths. Those
+    /// that do not exist are left out.
+    #[serde(default)]
+    pub files: Vec<String>,
+    /// True if written data must be on the disks when the job ends.
+    #[serde(default)]
+    pub sync: bool,
 }
 
 /// Ways to read the kernel's coverage counters. With any of them, an empty [`Job::argv`] is an empty window.
@@ -123,6 +150,11 @@ pub enum Message {
         modules: String,
         /// The kernel's build ID note, lower-case hex.
         build_id: String,
+    },
+    /// The guest's own init has started it, as far as it does.
+    Init {
+        /// Its state in words; see [`INIT_READY`].
+        state: String,
     },
     /// A job was read.
     Accepted,

@@ -5,6 +5,7 @@ mod boot;
 mod collect;
 mod job;
 mod ports;
+mod root;
 mod unpack;
 
 use std::fs;
@@ -12,7 +13,9 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
-use kprism_agent::{CONTROL_PORT, EXIT_PORT, JOB_FILE, Job, Message, PAUSE, PAUSE_PORT, SHARE_FILE, gcov};
+use kprism_agent::{
+    CONTROL_PORT, EXIT_PORT, JOB_FILE, Job, Message, PAUSE, PAUSE_PORT, Region, SHARE_FILE, gcov,
+};
 use kprism_layout::GcovFiles;
 
 fn main() {
@@ -20,6 +23,7 @@ fn main() {
         std::process::exit(helper());
     }
     if let Err(error) = serve() {
+        // If an init was started, this runs in the agent's own process.
         say(&Message::Failed { what: error.to_string() });
     }
     loop {
@@ -80,9 +84,17 @@ fn serve() -> io::Result<()> {
     boot::seed_random();
     boot::set_up_network();
     boot::load_modules()?;
+    if let Some(state) = root::set_up()? {
+        say(&Message::Init { state });
+    }
     let before = modules();
     let job = wait_for_job(&before)?;
     say(&Message::Accepted);
+    if !job.files.is_empty() {
+        collect::send_files(&job.files, give_piece)?;
+        say(&Message::Exit { code: 0 });
+        return Ok(());
+    }
     if job.share {
         let (selector, size) = ports::find_file(SHARE_FILE)
             .ok_or_else(|| io::Error::other("the shared files are missing from fw_cfg"))?;
@@ -107,6 +119,10 @@ fn serve() -> io::Result<()> {
     } else if !job.collect.is_empty() {
         give(Path::new(&job.collect))?;
     }
+    if job.sync {
+        // SAFETY: sync only writes back what the kernel holds.
+        unsafe { libc::sync() };
+    }
     say(&Message::Exit { code });
     Ok(())
 }
@@ -116,10 +132,13 @@ const COUNTERS: &str = "/run/.kprism-gcov";
 
 /// Sends a folder's contents to the host.
 fn give(folder: &Path) -> io::Result<()> {
-    collect::send(folder, |region| {
-        say(&Message::Piece { region });
-        ports::write(PAUSE_PORT, &[PAUSE]);
-    })
+    collect::send(folder, give_piece)
+}
+
+/// Has the host read a piece of an archive.
+fn give_piece(region: Region) {
+    say(&Message::Piece { region });
+    ports::write(PAUSE_PORT, &[PAUSE]);
 }
 
 /// Reads the job from fw_cfg. If there is none yet, a snapshot will be taken: the guest reports that it is ready,

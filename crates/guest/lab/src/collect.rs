@@ -85,6 +85,9 @@ fn unpack(mut input: impl io::Read, folder: &Path) -> Result<()> {
         match entry.mode() & KIND {
             FOLDER => fs::create_dir_all(&path).at("create", &path)?,
             FILE => {
+                if let Some(parent) = path.parent() {
+                    fs::create_dir_all(parent).at("create", parent)?;
+                }
                 let mut file = File::create(&path).at("create", &path)?;
                 io::copy(&mut reader, &mut file).at("write", &path)?;
             }

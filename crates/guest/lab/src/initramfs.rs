@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Builds the initramfs: the root file system (or the user's initramfs), and over it the agent as /init, modules and
-//! the first device nodes.
+//! Builds the initramfs: the root file system (or the user's initramfs, or nothing if the root is on a disk), and over it
+//! the agent as /init, modules and the first device nodes.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use kprism_agent::{AGENT_FOLDER, DEPMOD_WANTED, MODULE_LIST, OPTIONAL_MODULE};
+use kprism_agent::{AGENT_FOLDER, DEPMOD_WANTED, MODULE_LIST, OPTIONAL_MODULE, ROOT_FILE, RootPlan};
 
 use crate::archive::Archive;
 use crate::cache::{Cache, Key};
@@ -20,6 +20,17 @@ pub(crate) enum Base<'a> {
     Root(&'a RootFs),
     /// The user's file, compressed or not.
     File(&'a Path),
+    /// Nothing: the guest's programs are on a disk.
+    Disk,
+}
+
+/// The layer over it.
+pub(crate) struct Overlay<'a> {
+    /// The program that becomes /init.
+    pub agent: &'a Path,
+    pub modules: &'a [Module],
+    /// What to do with a root file system of the user's.
+    pub root: Option<&'a RootPlan>,
 }
 
 /// An initramfs in the cache.
@@ -32,9 +43,14 @@ pub struct Initramfs {
 }
 
 impl Initramfs {
-    /// Finds the initramfs in the cache, and builds it if needed. `agent` is the program that becomes /init.
-    pub(crate) fn find(base: &Base<'_>, agent: &Path, modules: &[Module], cache: &Cache) -> Result<Self> {
-        let agent = fs::read(agent).at("read", agent)?;
+    /// Finds the initramfs in the cache, and builds it if needed.
+    pub(crate) fn find(base: &Base<'_>, over: &Overlay<'_>, cache: &Cache) -> Result<Self> {
+        let modules = over.modules;
+        let agent = fs::read(over.agent).at("read", over.agent)?;
+        let root = match over.root {
+            Some(plan) => serde_json::to_vec(plan).map_err(std::io::Error::other).at("write", over.agent)?,
+            None => Vec::new(),
+        };
         let mut key = Key::default().add("layout 1").add(&agent);
         let lower = match base {
             Base::Root(rootfs) => {
@@ -46,7 +62,11 @@ impl Initramfs {
                 key = key.add(&contents);
                 contents
             }
+            Base::Disk => Vec::new(),
         };
+        if !root.is_empty() {
+            key = key.add("root").add(&root);
+        }
         for module in modules {
             key = key
                 .add(&module.guest)
@@ -68,16 +88,17 @@ impl Initramfs {
                     let padding = lower.len().next_multiple_of(4) - lower.len();
                     output.write_all(&lower).and_then(|()| output.write_all(&[0; 3][..padding]))
                 }
+                Base::Disk => Ok(()),
             };
             written.at("write", &path)?;
-            overlay(&mut output, &agent, modules).and_then(|()| output.flush()).at("write", &path)
+            overlay(&mut output, &agent, modules, &root).and_then(|()| output.flush()).at("write", &path)
         })?;
         cache.keep_recent("initramfs", &place, 8);
         Ok(Self { image: place.join("initramfs"), key })
     }
 }
 
-fn overlay(output: &mut dyn Write, agent: &[u8], modules: &[Module]) -> std::io::Result<()> {
+fn overlay(output: &mut dyn Write, agent: &[u8], modules: &[Module], root: &[u8]) -> std::io::Result<()> {
     let mut archive = Archive::new(output);
     archive.file("init", 0o755, agent)?;
     archive.folder("dev", 0o755)?;
@@ -97,6 +118,9 @@ fn overlay(output: &mut dyn Write, agent: &[u8], modules: &[Module]) -> std::io:
     archive.file(MODULE_LIST.trim_start_matches('/'), 0o644, list.as_bytes())?;
     if !modules.is_empty() {
         archive.file(DEPMOD_WANTED.trim_start_matches('/'), 0o644, &[])?;
+    }
+    if !root.is_empty() {
+        archive.file(ROOT_FILE.trim_start_matches('/'), 0o644, root)?;
     }
     archive.finish()?;
     Ok(())

@@ -3,9 +3,13 @@
 
 use std::path::Path;
 
+use kprism_agent::RootPlan;
+
 use crate::cache::Cache;
+use crate::disk::Image;
+use crate::drivers::{self, Drivers};
 use crate::error::{Error, Result};
-use crate::initramfs::{Base, Initramfs};
+use crate::initramfs::{Base, Initramfs, Overlay};
 use crate::kernel::Kernel;
 use crate::modules::{Module, ModuleFile};
 use crate::options::{Options, Report};
@@ -23,6 +27,7 @@ pub struct Prepared {
     pub(crate) kernel: Kernel,
     pub(crate) rootfs: Option<RootFs>,
     pub(crate) initramfs: Initramfs,
+    pub(crate) images: Vec<Image>,
     pub(crate) command_line: String,
     pub(crate) snapshot: Snapshot,
     pub(crate) agent: std::path::PathBuf,
@@ -74,7 +79,7 @@ impl Prepared {
         &self.qemu.version
     }
 
-    /// The folder with the guest's programs, unless the user gave an initramfs.
+    /// The folder with the guest's programs, unless the user gave an initramfs or a root file system.
     pub fn root(&self) -> Option<&Path> {
         self.rootfs.as_ref().map(|rootfs| rootfs.root.as_path())
     }
@@ -99,6 +104,9 @@ impl Prepared {
             ("qemu".to_owned(), self.qemu.version.clone()),
             ("machine".to_owned(), self.machine.arguments().join(" ")),
         ];
+        for (i, image) in self.images.iter().enumerate() {
+            parts.push((format!("disk {i}"), image.key.clone()));
+        }
         if let Some(rootfs) = &self.rootfs {
             for package in rootfs.packages()?.lines() {
                 let (name, version) = package.split_once('=').unwrap_or((package, ""));
@@ -114,6 +122,7 @@ impl Prepared {
             machine: &self.machine,
             kernel: &self.kernel,
             initramfs: &self.initramfs,
+            images: &self.images,
             command_line: self.command_line.clone(),
         }
     }
@@ -127,24 +136,48 @@ pub fn prepare(options: &Options, report: Report<'_>) -> Result<Prepared> {
     let agent = files::find_agent()?;
     let cache = Cache::open()?;
     let mut kernel = Kernel::find(options, &cache, report)?;
-    let rootfs = match options.initrd {
-        Some(_) => None,
-        None => Some(RootFs::find(&options.packages, &cache, options.refresh, report)?),
+    let images: Vec<Image> = options
+        .root
+        .iter()
+        .chain(&options.disks)
+        .map(|path| Image::find(path, &cache, report))
+        .collect::<Result<_>>()?;
+    has_room_for(&images, options.mem_mib)?;
+    let rootfs = match options.initrd.is_some() || options.root.is_some() {
+        true => None,
+        false => Some(RootFs::find(&options.packages, &cache, options.refresh, report)?),
     };
     let base = match (&rootfs, &options.initrd) {
         (Some(rootfs), _) => Base::Root(rootfs),
         (None, Some(path)) => Base::File(path),
-        (None, None) => return Err(Error::Option("no root file system".into())),
+        (None, None) => Base::Disk,
     };
-    let modules = modules::collect(&kernel, &options.modules, &options.with_modules)?;
-    let initramfs = Initramfs::find(&base, &agent, &modules, &cache)?;
-    let machine = Machine { smp: options.smp, mem_mib: options.mem_mib, pace: options.pace, monitor: None };
+    let mut modules = Vec::new();
+    let mut root = None;
+    if !images.is_empty() {
+        let drivers = Drivers::find(&kernel)?;
+        let on_disk = options.root.is_some();
+        // Without a root of the user's there is no init.
+        let init = if on_disk { options.init.clone() } else { Some(String::new()) };
+        let disks = images.len();
+        root = Some(RootPlan { disks, on_disk, init, filesystems: drivers.filesystems });
+        modules = drivers.modules;
+    }
+    for module in modules::collect(&kernel, &options.modules, &options.with_modules)? {
+        drivers::merge(&mut modules, module);
+    }
+    let overlay = Overlay { agent: &agent, modules: &modules, root: root.as_ref() };
+    let initramfs = Initramfs::find(&base, &overlay, &cache)?;
+    let disks = images.iter().map(|image| image.bytes).collect();
+    let machine =
+        Machine { smp: options.smp, mem_mib: options.mem_mib, pace: options.pace, monitor: None, disks };
     let command_line = Machine::command_line(&options.append);
     let boot = Boot {
         qemu: &qemu,
         machine: &machine,
         kernel: &kernel,
         initramfs: &initramfs,
+        images: &images,
         command_line: command_line.clone(),
     };
     let snapshot = Snapshot::find(&boot, &cache, options.boot_timeout, report)?;
@@ -152,7 +185,18 @@ pub fn prepare(options: &Options, report: Report<'_>) -> Result<Prepared> {
         tree::compare_vmlinux(facts, &snapshot.kernel.build_id);
     }
     let module_files = modules.iter().filter_map(Module::file).collect();
-    Ok(Prepared { qemu, machine, kernel, rootfs, initramfs, command_line, snapshot, agent, module_files })
+    Ok(Prepared {
+        qemu,
+        machine,
+        kernel,
+        rootfs,
+        initramfs,
+        images,
+        command_line,
+        snapshot,
+        agent,
+        module_files,
+    })
 }
 
 fn check(options: &Options) -> Result<()> {
@@ -163,8 +207,31 @@ fn check(options: &Options) -> Result<()> {
     if options.mem_mib < 256 {
         return wrong("a guest with Debian's kernel needs 256 MiB of memory at least");
     }
-    if options.initrd.is_some() && !options.packages.is_empty() {
-        return wrong("packages go into Debian's root file system, which the given initrd replaces");
+    if (options.initrd.is_some() || options.root.is_some()) && !options.packages.is_empty() {
+        return wrong(
+            "packages go into Debian's programs, which the given initrd or root file system replaces",
+        );
+    }
+    if options.initrd.is_some() && options.root.is_some() {
+        return wrong("of an initrd and a root file system, only one can be the guest's");
+    }
+    if options.init.is_some() && options.root.is_none() {
+        return wrong("an init is that of a root file system of your own: give that too");
     }
     Ok(())
+}
+
+/// The guest's kernel describes each page of a disk with 64 bytes of its memory (`struct page`).
+fn has_room_for(images: &[Image], mem_mib: u64) -> Result<()> {
+    let bytes: u64 = images.iter().map(|image| image.bytes).sum();
+    let need_mib = (bytes / 64) >> 20;
+    if need_mib * 2 <= mem_mib {
+        return Ok(());
+    }
+    Err(Error::Option(format!(
+        "disks of {} MiB take {need_mib} MiB of the guest's memory, more than half of its {mem_mib} MiB: give it more \
+         with --mem {}M, or shrink the images",
+        bytes >> 20,
+        (need_mib * 2 + 1).next_multiple_of(512)
+    )))
 }

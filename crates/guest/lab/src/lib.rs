@@ -24,6 +24,8 @@ mod apt;
 mod archive;
 mod collect;
 mod counters;
+mod disk;
+mod drivers;
 mod initramfs;
 mod kernel;
 pub mod kselftest;
@@ -45,7 +47,7 @@ pub use files::{
     content, find_agent, find_observer, find_qemu_user, find_recorder, find_user_plugin, qemu_program,
 };
 pub use kernel::{Kernel, packages as kernel_packages};
-pub use kprism_agent::CounterReading;
+pub use kprism_agent::{CounterReading, INIT_READY};
 pub use lab::{Prepared, prepare};
 pub use modules::{ModuleFile, is_path as is_module_file};
 pub use options::{Job, KernelSource, ObserverOptions, Options, Pace, Progress, Report, Share, Span};

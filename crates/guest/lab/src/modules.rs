@@ -132,6 +132,18 @@ pub(crate) fn collect(kernel: &Kernel, load: &[String], present: &[String]) -> R
     Ok(collector.modules)
 }
 
+/// The module `name` and its dependencies, in an order in which they can be loaded: none if it is built into the kernel,
+/// or if the kernel comes without its modules. `None` if the kernel does not have it.
+pub(crate) fn of(kernel: &Kernel, name: &str) -> Result<Option<Vec<Module>>> {
+    if kernel.modules.is_none() || built_in(kernel.modules.as_ref())?.contains(&plain(name)) {
+        return Ok(Some(Vec::new()));
+    }
+    match collect(kernel, &[name.to_owned()], &[]) {
+        Err(Error::NoModule { name: missing, .. }) if missing == name => Ok(None),
+        other => other.map(Some),
+    }
+}
+
 struct Collector<'a> {
     kernel: &'a Kernel,
     index: BTreeMap<String, PathBuf>,

@@ -20,6 +20,13 @@ pub struct Options {
     pub kernel: KernelSource,
     /// An initramfs to use instead of Debian's programs. kprism's own files are laid over it.
     pub initrd: Option<PathBuf>,
+    /// A root file system of the user's instead of Debian's programs.
+    pub root: Option<PathBuf>,
+    /// Program of that root to start as process 1. `None`: `/sbin/init` if it has one. Empty: none.
+    pub init: Option<String>,
+    /// More disks of the guest: images, raw or of a format of QEMU's. In the guest
+    /// they are [`kprism_agent::DISK_LINK`] with their numbers.
+    pub disks: Vec<PathBuf>,
     /// Modules loaded at boot, with their dependencies: names, or paths of .ko files.
     pub modules: Vec<String>,
     /// Modules that are available but not loaded, for `modprobe` or `insmod` in the command.
@@ -42,6 +49,9 @@ impl Default for Options {
             append: Vec::new(),
             kernel: KernelSource::Newest,
             initrd: None,
+            root: None,
+            init: None,
+            disks: Vec::new(),
             modules: Vec::new(),
             with_modules: Vec::new(),
             packages: Vec::new(),
@@ -115,6 +125,8 @@ pub struct Job {
     /// The way to read the kernel's coverage counters before the command and after it, as archives below `streams/gcov`
     /// of the run. With any, an empty [`Job::argv`] is an empty window.
     pub counters: CounterReading,
+    /// If true, the disks as the job leaves them are kept in the folder `disks` of the run.
+    pub keeps_disks: bool,
     /// Unix socket at which GDB can attach to the guest. QEMU creates it.
     pub gdb: Option<PathBuf>,
     /// The observed part of the run.
@@ -146,6 +158,7 @@ impl Job {
             collect: None,
             asks_first: false,
             counters: CounterReading::None,
+            keeps_disks: false,
             gdb: None,
             span: Span::Command,
             timeout: None,

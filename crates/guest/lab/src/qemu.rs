@@ -69,6 +69,8 @@ pub(crate) struct Machine {
     pub pace: Pace,
     /// Adds memory behind a CXL window, and writes every access to it to this file; see [`Machine::bus_monitor`].
     pub monitor: Option<PathBuf>,
+    /// Sizes of its disks in bytes.
+    pub disks: Vec<u64>,
 }
 
 /// Memory behind the CXL window: 65536 page tables of 4 KiB map 128 GiB.
@@ -82,19 +84,26 @@ impl Machine {
         // No random instructions. No 5-level paging, as on nearly all machines.
         let cpu = "max,-rdrand,-rdseed,-la57";
         arguments.extend(["-smp".into(), self.smp.to_string()]);
-        match self.monitor {
-            None => {
-                arguments.extend(["-machine", "q35", "-cpu", cpu].map(str::to_owned));
-                arguments.extend(["-m".into(), format!("{}M", self.mem_mib)]);
-            }
-            // Under a hypervisor Linux does not flush CPU caches, and then does not use a CXL region.
-            Some(_) => {
-                arguments.extend(["-machine", "q35,cxl=on"].map(str::to_owned));
-                arguments.extend(["-cpu".into(), format!("{cpu},-hypervisor")]);
-                let most = self.mem_mib + 16 * WINDOW_MIB;
-                arguments.extend(["-m".into(), format!("{}M,maxmem={most}M,slots=8", self.mem_mib)]);
-            }
+        let (mut machine, mut memory) = ("q35".to_owned(), format!("{}M", self.mem_mib));
+        let (mut slots, mut more_mib) = (0, 0);
+        if self.monitor.is_some() {
+            machine.push_str(",cxl=on");
+            (slots, more_mib) = (8, 16 * WINDOW_MIB);
         }
+        if !self.disks.is_empty() {
+            machine.push_str(",nvdimm=on");
+            slots += self.disks.len();
+            // QEMU places each at a multiple of a GiB.
+            more_mib +=
+                self.disks.iter().map(|bytes| (bytes >> 20).next_multiple_of(1024) + 1024).sum::<u64>();
+        }
+        if slots > 0 {
+            memory.push_str(&format!(",maxmem={}M,slots={slots}", self.mem_mib + more_mib));
+        }
+        // Under a hypervisor Linux does not flush CPU caches, and then does not use a CXL region.
+        let hypervisor = if self.monitor.is_some() { ",-hypervisor" } else { "" };
+        arguments.extend(["-machine".into(), machine, "-cpu".into(), format!("{cpu}{hypervisor}")]);
+        arguments.extend(["-m".into(), memory]);
         match self.pace {
             Pace::Exact => {
                 arguments.extend(["-icount", "shift=0,sleep=off"].map(str::to_owned));
@@ -106,6 +115,20 @@ impl Machine {
         arguments.extend(["-no-reboot", "-action", "panic=pause", "-device"].map(str::to_owned));
         arguments.extend([format!("pvpanic,ioport={PAUSE_PORT}"), "-device".into()]);
         arguments.push(format!("isa-debug-exit,iobase={EXIT_PORT},iosize=1"));
+        arguments
+    }
+
+    /// Arguments for disks with these images: NVDIMMs, which the guest's own CPUs copy from and to. So a disk has no thread
+    /// or queue in QEMU, and a run with disks is as reproducible as one without. If `shared`, what the guest writes goes
+    /// to the images; otherwise it is lost when QEMU ends.
+    pub fn disk_arguments(&self, images: &[PathBuf], shared: bool) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = Vec::new();
+        for (i, (bytes, image)) in self.disks.iter().zip(images).enumerate() {
+            let share = if shared { "on" } else { "off" };
+            let start = format!("memory-backend-file,id=image{i},share={share},size={bytes},mem-path=");
+            arguments.extend(["-object".into(), option(&start, image)]);
+            arguments.extend(["-device".into(), format!("nvdimm,id=disk{i},memdev=image{i}").into()]);
+        }
         arguments
     }
 

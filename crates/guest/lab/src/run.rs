@@ -14,6 +14,7 @@ use kprism_agent::{JOB_FILE, Message, SHARE_FILE, STDIN_FILE};
 use crate::archive::Archive;
 use crate::collect::Collected;
 use crate::counters::CounterReader;
+use crate::disk;
 use crate::error::{Context, Error, Result};
 use crate::lab::Prepared;
 use crate::options::{Job, ObserverOptions, Pace, Progress, Report, Span};
@@ -58,6 +59,9 @@ pub struct Outcome {
     pub exit_code: Option<u8>,
     /// The command's process ID in the guest, once it was started.
     pub pid: Option<u32>,
+    /// State of the guest's own init when the command began, if the root file system has one:
+    /// [`kprism_agent::INIT_READY`], or what is wrong.
+    pub init: Option<String>,
     /// Output of each of the job's commands for afterwards, as far as they were run.
     pub after: Vec<String>,
     /// Last lines of the guest's console, if the end was not normal.
@@ -118,6 +122,8 @@ pub fn run(
         Span::Command => arguments.extend(["-incoming", "defer", "-S"].map(OsString::from)),
         Span::Boot => arguments.extend(prepared.boot().arguments()),
     }
+    let disks = disks(prepared, job, &folder)?;
+    arguments.extend(prepared.machine.disk_arguments(&disks, job.keeps_disks));
     if let Some(socket) = &job.gdb {
         let mut place = option("unix:", socket);
         place.push(",server=on,wait=off");
@@ -134,7 +140,7 @@ pub fn run(
         &log,
     )?;
     if job.span == Span::Command
-        && let Err(error) = snapshot::restore(&mut qemu, &prepared.snapshot)
+        && let Err(error) = snapshot::restore(&mut qemu, &prepared.machine, &prepared.snapshot)
     {
         let (said, place) = (qemu.stderr_text(), prepared.snapshot.folder.display());
         let reason = if said.is_empty() { error.to_string() } else { said };
@@ -151,12 +157,17 @@ pub fn run(
     if ended == Ended::Normal {
         unpacked?;
     }
-    let missing_files = symbols::collect(prepared, job, &folder, watch.modules.as_ref())?;
+    let mut missing_files = symbols::collect(prepared, job, &folder, watch.modules.as_ref())?;
+    if prepared.rootfs.is_none() && !missing_files.is_empty() && !kprism_signals::end_requested() {
+        report(Progress::Step("fetching the programs that ran, for their symbols"));
+        missing_files = fetch(prepared, missing_files, &folder.join("symbols/root"), &scratch.0)?;
+    }
     let console_tail = if ended == Ended::Normal { String::new() } else { last_lines(&files.console, 15) };
     Ok(Outcome {
         exit_code: watch.exit_code.filter(|_| ended == Ended::Normal),
         ended,
         pid: watch.pid,
+        init: watch.init.or_else(|| prepared.snapshot.kernel.init.clone()),
         after: watch.after,
         console_tail,
         wall: start.elapsed(),
@@ -195,6 +206,7 @@ struct Watch<'a> {
     boots: bool,
     accepted: Option<Duration>,
     pid: Option<u32>,
+    init: Option<String>,
     after: Vec<String>,
     exit_code: Option<u8>,
     failed: Option<String>,
@@ -220,6 +232,7 @@ impl<'a> Watch<'a> {
             boots,
             accepted: None,
             pid: None,
+            init: None,
             after: Vec::new(),
             exit_code: None,
             failed: None,
@@ -301,6 +314,7 @@ impl<'a> Watch<'a> {
         for message in received {
             match message {
                 Ok(Message::Accepted) => self.accepted = Some(self.start.elapsed()),
+                Ok(Message::Init { state }) => self.init = Some(state),
                 Ok(Message::Started { pid }) => self.pid = Some(pid),
                 Ok(Message::After { output }) => self.after.push(output),
                 Ok(Message::Piece { region }) => self.collected.comes(region),
@@ -353,17 +367,74 @@ fn job_arguments(job: &Job, mem_mib: u64, scratch: &Path) -> Result<Vec<OsString
         stdin: job.stdin.is_some(),
         collect: job.collect.clone().unwrap_or_default(),
         counters: job.counters,
+        files: Vec::new(),
+        sync: job.keeps_disks,
     };
-    let path = scratch.join("job");
-    let text = serde_json::to_vec(&message).map_err(std::io::Error::other).at("write", &path)?;
-    fs::write(&path, text).at("write", &path)?;
-    let mut arguments = vec!["-fw_cfg".into(), option(&format!("name={JOB_FILE},file="), &path)];
+    let mut arguments = job_file(&message, scratch)?;
     if has_files {
         let path = scratch.join("share");
         write_files(job, mem_mib, &path)?;
         arguments.extend(["-fw_cfg".into(), option(&format!("name={SHARE_FILE},file="), &path)]);
     }
     Ok(arguments)
+}
+
+/// Writes what the agent is to do to `scratch`, and returns QEMU's arguments for it.
+fn job_file(job: &kprism_agent::Job, scratch: &Path) -> Result<Vec<OsString>> {
+    let path = scratch.join("job");
+    let text = serde_json::to_vec(job).map_err(std::io::Error::other).at("write", &path)?;
+    fs::write(&path, text).at("write", &path)?;
+    Ok(vec!["-fw_cfg".into(), option(&format!("name={JOB_FILE},file="), &path)])
+}
+
+/// The images of the guest's disks: those of the snapshot, or of the boot; copies in the run's folder if they are kept.
+fn disks(prepared: &Prepared, job: &Job, folder: &Path) -> Result<Vec<PathBuf>> {
+    let images = match job.span {
+        Span::Command => prepared.snapshot.disks(prepared.images.len()),
+        Span::Boot => prepared.images.iter().map(|image| image.raw.clone()).collect(),
+    };
+    if !job.keeps_disks {
+        return Ok(images);
+    }
+    let place = folder.join("disks");
+    fs::create_dir_all(&place).at("create", &place)?;
+    let kept = snapshot::disks(&place, images.len());
+    for (image, copy) in images.iter().zip(&kept) {
+        crate::cache::require_space(&place, disk::space_mib(image) + 64)?;
+        disk::copy(image, copy)?;
+    }
+    Ok(kept)
+}
+
+/// Maximum time for a guest to send files.
+const FETCH_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Copies files of a root file system of the user's below `to`: a second guest from the snapshot sends them. So they are as
+/// they were before the command. Returns those that it does not have.
+fn fetch(prepared: &Prepared, paths: Vec<String>, to: &Path, scratch: &Path) -> Result<Vec<String>> {
+    let files = PortFiles {
+        console: scratch.join("fetch.console"),
+        control: scratch.join("fetch.control"),
+        stdout: "/dev/null".into(),
+        stderr: "/dev/null".into(),
+    };
+    let mut arguments = job_file(&kprism_agent::Job { files: paths.clone(), ..Default::default() }, scratch)?;
+    arguments.extend(["-incoming", "defer", "-S"].map(OsString::from));
+    let disks = prepared.snapshot.disks(prepared.images.len());
+    arguments.extend(prepared.machine.disk_arguments(&disks, false));
+    let log = scratch.join("fetch.log");
+    let mut qemu = Running::start(&prepared.qemu, &prepared.machine, &files, &arguments, None, &log)?;
+    snapshot::restore(&mut qemu, &prepared.machine, &prepared.snapshot)?;
+    let counters = CounterReader::new(prepared.snapshot.folder.join("kallsyms"), to, scratch, None);
+    let mut watch = Watch::new(&files, (Instant::now(), false), Collected::new(scratch), counters);
+    watch.until_the_end(&mut qemu, (Some(FETCH_PATIENCE), false), &mut |_| {});
+    fs::create_dir_all(to).at("create", to)?;
+    // A guest that ended early is no worse than one that does not have the rest.
+    watch.collected.unpack(to).ok();
+    Ok(paths
+        .into_iter()
+        .filter(|path| symbols::inside(path).is_none_or(|inside| !to.join(inside).exists()))
+        .collect())
 }
 
 fn write_files(job: &Job, mem_mib: u64, path: &Path) -> Result<()> {

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::cache::{Cache, Key};
+use crate::disk::{self, Image};
 use crate::error::{Context, Error, Result};
 use crate::initramfs::Initramfs;
 use crate::kernel::Kernel;
@@ -41,14 +42,18 @@ pub struct KernelFacts {
     pub release: String,
     /// GNU build ID, lower-case hex; may be empty.
     pub build_id: String,
+    /// State of the guest's own init, if the root file system has one: [`kprism_agent::INIT_READY`], or what is wrong.
+    #[serde(default)]
+    pub init: Option<String>,
 }
 
 impl Snapshot {
     /// Finds the snapshot in the cache, and boots the guest to make it if needed.
     pub(crate) fn find(boot: &Boot<'_>, cache: &Cache, limit: Duration, report: Report<'_>) -> Result<Self> {
-        let place = cache.entry("snapshot", &boot.key(), boot.machine.mem_mib / 8 + 300, |folder| {
-            make(boot, folder, limit, report)
-        })?;
+        let disks_mib: u64 = boot.images.iter().map(|image| disk::space_mib(&image.raw) * 5 / 4).sum();
+        let need_mib = boot.machine.mem_mib / 8 + 300 + disks_mib;
+        let place =
+            cache.entry("snapshot", &boot.key(), need_mib, |folder| make(boot, folder, limit, report))?;
         cache.keep_recent("snapshot", &place, KEPT);
         let path = place.join("kernel.json");
         let facts = fs::read(&path).at("read", &path)?;
@@ -63,6 +68,16 @@ impl Snapshot {
     pub(crate) fn memory(&self) -> PathBuf {
         self.folder.join("memory")
     }
+
+    /// The images of `count` disks as they were when the state was saved.
+    pub(crate) fn disks(&self, count: usize) -> Vec<PathBuf> {
+        disks(&self.folder, count)
+    }
+}
+
+/// Names of disks in a folder.
+pub(crate) fn disks(folder: &Path, count: usize) -> Vec<PathBuf> {
+    (0..count).map(|i| folder.join(format!("disk{i}"))).collect()
 }
 
 /// All inputs of a boot.
@@ -72,6 +87,7 @@ pub(crate) struct Boot<'a> {
     pub machine: &'a Machine,
     pub kernel: &'a Kernel,
     pub initramfs: &'a Initramfs,
+    pub images: &'a [Image],
     pub command_line: String,
 }
 
@@ -84,6 +100,7 @@ impl Boot<'_> {
             .add(&self.kernel.key)
             .add(&self.initramfs.key)
             .add(&self.command_line)
+            .add(self.images.iter().map(|image| image.key.as_str()).collect::<String>())
             .finish()
     }
 
@@ -108,9 +125,15 @@ fn make(boot: &Boot<'_>, folder: &Path, limit: Duration, report: Report<'_>) -> 
         stdout: "/dev/null".into(),
         stderr: "/dev/null".into(),
     };
+    let disks = disks(folder, boot.images.len());
+    for (image, disk) in boot.images.iter().zip(&disks) {
+        disk::copy(&image.raw, disk)?;
+    }
+    let mut arguments = boot.arguments();
+    arguments.extend(boot.machine.disk_arguments(&disks, true));
     let mut qemu =
-        Running::start(boot.qemu, boot.machine, &files, &boot.arguments(), None, &folder.join("qemu.log"))?;
-    let Message::Ready { release, kallsyms, btf, modules, build_id } =
+        Running::start(boot.qemu, boot.machine, &files, &arguments, None, &folder.join("qemu.log"))?;
+    let (Message::Ready { release, kallsyms, btf, modules, build_id }, init) =
         wait_ready(&mut qemu, &files, limit, report)?
     else {
         return Err(Error::Qemu { reason: "the guest's agent spoke out of turn".into() });
@@ -125,7 +148,7 @@ fn make(boot: &Boot<'_>, folder: &Path, limit: Duration, report: Report<'_>) -> 
     };
     let kallsyms = read(&mut qemu, kallsyms)?;
     let btf = read(&mut qemu, btf)?;
-    let facts = serde_json::to_vec(&KernelFacts { release, build_id }).map_err(std::io::Error::other);
+    let facts = serde_json::to_vec(&KernelFacts { release, build_id, init }).map_err(std::io::Error::other);
     let hooks = crate::hooks::make(&kallsyms, &btf)?;
     for (name, contents) in [
         ("kallsyms", kallsyms),
@@ -137,7 +160,7 @@ fn make(boot: &Boot<'_>, folder: &Path, limit: Duration, report: Report<'_>) -> 
         let path = folder.join(name);
         fs::write(&path, contents).at("write", &path)?;
     }
-    save(&mut qemu, folder)?;
+    save(&mut qemu, boot.machine, folder)?;
     qemu.quit(Duration::from_secs(5));
     for name in ["control", "qemu.log"] {
         fs::remove_file(folder.join(name)).ok();
@@ -145,22 +168,33 @@ fn make(boot: &Boot<'_>, folder: &Path, limit: Duration, report: Report<'_>) -> 
     Ok(())
 }
 
-/// Waits for the agent's first message, which must be `Ready`.
-fn wait_ready(qemu: &mut Running, files: &PortFiles, limit: Duration, report: Report<'_>) -> Result<Message> {
+/// Waits for the agent's message that is to be `Ready`. An init's state may come before it.
+fn wait_ready(
+    qemu: &mut Running,
+    files: &PortFiles,
+    limit: Duration,
+    report: Report<'_>,
+) -> Result<(Message, Option<String>)> {
     let start = Instant::now();
     let (mut control, mut console) = (Tail::new(&files.control), Tail::new(&files.console));
     let (mut messages, mut lines) = (Lines::default(), Lines::default());
+    let mut init = None;
     let failed = |reason: String| Error::Boot { reason, console: last_lines(&files.console, 15) };
     loop {
         let ended = qemu.ended();
         let mut message = None;
-        control.follow(|bytes| messages.add(bytes, |line| message = Some(serde_json::from_slice(line))));
+        control.follow(|bytes| {
+            messages.add(bytes, |line| match serde_json::from_slice(line) {
+                Ok(Message::Init { state }) => init = Some(state),
+                other => message = Some(other),
+            });
+        });
         console.follow(|bytes| {
             lines.add(bytes, |line| report(Progress::Console(&String::from_utf8_lossy(line))))
         });
         match message {
             Some(Ok(Message::Failed { what })) => return Err(failed(what)),
-            Some(Ok(message)) => return Ok(message),
+            Some(Ok(message)) => return Ok((message, init)),
             Some(Err(error)) => return Err(failed(format!("its agent sent nonsense: {error}"))),
             None => {}
         }
@@ -199,8 +233,8 @@ pub(crate) fn read_region(
 }
 
 /// Writes the state of the stopped machine.
-fn save(qemu: &mut Running, folder: &Path) -> Result<()> {
-    set_capabilities(qemu)?;
+fn save(qemu: &mut Running, machine: &Machine, folder: &Path) -> Result<()> {
+    set_capabilities(qemu, machine)?;
     let memory = folder.join("memory");
     qemu.qmp.call("migrate", json!({ "uri": format!("file:{}", memory.display()) }))?;
     loop {
@@ -224,15 +258,17 @@ fn save(qemu: &mut Running, folder: &Path) -> Result<()> {
     (&file).flush().and_then(|()| file.sync_data()).at("write", &memory)
 }
 
-/// Makes QEMU write each page at its own offset in the file, which loads quickly, instead of as a stream.
-fn set_capabilities(qemu: &mut Running) -> Result<()> {
-    let mapped = json!({ "capability": "mapped-ram", "state": true });
-    qemu.qmp.call("migrate-set-capabilities", json!({ "capabilities": [mapped] })).map(|_| ())
+/// Makes QEMU write each page at its own offset in the file, which loads quickly, instead of as a stream. With disks it must
+/// be a stream that leaves them out (they are files already): QEMU 10 fails to do both.
+fn set_capabilities(qemu: &mut Running, machine: &Machine) -> Result<()> {
+    let name = if machine.disks.is_empty() { "mapped-ram" } else { "x-ignore-shared" };
+    let on = json!({ "capability": name, "state": true });
+    qemu.qmp.call("migrate-set-capabilities", json!({ "capabilities": [on] })).map(|_| ())
 }
 
 /// Loads the state into a QEMU started with `-incoming defer -S`, and starts it.
-pub(crate) fn restore(qemu: &mut Running, snapshot: &Snapshot) -> Result<()> {
-    set_capabilities(qemu)?;
+pub(crate) fn restore(qemu: &mut Running, machine: &Machine, snapshot: &Snapshot) -> Result<()> {
+    set_capabilities(qemu, machine)?;
     // QEMU would announce the machine to a network, with timers in host time. Close to such a timer it shortens the
     // CPUs' turns, which a guest with several CPUs could notice.
     qemu.qmp.call("migrate-set-parameters", json!({ "announce-rounds": 0 }))?;

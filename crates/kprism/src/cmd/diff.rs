@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::cover;
 use super::cover_args::COVERAGE;
-use super::output::{Select, Shown, print_json, wants_color, words};
+use super::output::{Select, Shown, print_json, wants_color, words, write_file};
 use super::strict::StrictArgs;
 use crate::exit::Outcome;
 use crate::given::Given;
@@ -228,8 +228,7 @@ pub fn run(
         let paths = [args.old.display().to_string(), new_path.display().to_string()];
         let page = html::render_diff(&diff, scale, [&old.header, &new.header], &paths, name)
             .context("HTML comparison")?;
-        std::fs::write(file, page).with_context(|| file.display().to_string())?;
-        progress.say(&format!("wrote {}", file.display()));
+        write_file(file, page, progress)?;
         return Ok(Outcome::Done);
     }
     let mut functions = diff::functions_table(&diff, weight, scale);
@@ -270,8 +269,7 @@ fn diff_boots(
     let (old, new) = (kprism_session::boot::load(&args.old)?, kprism_session::boot::load(new)?);
     if let Some(file) = &args.html {
         let page = boot::render_two((&old, &titles[0]), (&new, &titles[1])).context("HTML page")?;
-        std::fs::write(file, page).with_context(|| file.display().to_string())?;
-        progress.say(&format!("wrote {}", file.display()));
+        write_file(file, page, progress)?;
         return Ok(Outcome::Done);
     }
     let compared = kprism_boot::compare(&old, &new);

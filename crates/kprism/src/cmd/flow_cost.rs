@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kprism flow-cost`: trace size against temporal resolution, over packet settings.
 
-use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use kprism_flow::cost::Setting;
 use kprism_profile::units::{grouped, quoted};
 use kprism_record::flow_cost::{Recorded, Settings, all_values, record};
@@ -20,7 +19,7 @@ use serde_json::json;
 
 use super::guest_args::{GuestArgs, PlaceArgs, psb};
 use super::lab;
-use super::output::{print_json, wants_color};
+use super::output::{print_json, wants_color, write_file};
 use crate::exit::{self, Outcome};
 
 pub const HELP: &str = "\
@@ -191,7 +190,5 @@ fn write_csv(args: &Args, table: &Table, progress: &Progress) -> Result<()> {
 }
 
 fn write(file: &Path, text: &str, progress: &Progress) -> Result<()> {
-    fs::write(file, text).with_context(|| file.display().to_string())?;
-    progress.say(&format!("wrote {}", file.display()));
-    Ok(())
+    write_file(file, text, progress)
 }

@@ -13,7 +13,7 @@ use kprism_report::Style;
 use kprism_session::{DEFAULT_RUN, Progress};
 
 use super::cover::read_patch;
-use super::output::{print_json, wants_color};
+use super::output::{print_json, wants_color, write_file};
 use crate::exit::{self, Outcome};
 
 /// The help that stands after the options.
@@ -92,8 +92,7 @@ pub fn run(
     progress.clear();
     if let Some(file) = &args.save {
         let text = serde_json::to_string_pretty(&new.summaries[0])? + "\n";
-        std::fs::write(file, text).with_context(|| file.display().to_string())?;
-        progress.say(&format!("wrote {}", file.display()));
+        write_file(file, text, progress)?;
     }
     if rules.is_empty() {
         return Ok(Outcome::Done);

@@ -12,10 +12,13 @@ use kprism_record::here::OWN_STDIN;
 use crate::given::Given;
 
 /// Ids of the options of [`GuestArgs`].
-pub const GUEST: [&str; 12] = [
+pub const GUEST: [&str; 15] = [
     "kernel",
     "tree",
     "initrd",
+    "root",
+    "init",
+    "disk",
     "module",
     "with_module",
     "package",
@@ -27,7 +30,7 @@ pub const GUEST: [&str; 12] = [
     "boot_timeout",
 ];
 /// Ids of the options of [`PlaceArgs`] that only a guest has.
-pub const GUEST_PLACE: [&str; 3] = ["share", "before", "gdb"];
+pub const GUEST_PLACE: [&str; 4] = ["share", "before", "keep", "gdb"];
 /// Ids of the options of [`PlaceArgs`] that a command on this machine has too.
 pub const PLACE: [&str; 4] = ["env", "cwd", "stdin", "timeout"];
 
@@ -95,6 +98,15 @@ pub struct GuestArgs {
     /// Use this initramfs instead of Debian's programs
     #[arg(long, value_name = "FILE", help_heading = "Guest")]
     initrd: Option<PathBuf>,
+    /// Use the root file system on this disk image and start its init; the image itself is not changed
+    #[arg(long, value_name = "IMAGE", conflicts_with = "initrd", help_heading = "Guest")]
+    root: Option<PathBuf>,
+    /// Start this program of --root as process 1 instead of /sbin/init, or `none`
+    #[arg(long, value_name = "PATH", requires = "root", help_heading = "Guest")]
+    init: Option<String>,
+    /// Give the guest this disk image, as /dev/disk0 or, beside --root, /dev/disk1; the image is not changed (can be repeated)
+    #[arg(long, value_name = "IMAGE", help_heading = "Guest")]
+    disk: Vec<PathBuf>,
     #[command(flatten)]
     pub machine: MachineArgs,
     /// Have this kernel module at hand, not loaded (can be repeated)
@@ -117,6 +129,9 @@ pub struct PlaceArgs {
     /// Run this in a shell first, not recorded unless the boot is (can be repeated)
     #[arg(long, value_name = "CMD")]
     pub before: Vec<String>,
+    /// Keep the disks as they are at the end, in the run folder's disks/
+    #[arg(long)]
+    pub keep: bool,
     /// Set an environment variable of the command (can be repeated)
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse::assignment)]
     pub env: Vec<(String, String)>,
@@ -145,6 +160,7 @@ impl PlaceArgs {
             env: self.env.clone(),
             cwd: self.cwd.clone(),
             before: self.before.clone(),
+            keeps_disks: self.keep,
             stdin,
             shares: self.share.iter().map(|text| Share::parse(text)).collect(),
             gdb: self.gdb.clone(),
@@ -224,6 +240,9 @@ impl GuestArgs {
                 (None, None) => KernelSource::Newest,
             },
             initrd: self.initrd.clone(),
+            root: self.root.clone(),
+            init: self.init.as_ref().map(|init| if init == "none" { String::new() } else { init.clone() }),
+            disks: self.disk.clone(),
             with_modules: self.with_module.clone(),
             refresh: self.refresh,
             boot_timeout: Duration::from_secs(self.boot_timeout),

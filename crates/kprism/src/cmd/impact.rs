@@ -5,21 +5,19 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use kprism_profile::Filter;
 use kprism_profile::parse;
 use kprism_profile::units::quoted;
 use kprism_record::guest::is_interrupt;
 use kprism_record::impact::tracers::{self, Tracer};
 use kprism_record::impact::{self as recorder, Recording, Settings};
-use kprism_report::diff::{Diff, Scale, Within};
+use kprism_report::Style;
 use kprism_report::header::Header;
 use kprism_report::impact::{self, Impact, Page, Side};
-use kprism_report::{Style, html};
 use kprism_session::Progress;
 use kprism_signals::Second;
 
 use super::guest_args::{GuestArgs, PlaceArgs};
-use super::output::wants_color;
+use super::output::{wants_color, write_file};
 use crate::exit::{self, Outcome};
 
 const HELP: &str = "\
@@ -87,8 +85,7 @@ pub fn run(
 fn show(args: &Args, page: &Page, style: Style, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     if let Some(file) = &args.html {
         let page = impact::render(page).context("HTML page")?;
-        std::fs::write(file, page).with_context(|| file.display().to_string())?;
-        progress.say(&format!("wrote {}", file.display()));
+        write_file(file, page, progress)?;
     }
     if args.json {
         serde_json::to_writer_pretty(&mut *out, &impact::to_json(page))?;
@@ -190,7 +187,7 @@ fn measure(args: &Args, progress: &Progress) -> Result<Page> {
     })
 }
 
-/// Writes a system call by itself and with a tracer as sunbursts side by side, entry and exit with it.
+/// Writes the page of a system call by itself and with a tracer.
 fn sunbursts(
     file: &Path,
     syscall: &str,
@@ -198,21 +195,9 @@ fn sunbursts(
     sides: [&Recording; 2],
     progress: &Progress,
 ) -> Result<()> {
-    let [Some(bare), Some(traced)] = sides.map(|r| impact::isolate(side(r), syscall)) else { return Ok(()) };
-    // The first frame of what was isolated is the kernel's entry.
-    let Some(entry) = bare.nodes.get(1).map(|n| bare.funcs[n.func as usize].name.clone()) else {
-        return Ok(());
-    };
-    let Some(diff) = Diff::new(&bare, &traced, Within::Function(&entry), &Filter::default()) else {
-        return Ok(());
-    };
-    let scale = diff.invocations.map_or(Scale::Sums, Scale::PerCall);
-    let paths = ["baseline".to_owned(), tracer.to_owned()];
     let headers = sides.map(|r| Header::new(&r.manifest, &r.profile));
-    let page = html::render_diff(&diff, scale, headers.each_ref(), &paths, syscall).context("HTML page")?;
+    let page = impact::render_syscall(syscall, tracer, sides.map(side), headers.each_ref());
+    let Some(page) = page.context("HTML page")? else { return Ok(()) };
     let stem = file.file_stem().unwrap_or_default().to_string_lossy();
-    let file = file.with_file_name(format!("{stem}-{tracer}-{syscall}.html"));
-    std::fs::write(&file, page).with_context(|| file.display().to_string())?;
-    progress.say(&format!("wrote {}", file.display()));
-    Ok(())
+    write_file(&file.with_file_name(format!("{stem}-{tracer}-{syscall}.html")), page, progress)
 }

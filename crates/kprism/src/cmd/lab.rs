@@ -24,7 +24,7 @@ pub enum Command {
     #[command(after_help = super::record::BOOT_HELP)]
     Boot(Box<super::record::BootArgs>),
     /// Fetch and boot the guest now, so that the next run starts at once
-    Prepare(GuestArgs),
+    Prepare(Box<GuestArgs>),
     /// Run a command on a small kernel with gcov, and record which of its code was executed
     #[command(after_help = super::gcov_kernel::HELP)]
     GcovKernel(Box<super::gcov_kernel::Args>),

@@ -4,12 +4,16 @@
 use std::io::{IsTerminal as _, Write};
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use kprism_profile::Filter;
+use kprism_export::report_page;
+use kprism_profile::{Filter, Profile};
 pub use kprism_report::Shown;
 use kprism_report::Style;
 use kprism_session::Progress;
+use kprism_store::{Manifest, Run};
+
+use crate::exit::Outcome;
 
 /// Reads a value by one of its words; the help shows the first of them and the meaning.
 pub fn words<T: Copy + Send + Sync + 'static>(
@@ -22,6 +26,25 @@ pub fn words<T: Copy + Send + Sync + 'static>(
         let named = all.iter().find(|(_, words, _)| words.contains(&given.as_str()));
         named.map(|(value, ..)| *value).ok_or("no such word")
     })
+}
+
+/// Writes a file that the user named, and says so.
+pub fn write_file(file: &Path, contents: impl AsRef<[u8]>, progress: &Progress) -> Result<()> {
+    std::fs::write(file, contents).with_context(|| file.display().to_string())?;
+    progress.say(&format!("wrote {}", file.display()));
+    Ok(())
+}
+
+/// Writes a report as one HTML file.
+pub fn write_html(
+    run: &Run,
+    file: &Path,
+    manifest: &Manifest,
+    profile: &Profile,
+    progress: &Progress,
+) -> Result<Outcome> {
+    write_file(file, report_page(run, manifest, profile)?, progress)?;
+    Ok(Outcome::Done)
 }
 
 /// Rows of a table unless told otherwise.

@@ -264,6 +264,10 @@ pub(crate) fn manifest_options(
         ("mem_mib", guest.mem_mib.into()),
         ("kernel", kernel.into()),
         ("initrd", path(&guest.initrd).into()),
+        ("root", path(&guest.root).into()),
+        ("init", guest.init.clone().into()),
+        ("disk", guest.disks.iter().map(|disk| disk.display().to_string()).collect()),
+        ("keep", job.keeps_disks.into()),
         ("module", guest.modules.clone().into()),
         ("with_module", guest.with_modules.clone().into()),
         ("package", guest.packages.clone().into()),
@@ -367,6 +371,7 @@ pub fn record(
     let mut ran = kprism_lab::run(prepared, job, run.dir(), observer.as_ref(), report)?;
     manifest.exit_code = ran.exit_code.map(i32::from);
     manifest.stopped = reason(&ran.ended);
+    manifest.notes.extend(init_note(&ran));
     if job.collect.is_some() {
         adopt(&mut manifest, run.manifest()?);
     }
@@ -455,8 +460,17 @@ pub fn reason(ended: &Ended) -> Option<String> {
     }
 }
 
+/// What the guest's own init did not start, if anything.
+fn init_note(ran: &Outcome) -> Option<String> {
+    let state = ran.init.as_ref().filter(|state| *state != kprism_lab::INIT_READY)?;
+    Some(format!("the guest's init: {state}"))
+}
+
 /// Tells what went wrong, if anything did, with the end of the guest's console.
 pub fn complain(ran: &Outcome, progress: &Progress) {
+    if let Some(note) = init_note(ran) {
+        progress.say(&format!("note: {note}"));
+    }
     if let Some(reason) = reason(&ran.ended) {
         progress.error(&format!("kprism: {reason}"));
         if !ran.console_tail.is_empty() && ran.ended != Ended::Interrupted {

@@ -20,7 +20,7 @@ use kprism_profile::Profile;
 
 use kprism_profile::units;
 
-pub use page::render;
+pub use page::{render, render_syscall};
 pub use view::{Page, Tracer, to_json, to_text};
 
 /// A recording of the command.

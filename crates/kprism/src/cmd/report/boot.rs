@@ -10,7 +10,7 @@ use kprism_session::held;
 use kprism_store::{Instrument, Kernel, Run};
 use kprism_tracefs::boot::Collected;
 
-use crate::cmd::output::{Io, print_json};
+use crate::cmd::output::{Io, print_json, write_file};
 use crate::exit::Outcome;
 
 /// Rows of each table unless told otherwise.
@@ -47,8 +47,7 @@ pub fn run(args: &Args, io: &mut Io<'_>) -> Result<Outcome> {
             .kernel
             .map_or_else(String::new, |Kernel { release, .. }| format!(" of {release}"));
         let page = view::render(&boot, &format!("Boot{release}")).context("HTML page")?;
-        std::fs::write(file, page).with_context(|| file.display().to_string())?;
-        io.progress.say(&format!("wrote {}", file.display()));
+        write_file(file, page, io.progress)?;
     } else if args.json {
         let mut value = view::to_json(&boot);
         value["account"] = serde_json::to_value(&account).context("account")?;

@@ -15,7 +15,7 @@ use kprism_store::Fate;
 
 use crate::cmd::cover::{View, no_match, notes};
 use crate::cmd::cover_args::{CallArgs, CoverageArgs};
-use crate::cmd::output::{Io, OutputArgs, ROWS, Select, Shown, print_json};
+use crate::cmd::output::{Io, OutputArgs, ROWS, Select, Shown, print_json, write_file};
 use crate::cmd::strict::{StrictArgs, judge_own};
 use crate::exit::Outcome;
 use crate::given::Given;
@@ -114,8 +114,7 @@ fn write_html(
             page.without_source, page.files
         ));
     }
-    std::fs::write(file, page.html).with_context(|| file.display().to_string())?;
-    progress.say(&format!("wrote {}", file.display()));
+    write_file(file, page.html, progress)?;
     judge_own(strict, &[(input, &loaded.account)], Outcome::Done, progress)
 }
 

@@ -13,8 +13,7 @@ use kprism_store::Run;
 use serde_json::json;
 
 use super::flow::needs_a_flow;
-use super::page::write_html;
-use crate::cmd::output::{FormArgs, Io, Shown, print_json};
+use crate::cmd::output::{FormArgs, Io, Shown, print_json, write_html};
 use crate::exit::Outcome;
 
 /// Rows of each list about one kind of interval, unless told otherwise.

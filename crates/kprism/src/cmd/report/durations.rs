@@ -9,8 +9,7 @@ use kprism_report::calltree::Weight;
 use kprism_store::{Instrument, Run};
 
 use super::flow::ShapeArgs;
-use super::page::write_html;
-use crate::cmd::output::{Io, OutputArgs, ROWS, Select};
+use crate::cmd::output::{Io, OutputArgs, ROWS, Select, write_html};
 use crate::exit::Outcome;
 use crate::given::Given;
 

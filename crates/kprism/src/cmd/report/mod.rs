@@ -6,7 +6,6 @@ pub mod cover;
 pub mod delta;
 pub mod durations;
 pub mod flow;
-pub mod page;
 pub mod probe;
 pub mod tests;
 pub mod tlb;
@@ -20,7 +19,7 @@ use kprism_session::Progress;
 use kprism_store::{Instrument, Run};
 
 use super::cover_args::CallArgs;
-use super::output::{FormArgs, Io, ROWS, Select, print_json, wants_color};
+use super::output::{FormArgs, Io, ROWS, Select, print_json, wants_color, write_html};
 use super::strict::StrictArgs;
 use crate::exit::Outcome;
 use crate::given::Given;
@@ -110,7 +109,7 @@ fn whole(args: &Args, given: &Given, io: &mut Io<'_>) -> Result<Outcome> {
         let (run, profile, manifest) = kprism_session::open_profile(io.input, io.progress)?;
         let profile = args.one.call().narrow(&run, profile, &args.select.filter(), io.progress)?;
         io.progress.clear();
-        return page::write_html(&run, file, &manifest, &profile, io.progress);
+        return write_html(&run, file, &manifest, &profile, io.progress);
     }
     let run = Run::open(io.input)?;
     let shown = args.form.shown(ROWS, io.style);

@@ -3,9 +3,13 @@
 
 use askama::Template;
 
+use kprism_profile::Filter;
+
 use super::view::{Page, TABLES, TOTALS, caption, functions};
-use super::{Impact, SyscallImpact};
-use crate::html::HtmlError;
+use super::{Impact, Side, SyscallImpact, isolate};
+use crate::diff::{Diff, Scale, Within};
+use crate::header::Header;
+use crate::html::{HtmlError, render_diff};
 
 #[derive(Template)]
 #[template(path = "impact.html")]
@@ -71,4 +75,28 @@ pub fn render(page: &Page) -> Result<String, HtmlError> {
 fn listed(page: &Page, impact: &Impact) -> Vec<SyscallImpact> {
     let all = (!page.by_syscall).then(|| impact.all_syscalls());
     all.into_iter().chain(impact.syscalls.iter().cloned()).collect()
+}
+
+/// A system call by itself, and with this tracer, as a page of sunbursts side by side, entry and exit with it. `None` if one of
+/// the two does not make it.
+///
+/// # Errors
+/// The page cannot be rendered.
+pub fn render_syscall(
+    syscall: &str,
+    tracer: &str,
+    sides: [Side<'_>; 2],
+    headers: [&Header; 2],
+) -> Result<Option<String>, HtmlError> {
+    let [Some(bare), Some(traced)] = sides.map(|side| isolate(side, syscall)) else { return Ok(None) };
+    // The first frame of what was isolated is the kernel's entry.
+    let Some(entry) = bare.nodes.get(1).map(|node| bare.funcs[node.func as usize].name.clone()) else {
+        return Ok(None);
+    };
+    let Some(diff) = Diff::new(&bare, &traced, Within::Function(&entry), &Filter::default()) else {
+        return Ok(None);
+    };
+    let scale = diff.invocations.map_or(Scale::Sums, Scale::PerCall);
+    let paths = ["baseline".to_owned(), tracer.to_owned()];
+    render_diff(&diff, scale, headers, &paths, syscall).map(Some)
 }

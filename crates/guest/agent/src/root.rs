@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The user's root file system: found on a disk and entered, and its init started as process 1.
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use kprism_agent::{DISK_LINK, INIT_READY, ROOT_FILE, RootPlan};
+
+use crate::{boot, ports};
+
+/// The disk's root while it is mounted below the initramfs.
+const NEW: &str = "/.kprism/new";
+
+/// Kernel modules of the initramfs.
+const MODULES: &str = "/usr/lib/modules";
+
+/// Maximum time for a disk to appear.
+const DISK_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Maximum time for an init to start everything.
+const INIT_PATIENCE: Duration = Duration::from_secs(600);
+
+/// Subvolumes of btrfs in which installers put a root file system, best first; the whole file system before them.
+const SUBVOLUMES: [&str; 4] = ["", "subvol=root", "subvol=@", "subvol=@rootfs"];
+
+/// Enters the root file system that the initramfs names, and starts its init. Returns the state that the init came to,
+/// in the process that goes on as the agent. `None`: there is no such root, or no init in it.
+///
+/// # Errors
+/// No disk has a root file system, or the init asked for is not in it.
+pub fn set_up() -> io::Result<Option<String>> {
+    let Ok(text) = fs::read(ROOT_FILE) else { return Ok(None) };
+    let plan: RootPlan = serde_json::from_slice(&text).map_err(io::Error::other)?;
+    let disks = disks(plan.disks)?;
+    for (i, disk) in disks.iter().enumerate() {
+        std::os::unix::fs::symlink(disk, format!("{DISK_LINK}{i}"))?;
+    }
+    if let (true, Some(disk)) = (plan.on_disk, disks.first()) {
+        find_root(disk, &plan)?;
+        enter()?;
+        fs::create_dir_all("/root").ok();
+    }
+    let init = match plan.init.as_deref() {
+        Some("") => None,
+        Some(named) if has(named) => Some(named),
+        Some(named) => return Err(io::Error::other(format!("the root file system has no {named} to start"))),
+        None => Some("/sbin/init").filter(|init| has(init)),
+    };
+    init.map(start).transpose()
+}
+
+/// True if the program exists, maybe as a link to another.
+fn has(program: &str) -> bool {
+    fs::metadata(program).is_ok_and(|found| found.is_file())
+}
+
+/// Mounts the root file system of the disk at [`NEW`].
+fn find_root(disk: &str, plan: &RootPlan) -> io::Result<()> {
+    fs::create_dir_all(NEW)?;
+    let mut tried = Vec::new();
+    for device in devices(disk) {
+        let path = format!("/dev/{device}");
+        let kind = match kind_of(&path) {
+            Ok(Content::FileSystem(kind)) => kind,
+            Ok(Content::Other(what)) => {
+                tried.push(format!("{device}: {what}"));
+                continue;
+            }
+            Err(error) => {
+                tried.push(format!("{device}: {error}"));
+                continue;
+            }
+        };
+        match mount_root(&path, kind, plan) {
+            Ok(()) => return Ok(()),
+            Err(why) => tried.push(format!("{device}: {kind}, {why}")),
+        }
+    }
+    Err(io::Error::other(format!("no root file system on the disk:\n  {}", tried.join("\n  "))))
+}
+
+/// The kernel's names of the disks, in the order of QEMU's arguments, which is that of their addresses in memory.
+fn disks(count: usize) -> io::Result<Vec<String>> {
+    let start = Instant::now();
+    let mut disks = Vec::new();
+    for name in (0..count).map(|i| format!("pmem{i}")) {
+        let folder = Path::new("/sys/class/block").join(&name);
+        while !folder.exists() {
+            if start.elapsed() > DISK_PATIENCE {
+                return Err(io::Error::other(format!(
+                    "the kernel shows no disk {name}: it needs CONFIG_ACPI_NFIT and CONFIG_BLK_DEV_PMEM"
+                )));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // The kernel looks for partitions after it shows the disk. Opening the disk waits for that.
+        File::open(Path::new("/dev").join(&name))?;
+        let text = fs::read_to_string(folder.join("device/resource"))?;
+        let address =
+            u64::from_str_radix(text.trim().trim_start_matches("0x"), 16).map_err(io::Error::other)?;
+        disks.push((address, name));
+    }
+    disks.sort_unstable();
+    Ok(disks.into_iter().map(|(_, name)| name).collect())
+}
+
+/// The disk's partitions in order, or the disk itself if it has none.
+fn devices(disk: &str) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(Path::new("/sys/class/block").join(disk)) else { return Vec::new() };
+    let mut partitions: Vec<(u32, String)> = entries
+        .flatten()
+        .filter_map(|entry| {
+            let number = fs::read_to_string(entry.path().join("partition")).ok()?.trim().parse().ok()?;
+            Some((number, entry.file_name().into_string().ok()?))
+        })
+        .collect();
+    partitions.sort_unstable();
+    match partitions.is_empty() {
+        true => vec![disk.to_owned()],
+        false => partitions.into_iter().map(|(_, name)| name).collect(),
+    }
+}
+
+/// Content of a disk or partition.
+enum Content {
+    /// A file system that may hold a root, by the kernel's name for it.
+    FileSystem(&'static str),
+    /// Something else, in words.
+    Other(&'static str),
+}
+
+/// Finds out by the first bytes, as blkid does.
+fn kind_of(path: &str) -> io::Result<Content> {
+    let device = File::open(path)?;
+    let is = |at: u64, magic: &[u8]| {
+        let mut bytes = vec![0; magic.len()];
+        device.read_exact_at(&mut bytes, at).is_ok() && bytes == magic
+    };
+    Ok(if is(0x438, &[0x53, 0xef]) {
+        Content::FileSystem("ext4")
+    } else if is(0, b"XFSB") {
+        Content::FileSystem("xfs")
+    } else if is(0x10040, b"_BHRfS_M") {
+        Content::FileSystem("btrfs")
+    } else if is(0, b"LUKS\xba\xbe") {
+        Content::Other("encrypted (LUKS): give the image of what is in it")
+    } else if is(0x218, b"LVM2 001") {
+        Content::Other("a volume of LVM: give the image of the logical volume")
+    } else if is(0, b"hsqs") {
+        Content::Other("squashfs, which nothing can be written to")
+    } else if is(0x36, b"FAT") || is(0x52, b"FAT32") {
+        Content::Other("FAT, which holds no root")
+    } else if is(0xff6, b"SWAPSPACE2") {
+        Content::Other("swap space")
+    } else {
+        Content::Other("no ext4, xfs or btrfs")
+    })
+}
+
+/// Mounts a device at [`NEW`], if it holds a root file system.
+fn mount_root(path: &str, kind: &str, plan: &RootPlan) -> Result<(), String> {
+    for (_, modules) in plan.filesystems.iter().filter(|(name, _)| name == kind) {
+        for module in modules {
+            boot::load_module(module).map_err(|error| error.to_string())?;
+        }
+    }
+    let subvolumes = if kind == "btrfs" { &SUBVOLUMES[..] } else { &SUBVOLUMES[..1] };
+    let mut why = String::new();
+    for options in subvolumes {
+        match boot::mount(kind, path, NEW, 0, options) {
+            Ok(()) if looks_like_a_root() => return Ok(()),
+            Ok(()) => {
+                why = "no root file system: it has no etc and usr".to_owned();
+                unmount_new();
+            }
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
+                return Err("which the kernel cannot mount".to_owned());
+            }
+            Err(_) if !options.is_empty() => {}
+            Err(error) => why = error.to_string(),
+        }
+    }
+    Err(why)
+}
+
+fn looks_like_a_root() -> bool {
+    ["etc", "usr"].iter().all(|name| Path::new(NEW).join(name).is_dir())
+}
+
+fn unmount_new() {
+    // SAFETY: the string ends in NUL.
+    unsafe { libc::umount(c"/.kprism/new".as_ptr()) };
+}
+
+/// Makes [`NEW`] the root, with what is mounted already moved into it, and the initramfs's modules in their place.
+fn enter() -> io::Result<()> {
+    let fail = |what: &str, error: io::Error| io::Error::other(format!("{what}: {error}"));
+    for place in ["/proc", "/sys", "/dev", "/run"] {
+        let target = format!("{NEW}{place}");
+        fs::create_dir_all(&target).map_err(|error| fail(&target, error))?;
+        boot::mount("", place, &target, libc::MS_MOVE, "").map_err(|error| fail(place, error))?;
+    }
+    let has_modules = bind_modules()?;
+    std::env::set_current_dir(NEW)?;
+    boot::mount("", ".", "/", libc::MS_MOVE, "").map_err(|error| fail("the new root", error))?;
+    // SAFETY: the string ends in NUL.
+    if unsafe { libc::chroot(c".".as_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    std::env::set_current_dir("/")?;
+    if has_modules {
+        boot::depmod();
+    }
+    Ok(())
+}
+
+/// Shows the initramfs's modules in the new root, unless that has modules of this very kernel. Returns true if it did.
+fn bind_modules() -> io::Result<bool> {
+    let Ok(mut releases) = fs::read_dir(MODULES) else { return Ok(false) };
+    let Some(Ok(release)) = releases.next() else { return Ok(false) };
+    let place = format!("{NEW}/lib/modules");
+    if Path::new(&place).join(release.file_name()).join("modules.dep").exists() {
+        return Ok(false);
+    }
+    fs::create_dir_all(&place)?;
+    boot::mount("", MODULES, &place, libc::MS_BIND, "")?;
+    Ok(true)
+}
+
+/// Makes this process the init, and returns in a child of it, once the init has started everything, with its state.
+fn start(init: &str) -> io::Result<String> {
+    let program = CString::new(init).map_err(io::Error::other)?;
+    // SAFETY: this process has one thread, so the child is a whole copy of it.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            // SAFETY: the string ends in NUL.
+            unsafe { libc::prctl(libc::PR_SET_NAME, c"kprism-agent".as_ptr()) };
+            let state = wait_until_started(init);
+            boot::mount_tracing();
+            Ok(state)
+        }
+        _ => {
+            ports::allow_ports(false)?;
+            let arguments = [program.as_ptr(), std::ptr::null()];
+            // SAFETY: strings and list end in NUL and live through the call.
+            unsafe { libc::execv(program.as_ptr(), arguments.as_ptr()) };
+            let error = io::Error::last_os_error();
+            ports::allow_ports(true)?;
+            Err(io::Error::other(format!("{init}: {error}")))
+        }
+    }
+}
+
+/// Waits for the init. systemd says when it has started everything; of another init the machine's rest tells.
+fn wait_until_started(init: &str) -> String {
+    let start = Instant::now();
+    let is_systemd = fs::canonicalize(init).is_ok_and(|program| program.ends_with("systemd"));
+    while is_systemd && !Path::new("/run/systemd/system").is_dir() && start.elapsed() < DISK_PATIENCE {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    boot::settle();
+    if !Path::new("/run/systemd/system").is_dir() {
+        return INIT_READY.to_owned();
+    }
+    loop {
+        match systemctl(&["is-system-running"]).trim() {
+            "running" => return INIT_READY.to_owned(),
+            "degraded" => {
+                let failed = systemctl(&["--failed", "--plain", "--no-legend"]);
+                let units: Vec<&str> =
+                    failed.lines().filter_map(|line| line.split_whitespace().next()).collect();
+                return format!("degraded: {} failed", units.join(", "));
+            }
+            "maintenance" => return "maintenance: it asks for a password on its console".to_owned(),
+            state if start.elapsed() > INIT_PATIENCE => return format!("{state} still"),
+            _ => std::thread::sleep(Duration::from_millis(200)),
+        }
+    }
+}
+
+fn systemctl(arguments: &[&str]) -> String {
+    let mut command = Command::new("systemctl");
+    command.args(arguments).env("PATH", "/usr/bin:/bin").env("SYSTEMD_COLORS", "0");
+    let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output();
+    output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
+}

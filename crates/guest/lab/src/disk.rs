@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Disk images of the user's: copied into the cache as raw images, so that the user's files are only read.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use sha2::{Digest, Sha256};
+
+use crate::cache::{Cache, Key};
+use crate::error::{Context, Error, Result};
+use crate::options::{Progress, Report};
+
+/// Number of images in the cache.
+const KEPT: usize = 8;
+
+/// Sizes are rounded up to this: the guest maps a disk in pages of 2 MiB.
+const ALIGNMENT: u64 = 2 << 20;
+
+/// Byte that QEMU holds a lock on while it may write to an image (`block/file-posix.c`, RAW_LOCK_PERM_BASE and
+/// BLK_PERM_WRITE).
+const WRITER_LOCK: i64 = 100 + 1;
+
+/// Formats of disk images other than raw: offset and bytes by which they are known, name.
+const FORMATS: [(u64, &[u8], &str); 5] = [
+    (0, b"QFI\xfb", "qcow2"),
+    (0, b"KDMV", "vmdk"),
+    (0, b"vhdxfile", "vhdx"),
+    (0, b"conectix", "vpc"),
+    (0x40, b"\x7f\x10\xda\xbe", "vdi"),
+];
+
+/// A raw image in the cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Image {
+    /// The image. It must not be written to.
+    pub raw: PathBuf,
+    /// Its size, a multiple of 2 MiB.
+    pub bytes: u64,
+    /// Identifies its content.
+    pub key: String,
+}
+
+impl Image {
+    /// The raw image with the content of the user's file.
+    ///
+    /// # Errors
+    /// The file cannot be read, is encrypted, or is written to by another program at this time.
+    pub fn find(path: &Path, cache: &Cache, report: Report<'_>) -> Result<Self> {
+        let bad = |reason: &str| Error::BadFile { path: path.to_owned(), reason: reason.into() };
+        let file = File::open(path).at("open", path)?;
+        let found = file.metadata().at("read", path)?;
+        if !found.is_file() {
+            return Err(bad("not a file: a disk image is expected"));
+        }
+        if is_being_written(&file) {
+            return Err(bad("in use by another QEMU, which may write to it: end that first, or give a copy"));
+        }
+        let format = format(&file).at("read", path)?;
+        if format == Some("qcow2") && number_at(&file, 32).at("read", path)? != 0 {
+            return Err(bad("encrypted: give an image without encryption (`qemu-img convert`)"));
+        }
+        let files = match format {
+            None => vec![path.to_owned()],
+            Some(_) => chain(path)?,
+        };
+        let name = identity(&files)?;
+        let key = cache.remembered("image", &name, false, || add(path, format, cache, report))?;
+        let folder = cache.folder().join("image").join(&key);
+        let key = match folder.exists() {
+            true => key,
+            // It was used long ago, and removed.
+            false => cache.remembered("image", &name, true, || add(path, format, cache, report))?,
+        };
+        let folder = cache.folder().join("image").join(&key);
+        cache.keep_recent("image", &folder, KEPT);
+        let raw = folder.join("raw");
+        let bytes = fs::metadata(&raw).at("read", &raw)?.len();
+        Ok(Self { raw, bytes, key })
+    }
+}
+
+/// Copies a raw image with its holes; without copying any data where the file system can do that.
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
+    let arguments = ["--reflink=auto", "--sparse=always", "--"].map(std::ffi::OsStr::new);
+    let output = Command::new("cp").args(arguments).args([from, to]).output().at("run cp for", from)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    if said.contains("No space left") {
+        return Err(Error::Full { path: to.to_owned() });
+    }
+    Err(Error::BadFile { path: from.to_owned(), reason: format!("it cannot be copied: {said}") })
+}
+
+/// Disk space that an image takes, in MiB.
+pub(crate) fn space_mib(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |found| (found.blocks() * 512) >> 20)
+}
+
+/// Puts the image's content into the cache, and returns its key.
+fn add(path: &Path, format: Option<&str>, cache: &Cache, report: Report<'_>) -> Result<String> {
+    report(Progress::Step(&format!("copying the disk image {}", path.display())));
+    let scratch = cache.folder().join(format!(".image.{}", std::process::id()));
+    crate::cache::remove(&scratch)?;
+    fs::create_dir_all(&scratch).at("create", &scratch)?;
+    let need_mib = space_mib(path) + 64;
+    crate::cache::require_space(&scratch, need_mib)?;
+    let raw = scratch.join("raw");
+    let added = match format {
+        None => copy(path, &raw),
+        Some(_) => convert(path, &raw),
+    }
+    .and_then(|()| {
+        let file = File::options().read(true).write(true).open(&raw).at("open", &raw)?;
+        let bytes = file.metadata().at("read", &raw)?.len();
+        if bytes == 0 {
+            return Err(Error::BadFile { path: path.to_owned(), reason: "an empty disk image".into() });
+        }
+        file.set_len(bytes.next_multiple_of(ALIGNMENT)).at("write", &raw)?;
+        let key = content(&file).at("read", &raw)?;
+        cache.entry("image", &key, 0, |folder| fs::rename(&raw, folder.join("raw")).at("rename", &raw))?;
+        Ok(key)
+    });
+    crate::cache::remove(&scratch)?;
+    added
+}
+
+/// The image as a raw one, by QEMU's own program.
+fn convert(path: &Path, raw: &Path) -> Result<()> {
+    let mut command = Command::new("qemu-img");
+    command.args(["convert", "-O", "raw", "--"]).args([path, raw]);
+    qemu_img(path, &mut command).map(drop)
+}
+
+/// The image's file and those of the images that it is a change of.
+fn chain(path: &Path) -> Result<Vec<PathBuf>> {
+    let mut command = Command::new("qemu-img");
+    command.args(["info", "--backing-chain", "--output=json", "--"]).arg(path);
+    let output = qemu_img(path, &mut command)?;
+    let all: Vec<serde_json::Value> = serde_json::from_slice(&output).map_err(|error| Error::BadFile {
+        path: path.to_owned(),
+        reason: format!("qemu-img describes it as nothing known: {error}"),
+    })?;
+    Ok(all.iter().filter_map(|image| Some(PathBuf::from(image.get("filename")?.as_str()?))).collect())
+}
+
+fn qemu_img(path: &Path, command: &mut Command) -> Result<Vec<u8>> {
+    let output = command.output().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Error::MissingProgram {
+            program: "qemu-img".into(),
+            remedy: "install qemu-utils, or give a raw image",
+        },
+        _ => Error::Io { what: "run qemu-img for", path: path.to_owned(), source: error },
+    })?;
+    if output.status.success() {
+        return Ok(output.stdout);
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let reason = said.trim().trim_start_matches("qemu-img: ").to_owned();
+    Err(Error::BadFile { path: path.to_owned(), reason })
+}
+
+/// The format, unless raw.
+fn format(file: &File) -> io::Result<Option<&'static str>> {
+    for (at, magic, name) in FORMATS {
+        let mut bytes = vec![0; magic.len()];
+        match file.read_exact_at(&mut bytes, at) {
+            Ok(()) if bytes == magic => return Ok(Some(name)),
+            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(None)
+}
+
+fn number_at(file: &File, at: u64) -> io::Result<u32> {
+    let mut bytes = [0; 4];
+    file.read_exact_at(&mut bytes, at)?;
+    Ok(u32::from_be_bytes(bytes))
+}
+
+/// True if a QEMU holds the lock of a writer. A file system without locks shows none.
+fn is_being_written(file: &File) -> bool {
+    // SAFETY: an all-zero flock is valid, and lives through the call.
+    unsafe {
+        let mut lock: libc::flock = std::mem::zeroed();
+        lock.l_type = libc::F_WRLCK as i16;
+        lock.l_whence = libc::SEEK_SET as i16;
+        lock.l_start = WRITER_LOCK;
+        lock.l_len = 1;
+        libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) == 0
+            && lock.l_type != libc::F_UNLCK as i16
+    }
+}
+
+/// A name for these files as they are now: it changes when one of them is written to or replaced.
+fn identity(files: &[PathBuf]) -> Result<String> {
+    let mut key = Key::default().add("layout 1");
+    for path in files {
+        let path = std::path::absolute(path).at("find", path)?;
+        let found = fs::metadata(&path).at("read", &path)?;
+        key = key.add(path.as_os_str().as_encoded_bytes());
+        for number in [found.dev(), found.ino(), found.size()] {
+            key = key.add(number.to_le_bytes());
+        }
+        for time in [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()] {
+            key = key.add(time.to_le_bytes());
+        }
+    }
+    Ok(key.finish())
+}
+
+/// Identifies a file's content: 24 hexadecimal digits. Holes are not read. Blocks of zeros count as holes, so that an
+/// image has the same name however its zeros are stored.
+fn content(mut file: &File) -> io::Result<String> {
+    const BLOCK: usize = 1 << 16;
+    let length = file.metadata()?.len();
+    let mut digest = Sha256::new();
+    digest.update(length.to_le_bytes());
+    let mut block = vec![0; BLOCK];
+    let mut at = 0;
+    while at < length {
+        // SAFETY: seeks in a file that is ours.
+        let data = unsafe { libc::lseek(file.as_raw_fd(), at as i64, libc::SEEK_DATA) };
+        if data < 0 {
+            match io::Error::last_os_error() {
+                // No data from here on.
+                error if error.raw_os_error() == Some(libc::ENXIO) => break,
+                error => return Err(error),
+            }
+        }
+        at = data as u64 / BLOCK as u64 * BLOCK as u64;
+        let count = BLOCK.min((length - at) as usize);
+        file.seek(SeekFrom::Start(at))?;
+        file.read_exact(&mut block[..count])?;
+        if block[..count].iter().any(|&byte| byte != 0) {
+            digest.update(at.to_le_bytes());
+            digest.update(&block[..count]);
+        }
+        at += count as u64;
+    }
+    Ok(digest.finalize()[..12].iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn silent(path: &Path, cache: &Cache) -> Result<Image> {
+        Image::find(path, cache, &mut |_| {})
+    }
+
+    #[test]
+    fn an_image_is_named_by_its_content_and_not_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::at(folder.path().join("cache")).unwrap();
+        let (sparse, full) = (folder.path().join("sparse"), folder.path().join("full"));
+        let mut bytes = vec![0; 3 << 20];
+        bytes[2 << 20] = 7;
+        fs::write(&full, &bytes).unwrap();
+        let file = File::create(&sparse).unwrap();
+        file.set_len(3 << 20).unwrap();
+        file.write_all_at(&[7], 2 << 20).unwrap();
+        let (a, b) = (silent(&sparse, &cache).unwrap(), silent(&full, &cache).unwrap());
+        assert_eq!((a.key.as_str(), a.bytes), (b.key.as_str(), 4 << 20));
+        assert_eq!(fs::read(&a.raw).unwrap()[..3 << 20], bytes);
+        assert_eq!(fs::metadata(&full).unwrap().len(), 3 << 20);
+        // A changed file is another image; one that was removed from the cache is copied again.
+        bytes[0] = 1;
+        fs::write(&full, &bytes).unwrap();
+        assert_ne!(silent(&full, &cache).unwrap().key, a.key);
+        fs::remove_dir_all(a.raw.parent().unwrap()).unwrap();
+        assert!(silent(&sparse, &cache).unwrap().raw.exists());
+    }
+
+    #[test]
+    fn what_is_no_image_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::at(folder.path().join("cache")).unwrap();
+        let refused = |path: &Path| silent(path, &cache).unwrap_err().to_string();
+        assert!(refused(folder.path()).contains("not a file"));
+        let path = folder.path().join("image");
+        fs::write(&path, "").unwrap();
+        assert!(refused(&path).contains("an empty disk image"));
+        let mut header = b"QFI\xfb\0\0\0\x03".to_vec();
+        header.resize(512, 0);
+        header[35] = 2;
+        fs::write(&path, &header).unwrap();
+        assert!(refused(&path).contains("encrypted"));
+    }
+
+    /// The lock is one that QEMU takes; see `WRITER_LOCK`.
+    #[test]
+    fn an_image_that_is_written_to_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::at(folder.path().join("cache")).unwrap();
+        let path = folder.path().join("image");
+        fs::write(&path, [1; 4096]).unwrap();
+        let writer = File::options().read(true).write(true).open(&path).unwrap();
+        // SAFETY: an all-zero flock is valid, and lives through the call.
+        unsafe {
+            let mut lock: libc::flock = std::mem::zeroed();
+            (lock.l_type, lock.l_start, lock.l_len) = (libc::F_RDLCK as i16, WRITER_LOCK, 1);
+            assert_eq!(libc::fcntl(writer.as_raw_fd(), libc::F_OFD_SETLK, &lock), 0);
+        }
+        assert!(silent(&path, &cache).unwrap_err().to_string().contains("in use by another QEMU"));
+        drop(writer);
+        silent(&path, &cache).unwrap();
+    }
+}
