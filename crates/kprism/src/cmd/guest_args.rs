@@ -30,7 +30,7 @@ pub const GUEST: [&str; 15] = [
     "boot_timeout",
 ];
 /// Ids of the options of [`PlaceArgs`] that only a guest has.
-pub const GUEST_PLACE: [&str; 4] = ["share", "before", "keep", "gdb"];
+pub const GUEST_PLACE: [&str; 4] = ["share", "before", "keep_disks", "gdb"];
 /// Ids of the options of [`PlaceArgs`] that a command on this machine has too.
 pub const PLACE: [&str; 4] = ["env", "cwd", "stdin", "timeout"];
 
@@ -131,7 +131,7 @@ pub struct PlaceArgs {
     pub before: Vec<String>,
     /// Keep the disks as they are at the end, in the run folder's disks/
     #[arg(long)]
-    pub keep: bool,
+    pub keep_disks: bool,
     /// Set an environment variable of the command (can be repeated)
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse::assignment)]
     pub env: Vec<(String, String)>,
@@ -160,7 +160,7 @@ impl PlaceArgs {
             env: self.env.clone(),
             cwd: self.cwd.clone(),
             before: self.before.clone(),
-            keeps_disks: self.keep,
+            keeps_disks: self.keep_disks,
             stdin,
             shares: self.share.iter().map(|text| Share::parse(text)).collect(),
             gdb: self.gdb.clone(),

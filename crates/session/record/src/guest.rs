@@ -267,7 +267,7 @@ pub(crate) fn manifest_options(
         ("root", path(&guest.root).into()),
         ("init", guest.init.clone().into()),
         ("disk", guest.disks.iter().map(|disk| disk.display().to_string()).collect()),
-        ("keep", job.keeps_disks.into()),
+        ("keep_disks", job.keeps_disks.into()),
         ("module", guest.modules.clone().into()),
         ("with_module", guest.with_modules.clone().into()),
         ("package", guest.packages.clone().into()),

@@ -110,6 +110,9 @@ needs! {
     };
     /// apt, which downloads the guest's kernel.
     APT = "apt", "a Debian system", || runs("apt-cache", "--version");
+    /// A disk image that boots systemd, with its kernel beside it: folder `tools/systemd-image` of [`cache`].
+    SYSTEMD_IMAGE = "a disk image with systemd", "sh scripts/systemd-image.sh makes it, as root",
+        || cache().join("tools/systemd-image/recipe").is_file();
     /// A browser and its driver: `chromium()`.
     BROWSER = "Chromium with chromedriver", SETUP, || chromium().is_some() && runs("chromedriver", "--version");
     /// Perfetto's trace processor, and Node to run it: `perfetto()`.

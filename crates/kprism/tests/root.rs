@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `--root` and `--disk`: disk images of the user's in the guest. One of them boots systemd from ext4, by the lab and by
+//! `kprism observe`; a program of which all system calls are known runs there as it does in the lab's own guest.
+
+mod guest;
+mod judge;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use guest::{alone, json, kprism, ok, text};
+use kprism_test::{APT, PTORACLE, QEMU, SYSTEMD_IMAGE, cache, needs, test};
+
+const WORK: &str = "kprism-work";
+
+fn image(file: &str) -> PathBuf {
+    cache().join("tools/systemd-image").join(file)
+}
+
+/// System calls of the program, as its source has them (`scripts/systemd-image/work.c`); those of its start-up are the C
+/// library's.
+const CALLS: [(&str, u64); 7] = [
+    ("getppid", 100),
+    ("openat", 20),
+    ("newfstatat", 20),
+    ("read", 20 * 4 + 30),
+    ("close", 20),
+    ("pipe2", 1),
+    ("write", 30),
+];
+
+/// Count and kernel instructions of each system call of the program.
+fn syscalls(run: &Path) -> BTreeMap<String, (u64, u64)> {
+    let report =
+        json(&["report", "syscalls", "--comm", WORK, "--json", "--limit", "0", "-q", "-i", text(run)]);
+    let rows = report["rows"].as_array().unwrap().iter();
+    let number = |value: &serde_json::Value| value.as_u64().unwrap_or_else(|| panic!("{report}"));
+    rows.map(|row| {
+        let name = row["syscall"].as_str().unwrap().to_owned();
+        (name, (number(&row["count"]), number(&row["kernel_instructions"])))
+    })
+    .collect()
+}
+
+/// The counts alone, without those that start the program: a shell or a service manager made some of them.
+fn counts(run: &Path) -> BTreeMap<String, u64> {
+    let mut counts: BTreeMap<_, _> =
+        syscalls(run).into_iter().map(|(name, (count, _))| (name, count)).collect();
+    counts.remove("execve");
+    counts
+}
+
+fn streams(run: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut files: Vec<_> = fs::read_dir(run.join("streams"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.is_file())
+        .map(|path| (path.file_name().unwrap().to_string_lossy().into_owned(), fs::read(&path).unwrap()))
+        .collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn a_program_on_an_image_with_systemd() {
+    needs(&[QEMU, APT, PTORACLE, SYSTEMD_IMAGE]);
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let disk = image("disk.raw");
+    let before = fs::metadata(&disk).unwrap().modified().unwrap();
+    let oracle = judge::oracle();
+
+    // Twice: equal to the byte, though systemd and its services run, and ext4 writes.
+    let (run, again) = (path("run"), path("again"));
+    for run in [&run, &again] {
+        ok(&["lab", "run", "-q", "--root", text(&disk), "-o", text(run), "--", WORK]);
+    }
+    assert!(streams(&run) == streams(&again), "two runs differ");
+    assert_eq!(fs::metadata(&disk).unwrap().modified().unwrap(), before, "the image is not written to");
+    judge::compare(&run, &oracle);
+    let info = json(&["info", "--json", "-i", text(&run)]);
+    assert_eq!((&info["decode_errors"], &info["lost_bytes"]), (&0.into(), &0.into()), "{info}");
+    let said = ok(&[
+        "lab",
+        "run",
+        "-q",
+        "--root",
+        text(&disk),
+        "--unobserved",
+        "-o",
+        text(&path("state")),
+        "--",
+        "sh",
+        "-c",
+        "systemctl is-system-running; findmnt -n -o FSTYPE /; cat /proc/1/comm",
+    ]);
+    assert_eq!(String::from_utf8_lossy(&said), "running\next4\nsystemd\n");
+
+    // The program's file is fetched from the image, for its names.
+    assert!(run.join("symbols/root/usr/local/bin").join(WORK).is_file());
+    let functions =
+        json(&["report", "functions", "--comm", WORK, "--json", "--limit", "0", "-q", "-i", text(&run)]);
+    let rows = functions["rows"].as_array().unwrap();
+    let has = |module: &str, name: &str| {
+        rows.iter().any(|row| row["function"] == name && row["module"].as_str().unwrap().ends_with(module))
+    };
+    assert!(has(WORK, "main") && has("[ext4]", "ext4_file_read_iter"), "{functions}");
+
+    // In the lab's own guest: the same system calls. Those that touch no file take the same instructions.
+    let (share, plain) = (path("share"), path("plain"));
+    fs::create_dir(&share).unwrap();
+    fs::copy(run.join("symbols/root/usr/local/bin").join(WORK), share.join(WORK)).unwrap();
+    fs::set_permissions(share.join(WORK), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(share.join("input"), [0; 10_000]).unwrap();
+    let program = format!("/share/{WORK}");
+    let place = "cp /share/input /etc/kprism-work";
+    let line = ["lab", "run", "-q", "--share", text(&share), "--before", place, "-o", text(&plain), "--"];
+    ok(&[&line[..], &[&program]].concat());
+    assert_eq!(counts(&run), counts(&plain));
+    let (with_systemd, alone) = (syscalls(&run), syscalls(&plain));
+    for (name, calls) in CALLS {
+        assert_eq!(with_systemd[name].0, calls, "{name}");
+    }
+    for name in ["getppid", "rseq", "set_tid_address"] {
+        assert_eq!(with_systemd[name], alone[name], "{name}");
+    }
+
+    // By QEMU's own command line: the image's own kernel, at a random address, from a virtio disk.
+    let observed = path("observed");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kprism"));
+    command.args(["observe", "-q", "--process", WORK, "-o", text(&observed), "--", "qemu-system-x86_64"]);
+    command.args(["-m", "1G", "-display", "none", "-nodefaults", "-no-reboot"]);
+    command.args(["-append", "root=/dev/vda console=ttyS0 kprism.work"]);
+    command.arg("-kernel").arg(image("vmlinuz")).arg("-initrd").arg(image("initrd.img"));
+    command
+        .arg("-drive")
+        .arg(format!("file={},if=virtio,format=raw,snapshot=on", text(&disk)))
+        .arg("-serial")
+        .arg(format!("file:{}", text(&path("console"))));
+    let output = command.output().unwrap();
+    let console = fs::read(path("console")).unwrap_or_default();
+    assert!(
+        output.status.success(),
+        "{}\n{}",
+        String::from_utf8_lossy(&output.stderr),
+        String::from_utf8_lossy(&console)
+    );
+    judge::compare(&observed, &oracle);
+    assert_eq!(counts(&observed), counts(&run));
+}
+
+#[test]
+fn disks_are_read_and_kept_and_never_changed() {
+    needs(&[QEMU, APT]);
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let mut contents = [vec![0; 3 << 20], vec![0; 5 << 20]];
+    let disks = [path("one"), path("two,with a comma")];
+    for (i, (disk, contents)) in disks.iter().zip(&mut contents).enumerate() {
+        contents[..5].copy_from_slice(format!("disk{i}").as_bytes());
+        fs::write(disk, contents).unwrap();
+    }
+    let run = path("run");
+    let script = "for i in 0 1; do head -c 5 /dev/disk$i; echo; done; \
+                  printf changed | dd of=/dev/disk1 conv=notrunc 2>/dev/null; head -c 7 /dev/disk1";
+    let line = |keep: bool| {
+        let mut line = vec!["lab", "run", "-q", "--unobserved", "-o", text(&run)];
+        line.extend(disks.iter().flat_map(|disk| ["--disk", text(disk)]));
+        line.extend(keep.then_some("--keep-disks"));
+        line.extend(["--", "sh", "-c", script]);
+        line
+    };
+    // What the first run wrote is gone in the second.
+    for keep in [false, true] {
+        assert_eq!(String::from_utf8_lossy(&ok(&line(keep))), "disk0\ndisk1\nchanged");
+        assert_eq!(run.join("disks").exists(), keep);
+    }
+    assert!(fs::read(run.join("disks/disk1")).unwrap().starts_with(b"changed"));
+    for (disk, contents) in disks.iter().zip(&contents) {
+        assert!(&fs::read(disk).unwrap() == contents, "{}", disk.display());
+    }
+    let manifest: serde_json::Value =
+        serde_json::from_slice(&fs::read(run.join("manifest.json")).unwrap()).unwrap();
+    assert_eq!(manifest["options"]["disk"][1], text(&disks[1]));
+}
+
+#[test]
+fn images_that_are_refused() {
+    needs(&[QEMU, APT]);
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let refused = |name: &str, contents: &[u8], option: &str| {
+        let file = dir.path().join(name);
+        fs::write(&file, contents).unwrap();
+        let output = kprism(&["lab", "run", option, text(&file), "-o", text(&run), "--", "true"]);
+        assert_eq!(output.status.code(), Some(125));
+        assert!(!run.exists());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let with = |at: usize, magic: &[u8]| {
+        let mut bytes = vec![0; 4 << 20];
+        bytes[at..at + magic.len()].copy_from_slice(magic);
+        bytes
+    };
+    let said = refused("none", &with(0, b"text"), "--root");
+    assert!(
+        said.contains("no root file system on the disk") && said.contains("no ext4, xfs or btrfs"),
+        "{said}"
+    );
+    let said = refused("luks", &with(0, b"LUKS\xba\xbe"), "--root");
+    assert!(said.contains("encrypted (LUKS)"), "{said}");
+    let said = refused("empty", b"", "--disk");
+    assert!(said.contains("an empty disk image"), "{said}");
+    let said = refused("damaged", &with(0x438, &[0x53, 0xef]), "--root");
+    assert!(
+        said.contains("ext4, Invalid argument") || said.contains("ext4, Structure needs cleaning"),
+        "{said}"
+    );
+    let missing = kprism(&["lab", "run", "--disk", "/no/such/image", "-o", text(&run), "--", "true"]);
+    assert_eq!(missing.status.code(), Some(125));
+    let init = kprism(&["lab", "run", "--init", "none", "--", "true"]);
+    assert_eq!(init.status.code(), Some(2), "an init is that of a root");
+}
+
+kprism_test::main!();
