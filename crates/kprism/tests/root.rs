@@ -189,6 +189,39 @@ fn disks_are_read_and_kept_and_never_changed() {
     assert_eq!(manifest["options"]["disk"][1], text(&disks[1]));
 }
 
+/// A folder, and a packed archive of it. No init is in them: the command runs alone.
+#[test]
+fn folders_and_archives() {
+    needs(&[QEMU, APT]);
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    ok(&["lab", "prepare", "-q"]);
+    let mut roots = fs::read_dir(cache().join("rootfs")).unwrap().map(|entry| entry.unwrap().path());
+    let busybox =
+        roots.find_map(|root| Some(root.join("root/usr/bin/busybox")).filter(|file| file.is_file()));
+    let (root, run) = (path("root"), path("run"));
+    fs::create_dir_all(root.join("bin")).unwrap();
+    fs::copy(busybox.unwrap(), root.join("bin/busybox")).unwrap();
+    std::os::unix::fs::symlink("busybox", root.join("bin/sh")).unwrap();
+    fs::write(root.join("file"), "of the user's").unwrap();
+    fs::hard_link(root.join("file"), root.join("other")).unwrap();
+    let archive = path("root.tar.xz");
+    let mut tar = Command::new("tar");
+    tar.args(["--owner=7", "--group=8", "-cJf"]).arg(&archive).arg("-C").arg(&root).arg(".");
+    assert!(tar.status().unwrap().success());
+    let script = "read line < /file; echo $line; set -- $(busybox ls -ln /file); echo $2 $3 $4";
+    for (root, expected) in [(&root, "of the user's\n1 0 0\n"), (&archive, "of the user's\n2 7 8\n")] {
+        let line = ["lab", "run", "-q", "--root", text(root), "-o", text(&run), "--", "sh", "-c", script];
+        assert_eq!(String::from_utf8_lossy(&ok(&line)), expected, "{}", root.display());
+        assert!(run.join("symbols/root/bin/busybox").is_file(), "the program is fetched from the guest");
+    }
+    fs::write(root.join("large"), vec![1; 100 << 20]).unwrap();
+    let line = ["lab", "run", "--root", text(&root), "--mem", "300M", "-o", text(&run), "--", "sh"];
+    let said = String::from_utf8_lossy(&kprism(&line).stderr).into_owned();
+    assert!(said.contains("too large for a guest with 300 MiB") && said.contains("--mem 512M"), "{said}");
+}
+
 #[test]
 fn images_that_are_refused() {
     needs(&[QEMU, APT]);
@@ -224,6 +257,8 @@ fn images_that_are_refused() {
     );
     let missing = kprism(&["lab", "run", "--disk", "/no/such/image", "-o", text(&run), "--", "true"]);
     assert_eq!(missing.status.code(), Some(125));
+    let kept = kprism(&["lab", "run", "--keep-disks", "-o", text(&run), "--", "true"]);
+    assert_eq!((kept.status.code(), run.exists()), (Some(125), false), "there are no disks");
     let init = kprism(&["lab", "run", "--init", "none", "--", "true"]);
     assert_eq!(init.status.code(), Some(2), "an init is that of a root");
 }

@@ -28,14 +28,15 @@ pub fn send(folder: &Path, give: impl FnMut(Region)) -> io::Result<()> {
     trailer(&mut pieces)?.flush()
 }
 
-/// Sends these files, under their paths without the first slash. Those that cannot be read are left out.
+/// Sends these files, or those that they link to, under their paths without the first slash. Those that cannot be read are
+/// left out.
 pub fn send_files(paths: &[String], give: impl FnMut(Region)) -> io::Result<()> {
     let mut pieces = Pieces { buffer: PinnedBuffer::new(PIECE)?, used: 0, give };
     for path in paths {
-        let is_readable =
-            fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) && File::open(path).is_ok();
-        if is_readable {
-            tree(Path::new(path), path.trim_start_matches('/'), &mut pieces)?;
+        let path = Path::new(path);
+        let is_file = fs::metadata(path).is_ok_and(|found| found.is_file());
+        if is_file && File::open(path).is_ok() {
+            file(path, path.to_string_lossy().trim_start_matches('/'), &mut pieces)?;
         }
     }
     trailer(&mut pieces)?.flush()
@@ -45,16 +46,7 @@ pub fn send_files(paths: &[String], give: impl FnMut(Region)) -> io::Result<()> 
 fn tree(path: &Path, name: &str, output: &mut impl Write) -> io::Result<()> {
     let found = fs::symlink_metadata(path)?;
     if found.is_file() {
-        let size = u32::try_from(found.len()).map_err(|_| {
-            io::Error::other(format!("{} is larger than 4 GiB, which no cpio can hold", path.display()))
-        })?;
-        let mut writer = Builder::new(name).mode(libc::S_IFREG | 0o644).write(&mut *output, size);
-        let copied = io::copy(&mut io::Read::take(File::open(path)?, size.into()), &mut writer)?;
-        if copied != u64::from(size) {
-            return Err(io::Error::other(format!("{} became shorter while it was read", path.display())));
-        }
-        writer.finish()?;
-        return Ok(());
+        return file(path, name, output);
     }
     if !found.is_dir() {
         return Ok(());
@@ -72,6 +64,19 @@ fn tree(path: &Path, name: &str, output: &mut impl Write) -> io::Result<()> {
         let below = if name.is_empty() { text.into_owned() } else { format!("{name}/{text}") };
         tree(&path.join(&child), &below, output)?;
     }
+    Ok(())
+}
+
+fn file(path: &Path, name: &str, output: &mut impl Write) -> io::Result<()> {
+    let size = u32::try_from(fs::metadata(path)?.len()).map_err(|_| {
+        io::Error::other(format!("{} is larger than 4 GiB, which no cpio can hold", path.display()))
+    })?;
+    let mut writer = Builder::new(name).mode(libc::S_IFREG | 0o644).write(&mut *output, size);
+    let copied = io::copy(&mut io::Read::take(File::open(path)?, size.into()), &mut writer)?;
+    if copied != u64::from(size) {
+        return Err(io::Error::other(format!("{} became shorter while it was read", path.display())));
+    }
+    writer.finish()?;
     Ok(())
 }
 

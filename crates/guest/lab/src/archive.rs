@@ -15,8 +15,23 @@ const FOLDER: u32 = 0o040000;
 const FILE: u32 = 0o100000;
 const LINK: u32 = 0o120000;
 const CHARACTER_DEVICE: u32 = 0o020000;
+/// First number of files with several names.
+const SHARED: u32 = 1 << 31;
 
-/// Writes an archive. Everything in it belongs to root and has no date.
+/// A file of any kind, as an archive of another form has it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Node {
+    /// Type and permissions, as stat(2) gives them.
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    /// Major and minor number of a device.
+    pub device: (u32, u32),
+    /// The number that all names of one file share, if it has several. Only the first of them comes with the contents.
+    pub shared: Option<u32>,
+}
+
+/// Writes an archive. Everything in it belongs to root and has no date, but for [`Archive::node`].
 pub(crate) struct Archive<W: Write> {
     output: W,
     inode: u32,
@@ -51,12 +66,20 @@ impl<W: Write> Archive<W> {
     }
 
     fn entry(&mut self, name: &str, mode: u32, contents: &[u8], device: (u32, u32)) -> io::Result<()> {
+        self.node(name, Node { mode, device, ..Node::default() }, contents)
+    }
+
+    /// Adds a file of any kind.
+    pub fn node(&mut self, name: &str, node: Node, contents: &[u8]) -> io::Result<()> {
         self.inode += 1;
         let size = u32::try_from(contents.len())
             .map_err(|_| io::Error::other(format!("{name} is larger than 4 GiB, which no cpio can hold")))?;
-        let builder =
-            Builder::new(name).ino(self.inode).mode(mode).nlink(if mode & FOLDER != 0 { 2 } else { 1 });
-        let mut writer = builder.rdev_major(device.0).rdev_minor(device.1).write(&mut self.output, size);
+        // The kernel joins files of one number if they have more than one link. Those numbers lie above all others.
+        let inode = node.shared.map_or(self.inode, |number| SHARED + number);
+        let links = if node.mode & FOLDER != 0 || node.shared.is_some() { 2 } else { 1 };
+        let builder = Builder::new(name).ino(inode).mode(node.mode).nlink(links).uid(node.uid).gid(node.gid);
+        let (major, minor) = node.device;
+        let mut writer = builder.rdev_major(major).rdev_minor(minor).write(&mut self.output, size);
         writer.write_all(contents)?;
         writer.finish()?;
         Ok(())

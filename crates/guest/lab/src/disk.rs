@@ -14,7 +14,7 @@ use crate::cache::{Cache, Key};
 use crate::error::{Context, Error, Result};
 use crate::options::{Progress, Report};
 
-/// Number of images in the cache.
+/// Number of images of each kind in the cache.
 const KEPT: usize = 8;
 
 /// Sizes are rounded up to this: the guest maps a disk in pages of 2 MiB.
@@ -68,19 +68,58 @@ impl Image {
             Some(_) => chain(path)?,
         };
         let name = identity(&files)?;
-        let key = cache.remembered("image", &name, false, || add(path, format, cache, report))?;
-        let folder = cache.folder().join("image").join(&key);
-        let key = match folder.exists() {
-            true => key,
-            // It was used long ago, and removed.
-            false => cache.remembered("image", &name, true, || add(path, format, cache, report))?,
-        };
-        let folder = cache.folder().join("image").join(&key);
-        cache.keep_recent("image", &folder, KEPT);
-        let raw = folder.join("raw");
+        let need_mib = space_mib(path) + 64;
+        let (raw, key) = keep("image", &name, cache, need_mib, |raw| {
+            report(Progress::Step(&format!("copying the disk image {}", path.display())));
+            match format {
+                None => copy(path, raw)?,
+                Some(_) => convert(path, raw)?,
+            }
+            let file = File::options().write(true).open(raw).at("open", raw)?;
+            let bytes = file.metadata().at("read", raw)?.len();
+            if bytes == 0 {
+                return Err(bad("an empty disk image"));
+            }
+            file.set_len(bytes.next_multiple_of(ALIGNMENT)).at("write", raw)
+        })?;
         let bytes = fs::metadata(&raw).at("read", &raw)?.len();
         Ok(Self { raw, bytes, key })
     }
+}
+
+/// A file that `make` makes from the user's files, which `name` identifies: from the cache, if it was made before. Returns
+/// its path, and a key by its content.
+pub(crate) fn keep(
+    kind: &str,
+    name: &str,
+    cache: &Cache,
+    need_mib: u64,
+    mut make: impl FnMut(&Path) -> Result<()>,
+) -> Result<(PathBuf, String)> {
+    let mut add = || {
+        let scratch = cache.folder().join(format!(".{kind}.{}", std::process::id()));
+        crate::cache::remove(&scratch)?;
+        fs::create_dir_all(&scratch).at("create", &scratch)?;
+        let made = scratch.join("made");
+        let added =
+            crate::cache::require_space(&scratch, need_mib).and_then(|()| make(&made)).and_then(|()| {
+                let key = content(&File::open(&made).at("open", &made)?).at("read", &made)?;
+                cache.entry(kind, &key, 0, |folder| {
+                    fs::rename(&made, folder.join(kind)).at("rename", &made)
+                })?;
+                Ok(key)
+            });
+        crate::cache::remove(&scratch)?;
+        added
+    };
+    let mut key = cache.remembered(kind, name, false, &mut add)?;
+    if !cache.folder().join(kind).join(&key).exists() {
+        // It was used long ago, and removed.
+        key = cache.remembered(kind, name, true, &mut add)?;
+    }
+    let folder = cache.folder().join(kind).join(&key);
+    cache.keep_recent(kind, &folder, KEPT);
+    Ok((folder.join(kind), key))
 }
 
 /// Copies a raw image with its holes; without copying any data where the file system can do that.
@@ -100,34 +139,6 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
 /// Disk space that an image takes, in MiB.
 pub(crate) fn space_mib(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |found| (found.blocks() * 512) >> 20)
-}
-
-/// Puts the image's content into the cache, and returns its key.
-fn add(path: &Path, format: Option<&str>, cache: &Cache, report: Report<'_>) -> Result<String> {
-    report(Progress::Step(&format!("copying the disk image {}", path.display())));
-    let scratch = cache.folder().join(format!(".image.{}", std::process::id()));
-    crate::cache::remove(&scratch)?;
-    fs::create_dir_all(&scratch).at("create", &scratch)?;
-    let need_mib = space_mib(path) + 64;
-    crate::cache::require_space(&scratch, need_mib)?;
-    let raw = scratch.join("raw");
-    let added = match format {
-        None => copy(path, &raw),
-        Some(_) => convert(path, &raw),
-    }
-    .and_then(|()| {
-        let file = File::options().read(true).write(true).open(&raw).at("open", &raw)?;
-        let bytes = file.metadata().at("read", &raw)?.len();
-        if bytes == 0 {
-            return Err(Error::BadFile { path: path.to_owned(), reason: "an empty disk image".into() });
-        }
-        file.set_len(bytes.next_multiple_of(ALIGNMENT)).at("write", &raw)?;
-        let key = content(&file).at("read", &raw)?;
-        cache.entry("image", &key, 0, |folder| fs::rename(&raw, folder.join("raw")).at("rename", &raw))?;
-        Ok(key)
-    });
-    crate::cache::remove(&scratch)?;
-    added
 }
 
 /// The image as a raw one, by QEMU's own program.
@@ -199,13 +210,14 @@ fn is_being_written(file: &File) -> bool {
 }
 
 /// A name for these files as they are now: it changes when one of them is written to or replaced.
-fn identity(files: &[PathBuf]) -> Result<String> {
+pub(crate) fn identity(files: &[PathBuf]) -> Result<String> {
     let mut key = Key::default().add("layout 1");
     for path in files {
         let path = std::path::absolute(path).at("find", path)?;
-        let found = fs::metadata(&path).at("read", &path)?;
+        let found = fs::symlink_metadata(&path).at("read", &path)?;
+        let found = if files.len() == 1 { fs::metadata(&path).at("read", &path)? } else { found };
         key = key.add(path.as_os_str().as_encoded_bytes());
-        for number in [found.dev(), found.ino(), found.size()] {
+        for number in [found.dev(), found.ino(), found.size(), found.mode().into()] {
             key = key.add(number.to_le_bytes());
         }
         for time in [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()] {

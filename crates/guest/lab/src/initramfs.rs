@@ -11,6 +11,7 @@ use kprism_agent::{AGENT_FOLDER, DEPMOD_WANTED, MODULE_LIST, OPTIONAL_MODULE, RO
 use crate::archive::Archive;
 use crate::cache::{Cache, Key};
 use crate::error::{Context, Result};
+use crate::memory_root::MemoryRoot;
 use crate::modules::Module;
 use crate::rootfs::RootFs;
 
@@ -20,6 +21,8 @@ pub(crate) enum Base<'a> {
     Root(&'a RootFs),
     /// The user's file, compressed or not.
     File(&'a Path),
+    /// The user's root file system.
+    Memory(&'a MemoryRoot),
     /// Nothing: the guest's programs are on a disk.
     Disk,
 }
@@ -62,6 +65,10 @@ impl Initramfs {
                 key = key.add(&contents);
                 contents
             }
+            Base::Memory(root) => {
+                key = key.add("memory").add(&root.key);
+                Vec::new()
+            }
             Base::Disk => Vec::new(),
         };
         if !root.is_empty() {
@@ -74,7 +81,11 @@ impl Initramfs {
                 .add([u8::from(module.load) | u8::from(module.optional) << 1]);
         }
         let key = key.finish();
-        let place = cache.entry("initramfs", &key, 150, |folder| {
+        let need_mib = match base {
+            Base::Memory(root) => 150 + crate::disk::space_mib(&root.archive),
+            _ => 150,
+        };
+        let place = cache.entry("initramfs", &key, need_mib, |folder| {
             let path = folder.join("initramfs");
             let mut output = BufWriter::new(File::create(&path).at("create", &path)?);
             let written = match base {
@@ -87,6 +98,10 @@ impl Initramfs {
                 Base::File(_) => {
                     let padding = lower.len().next_multiple_of(4) - lower.len();
                     output.write_all(&lower).and_then(|()| output.write_all(&[0; 3][..padding]))
+                }
+                Base::Memory(root) => {
+                    let mut archive = File::open(&root.archive).at("open", &root.archive)?;
+                    std::io::copy(&mut archive, &mut output).map(drop)
                 }
                 Base::Disk => Ok(()),
             };

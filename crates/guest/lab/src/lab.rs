@@ -11,6 +11,7 @@ use crate::drivers::{self, Drivers};
 use crate::error::{Error, Result};
 use crate::initramfs::{Base, Initramfs, Overlay};
 use crate::kernel::Kernel;
+use crate::memory_root::MemoryRoot;
 use crate::modules::{Module, ModuleFile};
 use crate::options::{Options, Report};
 use crate::qemu::{Machine, Qemu};
@@ -136,9 +137,15 @@ pub fn prepare(options: &Options, report: Report<'_>) -> Result<Prepared> {
     let agent = files::find_agent()?;
     let cache = Cache::open()?;
     let mut kernel = Kernel::find(options, &cache, report)?;
+    let memory_root = match &options.root {
+        Some(path) => MemoryRoot::find(path, options.mem_mib, &cache, report)?,
+        None => None,
+    };
+    let on_disk = options.root.is_some() && memory_root.is_none();
     let images: Vec<Image> = options
         .root
         .iter()
+        .filter(|_| on_disk)
         .chain(&options.disks)
         .map(|path| Image::find(path, &cache, report))
         .collect::<Result<_>>()?;
@@ -147,22 +154,21 @@ pub fn prepare(options: &Options, report: Report<'_>) -> Result<Prepared> {
         true => None,
         false => Some(RootFs::find(&options.packages, &cache, options.refresh, report)?),
     };
-    let base = match (&rootfs, &options.initrd) {
-        (Some(rootfs), _) => Base::Root(rootfs),
-        (None, Some(path)) => Base::File(path),
-        (None, None) => Base::Disk,
+    let base = match (&rootfs, &options.initrd, &memory_root) {
+        (Some(rootfs), ..) => Base::Root(rootfs),
+        (None, Some(path), _) => Base::File(path),
+        (None, None, Some(root)) => Base::Memory(root),
+        (None, None, None) => Base::Disk,
     };
-    let mut modules = Vec::new();
-    let mut root = None;
-    if !images.is_empty() {
-        let drivers = Drivers::find(&kernel)?;
-        let on_disk = options.root.is_some();
+    let drivers = if images.is_empty() { Drivers::default() } else { Drivers::find(&kernel)? };
+    let mut modules = drivers.modules;
+    let root = (options.root.is_some() || !images.is_empty()).then(|| RootPlan {
+        disks: images.len(),
+        on_disk,
         // Without a root of the user's there is no init.
-        let init = if on_disk { options.init.clone() } else { Some(String::new()) };
-        let disks = images.len();
-        root = Some(RootPlan { disks, on_disk, init, filesystems: drivers.filesystems });
-        modules = drivers.modules;
-    }
+        init: if options.root.is_some() { options.init.clone() } else { Some(String::new()) },
+        filesystems: drivers.filesystems,
+    });
     for module in modules::collect(&kernel, &options.modules, &options.with_modules)? {
         drivers::merge(&mut modules, module);
     }

@@ -3,7 +3,8 @@
 //!
 //! Input: [`Options`] (the guest) and a [`Job`] (the command). Output: the command's output as it comes, its exit code,
 //! and a run folder with the recording of an observer in QEMU, and the symbols to decode it. Kernel and programs are
-//! Debian packages, which apt downloads without root; the kernel may be an own image or tree. Everything made from them is kept in a [`cache`], by content.
+//! Debian packages, which apt downloads without root; the kernel may be an own image or tree, the programs those of a disk
+//! image, folder, archive or container image. Everything made from them is kept in a [`cache`], by content.
 //!
 //! Design:
 //! - With [`Pace::Exact`] a run depends on its inputs only: time counts instructions, CPUs take turns, and no device of
@@ -30,8 +31,11 @@ mod initramfs;
 mod kernel;
 pub mod kselftest;
 mod lab;
+mod layers;
+mod memory_root;
 mod modules;
 mod options;
+mod packed;
 mod program;
 mod qemu;
 mod qmp;
@@ -52,7 +56,7 @@ pub use lab::{Prepared, prepare};
 pub use modules::{ModuleFile, is_path as is_module_file};
 pub use options::{Job, KernelSource, ObserverOptions, Options, Pace, Progress, Report, Share, Span};
 pub use qemu::Qemu;
-pub use run::{Ended, Outcome, run};
+pub use run::{Ended, Outcome, accepts, fetch, run};
 pub use snapshot::{KernelFacts, Snapshot};
 pub use symbols::{inside, mapped_files};
 pub use tree::{TreeFacts, require as require_options};

@@ -3,10 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{Cursor, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use lzma_rust2::XzReader;
 use object::{Object, ObjectSection};
 
 use kprism_image::BuildId;
@@ -14,11 +13,10 @@ use kprism_layout::KernelBuild;
 
 use crate::error::{Context, Error, Result};
 use crate::kernel::Kernel;
+use crate::packed::unpacked;
 
 /// Maximum size of a module, bytes. A file that claims to be larger is invalid.
 const LARGEST: u64 = 256 << 20;
-/// Maximum memory that unpacking an .xz may take, KiB: `xz -9` needs 65 MiB.
-const MOST_MEMORY_KIB: u32 = 512 << 10;
 
 /// A module to put into the guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -295,20 +293,9 @@ fn unpack(path: &Path) -> Result<Vec<u8>> {
     let packed = fs::read(path).at("read", path)?;
     let bad = |reason: String| Error::BadFile { path: path.to_owned(), reason };
     let mut contents = Vec::new();
-    if packed.starts_with(b"\xfd7zXZ\0") {
-        XzReader::new_mem_limit(Cursor::new(packed), true, MOST_MEMORY_KIB)
-            .take(LARGEST + 1)
-            .read_to_end(&mut contents)
-            .map_err(|error| bad(format!("not a good .xz file: {error}")))?;
-    } else if packed.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
-        ruzstd::decoding::StreamingDecoder::new(Cursor::new(packed))
-            .map_err(|error| bad(format!("not a good .zst file: {error}")))?
-            .take(LARGEST + 1)
-            .read_to_end(&mut contents)
-            .map_err(|error| bad(format!("not a good .zst file: {error}")))?;
-    } else {
-        contents = packed;
-    }
+    let mut reader = unpacked(&packed, &packed[..]).map_err(&bad)?.take(LARGEST + 1);
+    reader.read_to_end(&mut contents).map_err(|error| bad(format!("it cannot be unpacked: {error}")))?;
+    drop(reader);
     if contents.len() as u64 > LARGEST {
         return Err(bad("too large for a module".into()));
     }

@@ -20,7 +20,8 @@ pub struct Options {
     pub kernel: KernelSource,
     /// An initramfs to use instead of Debian's programs. kprism's own files are laid over it.
     pub initrd: Option<PathBuf>,
-    /// A root file system of the user's instead of Debian's programs.
+    /// A root file system of the user's instead of Debian's programs: a disk image, a folder, a tar archive or a container
+    /// image.
     pub root: Option<PathBuf>,
     /// Program of that root to start as process 1. `None`: `/sbin/init` if it has one. Empty: none.
     pub init: Option<String>,

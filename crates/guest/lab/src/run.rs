@@ -86,6 +86,7 @@ pub fn run(
     observer: Option<&ObserverOptions>,
     report: Report<'_>,
 ) -> Result<Outcome> {
+    accepts(prepared, job)?;
     let folder = std::path::absolute(folder).at("find", folder)?;
     fs::create_dir_all(&folder).at("create", &folder)?;
     let scratch = Scratch::new(&folder)?;
@@ -160,7 +161,7 @@ pub fn run(
     let mut missing_files = symbols::collect(prepared, job, &folder, watch.modules.as_ref())?;
     if prepared.rootfs.is_none() && !missing_files.is_empty() && !kprism_signals::end_requested() {
         report(Progress::Step("fetching the programs that ran, for their symbols"));
-        missing_files = fetch(prepared, missing_files, &folder.join("symbols/root"), &scratch.0)?;
+        missing_files = fetch(prepared, missing_files, &folder.join("symbols/root"))?;
     }
     let console_tail = if ended == Ended::Normal { String::new() } else { last_lines(&files.console, 15) };
     Ok(Outcome {
@@ -174,6 +175,17 @@ pub fn run(
         start: watch.accepted.unwrap_or_default(),
         missing_files,
     })
+}
+
+/// Refuses a job that asks for what the guest does not have.
+///
+/// # Errors
+/// [`Error::Option`].
+pub fn accepts(prepared: &Prepared, job: &Job) -> Result<()> {
+    if job.keeps_disks && prepared.images.is_empty() {
+        return Err(Error::Option("there are no disks to keep: the guest has none".into()));
+    }
+    Ok(())
 }
 
 /// A folder for temporary files of the run; removed on drop.
@@ -409,9 +421,15 @@ fn disks(prepared: &Prepared, job: &Job, folder: &Path) -> Result<Vec<PathBuf>> 
 /// Maximum time for a guest to send files.
 const FETCH_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Copies files of a root file system of the user's below `to`: a second guest from the snapshot sends them. So they are as
-/// they were before the command. Returns those that it does not have.
-fn fetch(prepared: &Prepared, paths: Vec<String>, to: &Path, scratch: &Path) -> Result<Vec<String>> {
+/// Copies files of the guest, by their absolute paths, below `to`: a second guest from the snapshot sends them. So they are
+/// as they were before any command. Returns those that it does not have.
+///
+/// # Errors
+/// QEMU does not start, or `to` cannot be written.
+pub fn fetch(prepared: &Prepared, paths: Vec<String>, to: &Path) -> Result<Vec<String>> {
+    fs::create_dir_all(to).at("create", to)?;
+    let scratch = Scratch::new(to)?;
+    let scratch = &scratch.0;
     let files = PortFiles {
         console: scratch.join("fetch.console"),
         control: scratch.join("fetch.control"),
@@ -428,7 +446,6 @@ fn fetch(prepared: &Prepared, paths: Vec<String>, to: &Path, scratch: &Path) -> 
     let counters = CounterReader::new(prepared.snapshot.folder.join("kallsyms"), to, scratch, None);
     let mut watch = Watch::new(&files, (Instant::now(), false), Collected::new(scratch), counters);
     watch.until_the_end(&mut qemu, (Some(FETCH_PATIENCE), false), &mut |_| {});
-    fs::create_dir_all(to).at("create", to)?;
     // A guest that ended early is no worse than one that does not have the rest.
     watch.collected.unpack(to).ok();
     Ok(paths

@@ -98,8 +98,8 @@ pub struct GuestArgs {
     /// Use this initramfs instead of Debian's programs
     #[arg(long, value_name = "FILE", help_heading = "Guest")]
     initrd: Option<PathBuf>,
-    /// Use the root file system on this disk image and start its init; the image itself is not changed
-    #[arg(long, value_name = "IMAGE", conflicts_with = "initrd", help_heading = "Guest")]
+    /// Use this root file system and start its init: a disk image, folder, tar archive or container image, which is only read
+    #[arg(long, value_name = "PATH", conflicts_with = "initrd", help_heading = "Guest")]
     root: Option<PathBuf>,
     /// Start this program of --root as process 1 instead of /sbin/init, or `none`
     #[arg(long, value_name = "PATH", requires = "root", help_heading = "Guest")]

@@ -363,6 +363,7 @@ pub fn record(
     prepared: &Prepared,
     report: Report<'_>,
 ) -> Result<(Run, Outcome)> {
+    kprism_lab::accepts(prepared, job)?;
     let observer = settings.observer(prepared)?;
     let run = Run::create(&settings.output)?;
     let mut manifest = settings.manifest(prepared);

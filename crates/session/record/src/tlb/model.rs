@@ -30,7 +30,7 @@ pub fn record(
     let prepared = guest::prepare(&settings.guest, progress)?;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("allocs");
-    let (signatures, unread) = allocators(settings, &prepared);
+    let (signatures, unread) = allocators(settings, &prepared, folder.path())?;
     std::fs::write(&file, allocs::to_text(&signatures))?;
     let mut settings = settings.clone();
     settings.observer_arguments.extend([
@@ -52,19 +52,32 @@ const LIBRARIES: [&str; 6] = [
     "libtcmalloc_minimal.so.4",
     "libmimalloc.so.2",
 ];
+/// Folders in which distributions have them.
+const FOLDERS: [&str; 4] = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib64", "usr/lib"];
 /// Larger files are not looked into.
 const MAX_ELF: u64 = 256 << 20;
 
 /// First bytes of the functions that allocate: those of the guest's libraries, and of programs of the shared folders that
 /// were linked statically or bring their own. With them the files and folders of the shares that could not be looked into.
-fn allocators(settings: &Settings, prepared: &Prepared) -> (Vec<Signature>, Vec<String>) {
+fn allocators(
+    settings: &Settings,
+    prepared: &Prepared,
+    scratch: &Path,
+) -> Result<(Vec<Signature>, Vec<String>)> {
     let mut signatures = Vec::new();
-    if let Some(root) = prepared.root() {
-        // A guest need not have each of them.
-        for name in LIBRARIES {
-            let file = root.join("usr/lib/x86_64-linux-gnu").join(name);
-            signatures.extend(allocs::signatures(&fs::read(file).unwrap_or_default()));
+    let names = LIBRARIES.iter().flat_map(|name| FOLDERS.map(|folder| format!("/{folder}/{name}")));
+    let root = match prepared.root() {
+        Some(root) => root.to_owned(),
+        None => {
+            let root = scratch.join("root");
+            kprism_lab::fetch(prepared, names.clone().collect(), &root)?;
+            root
         }
+    };
+    // A guest need not have each of them.
+    for name in names {
+        let file = root.join(name.trim_start_matches('/'));
+        signatures.extend(allocs::signatures(&fs::read(file).unwrap_or_default()));
     }
     let mut unread = Vec::new();
     for share in &settings.job.shares {
@@ -72,7 +85,7 @@ fn allocators(settings: &Settings, prepared: &Prepared) -> (Vec<Signature>, Vec<
     }
     signatures.sort();
     signatures.dedup();
-    (signatures, unread)
+    Ok((signatures, unread))
 }
 
 /// Signatures of all ELF files below a folder, and why others could not be read. Symbolic links are not followed.
