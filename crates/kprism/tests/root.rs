@@ -100,6 +100,18 @@ fn a_program_on_an_image_with_systemd() {
     ]);
     assert_eq!(String::from_utf8_lossy(&said), "running\next4\nsystemd\n");
 
+    // Beside an init the agent is a process like others.
+    let state = path("state");
+    for (command, why) in
+        [("kill -9 $PPID", "agent in the guest ended"), ("systemctl poweroff", "powered off")]
+    {
+        let line = ["lab", "run", "--root", text(&disk), "--unobserved", "-o", text(&state), "--"];
+        let output = kprism(&[&line[..], &["sh", "-c", &format!("{command}; sleep 1000")]].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(125), "{said}");
+        assert!(said.contains(why), "{command}: {said}");
+    }
+
     // The program's file is fetched from the image, for its names.
     assert!(run.join("symbols/root/usr/local/bin").join(WORK).is_file());
     let functions =
@@ -242,10 +254,7 @@ fn images_that_are_refused() {
         bytes
     };
     let said = refused("none", &with(0, b"text"), "--root");
-    assert!(
-        said.contains("no root file system on the disk") && said.contains("no ext4, xfs or btrfs"),
-        "{said}"
-    );
+    assert!(said.contains("no root file system on the disk:\n  disk0: no ext4, xfs or btrfs"), "{said}");
     let said = refused("luks", &with(0, b"LUKS\xba\xbe"), "--root");
     assert!(said.contains("encrypted (LUKS)"), "{said}");
     let said = refused("empty", b"", "--disk");

@@ -5,8 +5,9 @@ use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use kprism_agent::{DISK_LINK, INIT_READY, ROOT_FILE, RootPlan};
@@ -65,6 +66,8 @@ fn find_root(disk: &str, plan: &RootPlan) -> io::Result<()> {
     let mut tried = Vec::new();
     for device in devices(disk) {
         let path = format!("/dev/{device}");
+        // For people by the disk's link: the kernel's name may be another disk's in QEMU's order.
+        let device = device.replacen(disk, "disk0", 1);
         let kind = match kind_of(&path) {
             Ok(Content::FileSystem(kind)) => kind,
             Ok(Content::Other(what)) => {
@@ -241,6 +244,7 @@ fn start(init: &str) -> io::Result<String> {
         0 => {
             // SAFETY: the string ends in NUL.
             unsafe { libc::prctl(libc::PR_SET_NAME, c"kprism-agent".as_ptr()) };
+            guard()?;
             let state = wait_until_started(init);
             boot::mount_tracing();
             Ok(state)
@@ -255,6 +259,23 @@ fn start(init: &str) -> io::Result<String> {
             Err(io::Error::other(format!("{init}: {error}")))
         }
     }
+}
+
+/// Goes on in a child, and waits for that here: beside an init the agent is a process that somebody may kill, and then nobody
+/// would tell the host.
+fn guard() -> io::Result<()> {
+    // SAFETY: this process has one thread, so the child is a whole copy of it.
+    let child = match unsafe { libc::fork() } {
+        -1 => return Err(io::Error::last_os_error()),
+        0 => return Ok(()),
+        child => child,
+    };
+    let mut status = 0;
+    // SAFETY: `status` lives through the call.
+    while unsafe { libc::waitpid(child, &mut status, 0) } == -1
+        && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+    {}
+    Err(io::Error::other(format!("kprism's agent in the guest ended ({})", ExitStatus::from_raw(status))))
 }
 
 /// Waits for the init. systemd says when it has started everything; of another init the machine's rest tells.

@@ -11,9 +11,9 @@ const DISK: [&str; 3] = ["libnvdimm", "nfit", "nd_pmem"];
 /// File systems that may hold a root.
 const FILE_SYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
 
-/// Modules of what an `fstab` commonly names beside the root: an EFI system partition. They are loaded if the kernel
+/// Modules of what most images mount: an EFI system partition, and systemd's automounts. They are loaded if the kernel
 /// has them, because the image's own modules are those of another kernel.
-const COMMON: [&str; 4] = ["vfat", "nls_cp437", "nls_ascii", "nls_iso8859_1"];
+const COMMON: [&str; 5] = ["vfat", "nls_cp437", "nls_ascii", "nls_iso8859_1", "autofs4"];
 
 /// Modules for disks, and for a root on the first of them.
 #[derive(Debug, Default)]

@@ -278,6 +278,10 @@ impl<'a> Watch<'a> {
             if ended.is_some() && asked.is_some() && self.exit_code.is_none() {
                 return if kprism_signals::end_requested() { Ended::Interrupted } else { Ended::Timeout };
             }
+            if ended.is_some_and(|status| status.success()) {
+                // QEMU ends with another code when the agent ends it.
+                return self.judge("the guest powered off or restarted before the command ended");
+            }
             if let Some(status) = ended {
                 return self.judge(&format!("QEMU ended ({status}) {}", qemu.stderr_text()));
             }

@@ -102,7 +102,7 @@ pub struct GuestArgs {
     #[arg(long, value_name = "PATH", conflicts_with = "initrd", help_heading = "Guest")]
     root: Option<PathBuf>,
     /// Start this program of --root as process 1 instead of /sbin/init, or `none`
-    #[arg(long, value_name = "PATH", requires = "root", help_heading = "Guest")]
+    #[arg(long, value_name = "PATH", value_parser = clap::builder::NonEmptyStringValueParser::new(), requires = "root", help_heading = "Guest")]
     init: Option<String>,
     /// Give the guest this disk image, as /dev/disk0 or, beside --root, /dev/disk1; the image is not changed (can be repeated)
     #[arg(long, value_name = "IMAGE", help_heading = "Guest")]
@@ -141,7 +141,7 @@ pub struct PlaceArgs {
     /// Give the command this file as its standard input, `-` for kprism's own; in a guest it is empty otherwise
     #[arg(long, value_name = "FILE")]
     pub stdin: Option<PathBuf>,
-    /// End the command after it ran for this time
+    /// End the command after it ran for this time; with --boot, the guest
     #[arg(long, value_name = "SECONDS")]
     pub timeout: Option<u64>,
     /// Have QEMU make this Unix socket, for GDB to attach to the guest (`target remote SOCKET`)
