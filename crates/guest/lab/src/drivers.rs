@@ -1,9 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The kernel modules that a guest with disks needs.
+//!
+//! Unpacking them takes longer than a guest takes to start from its snapshot. So those of a kernel whose modules do not change
+//! are kept in the cache, unpacked.
 
-use crate::error::{Error, Result};
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cache::Cache;
+use crate::error::{Context, Error, Result};
 use crate::kernel::Kernel;
-use crate::modules::{self, Module};
+use crate::modules::{self, Module, ModuleFolder};
 
 /// Drivers of the disks, which are NVDIMMs.
 const DISK: [&str; 3] = ["libnvdimm", "nfit", "nd_pmem"];
@@ -16,7 +25,7 @@ const FILE_SYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
 const COMMON: [&str; 5] = ["vfat", "nls_cp437", "nls_ascii", "nls_iso8859_1", "autofs4"];
 
 /// Modules for disks, and for a root on the first of them.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Drivers {
     /// The modules. Those of file systems are not marked to be loaded.
     pub modules: Vec<Module>,
@@ -24,12 +33,70 @@ pub(crate) struct Drivers {
     pub filesystems: Vec<(String, Vec<String>)>,
 }
 
+/// The file `list` of a cache entry. The contents of its modules lie beside it, under their numbers.
+#[derive(Serialize, Deserialize)]
+struct List {
+    modules: Vec<Listed>,
+    filesystems: Vec<(String, Vec<String>)>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Listed {
+    guest: String,
+    load: bool,
+    optional: bool,
+}
+
 impl Drivers {
     /// Those of this kernel.
     ///
     /// # Errors
     /// It has no driver of NVDIMMs, or a module cannot be read.
-    pub fn find(kernel: &Kernel) -> Result<Self> {
+    pub fn find(kernel: &Kernel, cache: &Cache) -> Result<Self> {
+        // A package's modules never change under one version. Those of a tree, or of this machine, may be built again.
+        match &kernel.modules {
+            Some(ModuleFolder::Installed(folder)) if folder.starts_with(cache.folder()) => {}
+            _ => return Self::collect(kernel),
+        }
+        let key = format!("{}.1", kernel.key);
+        let folder = cache.entry("drivers", &key, 40, |folder| Self::collect(kernel)?.write(folder))?;
+        Self::read(&folder)
+    }
+
+    fn write(&self, folder: &Path) -> Result<()> {
+        let listed = |module: &Module| Listed {
+            guest: module.guest.clone(),
+            load: module.load,
+            optional: module.optional,
+        };
+        let modules = self.modules.iter().map(listed).collect();
+        let list = serde_json::to_vec(&List { modules, filesystems: self.filesystems.clone() });
+        fs::write(folder.join("list"), list.map_err(std::io::Error::other).at("write", folder)?)
+            .at("write", folder)?;
+        for (i, module) in self.modules.iter().enumerate() {
+            let path = folder.join(i.to_string());
+            fs::write(&path, &module.contents).at("write", &path)?;
+        }
+        Ok(())
+    }
+
+    fn read(folder: &Path) -> Result<Self> {
+        let path = folder.join("list");
+        let list = fs::read(&path).at("read", &path)?;
+        let list: List = serde_json::from_slice(&list).map_err(|error| Error::BadFile {
+            path: path.clone(),
+            reason: format!("{error}; delete {} and try again", folder.display()),
+        })?;
+        let mut modules = Vec::new();
+        for (i, Listed { guest, load, optional }) in list.modules.into_iter().enumerate() {
+            let path = folder.join(i.to_string());
+            let contents = fs::read(&path).at("read", &path)?;
+            modules.push(Module { guest, contents, load, users: None, optional });
+        }
+        Ok(Self { modules, filesystems: list.filesystems })
+    }
+
+    fn collect(kernel: &Kernel) -> Result<Self> {
         let mut drivers = Self::default();
         for name in DISK {
             match modules::of(kernel, name)? {
@@ -70,5 +137,28 @@ pub(crate) fn merge(modules: &mut Vec<Module>, module: Module) {
             other.optional &= module.optional;
         }
         None => modules.push(module),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_kept_reads_back_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let module = |guest: &str, load| Module {
+            guest: guest.into(),
+            contents: guest.as_bytes().to_vec(),
+            load,
+            users: None,
+            optional: !load,
+        };
+        let drivers = Drivers {
+            modules: vec![module("a.ko", true), module("b.ko", false)],
+            filesystems: vec![("ext4".into(), vec!["/b.ko".into()])],
+        };
+        drivers.write(folder.path()).unwrap();
+        assert_eq!(Drivers::read(folder.path()).unwrap(), drivers);
     }
 }

@@ -160,7 +160,7 @@ pub fn prepare(options: &Options, report: Report<'_>) -> Result<Prepared> {
         (None, None, Some(root)) => Base::Memory(root),
         (None, None, None) => Base::Disk,
     };
-    let drivers = if images.is_empty() { Drivers::default() } else { Drivers::find(&kernel)? };
+    let drivers = if images.is_empty() { Drivers::default() } else { Drivers::find(&kernel, &cache)? };
     let mut modules = drivers.modules;
     let root = (options.root.is_some() || !images.is_empty()).then(|| RootPlan {
         disks: images.len(),
