@@ -266,6 +266,10 @@ fn images_that_are_refused() {
     );
     let missing = kprism(&["lab", "run", "--disk", "/no/such/image", "-o", text(&run), "--", "true"]);
     assert_eq!(missing.status.code(), Some(125));
+    let many = ["--disk", "/no/such/image"].repeat(9);
+    let many = kprism(&[&["lab", "run"][..], &many, &["-o", text(&run), "--", "true"]].concat());
+    let said = String::from_utf8_lossy(&many.stderr).into_owned();
+    assert!(said.contains("keeps 8 disk images"), "{said}");
     let kept = kprism(&["lab", "run", "--keep-disks", "-o", text(&run), "--", "true"]);
     assert_eq!((kept.status.code(), run.exists()), (Some(125), false), "there are no disks");
     let init = kprism(&["lab", "run", "--init", "none", "--", "true"]);

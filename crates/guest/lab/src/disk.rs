@@ -14,8 +14,8 @@ use crate::cache::{Cache, Key};
 use crate::error::{Context, Error, Result};
 use crate::options::{Progress, Report};
 
-/// Number of images of each kind in the cache.
-const KEPT: usize = 8;
+/// Number of images of each kind in the cache. A guest cannot have more disks: the first would be removed for the last.
+pub(crate) const KEPT: usize = 8;
 
 /// Sizes are rounded up to this: the guest maps a disk in pages of 2 MiB.
 const ALIGNMENT: u64 = 2 << 20;

@@ -6,7 +6,7 @@ use std::path::Path;
 use kprism_agent::RootPlan;
 
 use crate::cache::Cache;
-use crate::disk::Image;
+use crate::disk::{self, Image};
 use crate::drivers::{self, Drivers};
 use crate::error::{Error, Result};
 use crate::initramfs::{Base, Initramfs, Overlay};
@@ -220,6 +220,9 @@ fn check(options: &Options) -> Result<()> {
     }
     if options.initrd.is_some() && options.root.is_some() {
         return wrong("of an initrd and a root file system, only one can be the guest's");
+    }
+    if options.disks.len() + usize::from(options.root.is_some()) > disk::KEPT {
+        return wrong(&format!("the cache keeps {} disk images, and a guest has no more disks", disk::KEPT));
     }
     if options.init.is_some() && options.root.is_none() {
         return wrong("an init is that of a root file system of your own: give that too");
