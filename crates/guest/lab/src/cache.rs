@@ -116,6 +116,8 @@ impl Cache {
         let Ok(entries) = fs::read_dir(self.0.join(kind)) else { return };
         let mut dated: Vec<(SystemTime, PathBuf)> = entries
             .flatten()
+            // Remembered answers are files.
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
             .filter(|entry| !entry.file_name().to_string_lossy().starts_with('.'))
             .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
             .collect();

@@ -79,6 +79,13 @@ impl CounterReader {
         let files = GcovFiles::of(&self.folder);
         let folder = files.folder();
         fs::create_dir_all(folder).at("create", folder)?;
+        // The name comes from the guest, whose programs may be anybody's.
+        if ![GcovFiles::BEFORE, GcovFiles::AFTER].contains(&name.as_str()) {
+            return Err(Error::BadFile {
+                path: name.into(),
+                reason: "the guest gave its counters a name that is not theirs".into(),
+            });
+        }
         let path = folder.join(&name);
         let mut archive = Archive::new(BufWriter::new(File::create(&path).at("create", &path)?));
         for (object, data) in &found {

@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -67,7 +67,7 @@ impl Image {
             None => vec![path.to_owned()],
             Some(_) => chain(path)?,
         };
-        let name = identity(&files)?;
+        let name = identity(&files, true)?;
         let need_mib = space_mib(path) + 64;
         let (raw, key) = keep("image", &name, cache, need_mib, |raw| {
             report(Progress::Step(&format!("copying the disk image {}", path.display())));
@@ -127,7 +127,7 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     let arguments = ["--reflink=auto", "--sparse=always", "--"].map(std::ffi::OsStr::new);
     let output = Command::new("cp").args(arguments).args([from, to]).output().at("run cp for", from)?;
     if output.status.success() {
-        return Ok(());
+        return only_ours(to);
     }
     let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     if said.contains("No space left") {
@@ -145,7 +145,13 @@ pub(crate) fn space_mib(path: &Path) -> u64 {
 fn convert(path: &Path, raw: &Path) -> Result<()> {
     let mut command = Command::new("qemu-img");
     command.args(["convert", "-O", "raw", "--"]).args([path, raw]);
-    qemu_img(path, &mut command).map(drop)
+    qemu_img(path, &mut command)?;
+    only_ours(raw)
+}
+
+/// A copy can be written to whatever the mode of the user's file, and others cannot read it.
+fn only_ours(path: &Path) -> Result<()> {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).at("change the mode of", path)
 }
 
 /// The image's file and those of the images that it is a change of.
@@ -210,12 +216,13 @@ fn is_being_written(file: &File) -> bool {
 }
 
 /// A name for these files as they are now: it changes when one of them is written to or replaced.
-pub(crate) fn identity(files: &[PathBuf]) -> Result<String> {
+/// If `follows`, a symbolic link stands for its target.
+pub(crate) fn identity(files: &[PathBuf], follows: bool) -> Result<String> {
     let mut key = Key::default().add("layout 1");
     for path in files {
         let path = std::path::absolute(path).at("find", path)?;
-        let found = fs::symlink_metadata(&path).at("read", &path)?;
-        let found = if files.len() == 1 { fs::metadata(&path).at("read", &path)? } else { found };
+        let found = if follows { fs::metadata(&path) } else { fs::symlink_metadata(&path) };
+        let found = found.at("read", &path)?;
         key = key.add(path.as_os_str().as_encoded_bytes());
         for number in [found.dev(), found.ino(), found.size(), found.mode().into()] {
             key = key.add(number.to_le_bytes());
@@ -285,7 +292,10 @@ mod tests {
         // A changed file is another image; one that was removed from the cache is copied again.
         bytes[0] = 1;
         fs::write(&full, &bytes).unwrap();
-        assert_ne!(silent(&full, &cache).unwrap().key, a.key);
+        fs::set_permissions(&full, fs::Permissions::from_mode(0o444)).unwrap();
+        let changed = silent(&full, &cache).unwrap();
+        assert_ne!(changed.key, a.key);
+        assert_eq!(fs::metadata(&changed.raw).unwrap().mode() & 0o777, 0o600);
         fs::remove_dir_all(a.raw.parent().unwrap()).unwrap();
         assert!(silent(&sparse, &cache).unwrap().raw.exists());
     }

@@ -40,18 +40,19 @@ impl MemoryRoot {
         let need_mib = 64 + (bytes >> 20);
         // Archives are packed to a third of their size or so.
         let need_mib = if is_folder { need_mib } else { need_mib * 3 };
-        let (archive, key) = disk::keep("root", &disk::identity(&files)?, cache, need_mib, |made| {
-            report(Progress::Step(&format!("reading the root file system {}", path.display())));
-            let mut output = BufWriter::new(File::create(made).at("create", made)?);
-            if is_folder {
-                let mut archive = Archive::new(&mut output);
-                archive.tree(path, "")?;
-                archive.finish().at("write", made)?;
-            } else {
-                layers::write(path, &mut output)?;
-            }
-            output.flush().at("write", made)
-        })?;
+        let (archive, key) =
+            disk::keep("root", &disk::identity(&files, !is_folder)?, cache, need_mib, |made| {
+                report(Progress::Step(&format!("reading the root file system {}", path.display())));
+                let mut output = BufWriter::new(File::create(made).at("create", made)?);
+                if is_folder {
+                    let mut archive = Archive::new(&mut output);
+                    archive.tree(path, "")?;
+                    archive.finish().at("write", made)?;
+                } else {
+                    layers::write(path, &mut output)?;
+                }
+                output.flush().at("write", made)
+            })?;
         has_room_for(&archive, mem_mib)?;
         Ok(Some(Self { archive, key }))
     }

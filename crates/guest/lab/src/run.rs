@@ -161,7 +161,9 @@ pub fn run(
     let mut missing_files = symbols::collect(prepared, job, &folder, watch.modules.as_ref())?;
     if prepared.rootfs.is_none() && !missing_files.is_empty() && !kprism_signals::end_requested() {
         report(Progress::Step("fetching the programs that ran, for their symbols"));
-        missing_files = fetch(prepared, missing_files, &folder.join("symbols/root"))?;
+        // The recording is worth more than its symbols.
+        missing_files =
+            fetch(prepared, missing_files.clone(), &folder.join("symbols/root")).unwrap_or(missing_files);
     }
     let console_tail = if ended == Ended::Normal { String::new() } else { last_lines(&files.console, 15) };
     Ok(Outcome {
