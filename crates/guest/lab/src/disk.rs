@@ -8,8 +8,6 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use sha2::{Digest, Sha256};
-
 use crate::cache::{Cache, Key};
 use crate::error::{Context, Error, Result};
 use crate::options::{Progress, Report};
@@ -239,8 +237,7 @@ pub(crate) fn identity(files: &[PathBuf], follows: bool) -> Result<String> {
 fn content(mut file: &File) -> io::Result<String> {
     const BLOCK: usize = 1 << 16;
     let length = file.metadata()?.len();
-    let mut digest = Sha256::new();
-    digest.update(length.to_le_bytes());
+    let mut key = Key::default().add(length.to_le_bytes());
     let mut block = vec![0; BLOCK];
     let mut at = 0;
     while at < length {
@@ -258,12 +255,11 @@ fn content(mut file: &File) -> io::Result<String> {
         file.seek(SeekFrom::Start(at))?;
         file.read_exact(&mut block[..count])?;
         if block[..count].iter().any(|&byte| byte != 0) {
-            digest.update(at.to_le_bytes());
-            digest.update(&block[..count]);
+            key = key.add(at.to_le_bytes()).add(&block[..count]);
         }
         at += count as u64;
     }
-    Ok(digest.finalize()[..12].iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(key.finish())
 }
 
 #[cfg(test)]

@@ -86,7 +86,7 @@ fn layers(path: &Path) -> Result<Vec<Layer>> {
         return Ok(vec![whole]);
     }
     file.rewind().at("read", path)?;
-    // Only an image has these names at its top, so most archives are left at their first entries.
+    // Where the files of an image are, if it is one: its layers are read in place.
     let mut archive = tar::Archive::new(BufReader::new(&file));
     let mut parts = HashMap::new();
     for entry in archive.entries().at("read", path)? {
@@ -274,7 +274,7 @@ fn hidden(path: &Path, layers: &[Layer]) -> Result<Vec<HashSet<usize>>> {
     Ok(hidden)
 }
 
-/// The folders above a name, the root too.
+/// The folders above a name, from the highest on, and the root last.
 fn parents(name: &str) -> impl Iterator<Item = &str> {
     name.match_indices('/').map(|(at, _)| &name[..at]).chain([""])
 }
@@ -360,9 +360,7 @@ fn write_layer<W: Write>(
         };
         node.mode |= kind;
         // The kernel makes no folder that the archive does not name.
-        let mut missing: Vec<&str> = parents(name).filter(|parent| !parent.is_empty()).collect();
-        missing.sort_unstable();
-        for folder in missing {
+        for folder in parents(name).filter(|parent| !parent.is_empty()) {
             if written.folders.insert(folder.to_owned()) {
                 archive.folder(folder, 0o755).at("write", path)?;
             }
