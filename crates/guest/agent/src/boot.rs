@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Starts the guest: file systems, modules, the loopback device.
+//! Starts the guest: file systems, modules, random numbers.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -134,26 +134,6 @@ pub fn seed_random() {
     };
     // SAFETY: the structure is what the call reads, and lives through it.
     unsafe { libc::ioctl(device.as_raw_fd(), RNDADDENTROPY, &info) };
-}
-
-/// Sets the host name and brings `lo` up, for commands that use the loopback. Failures are ignored.
-pub fn set_up_network() {
-    fs::write("/proc/sys/kernel/hostname", "kprism").ok();
-    // SAFETY: a plain socket, and an ifreq that lives through both calls.
-    unsafe {
-        let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
-        if socket < 0 {
-            return;
-        }
-        let mut request: libc::ifreq = std::mem::zeroed();
-        request.ifr_name[0] = b'l' as libc::c_char;
-        request.ifr_name[1] = b'o' as libc::c_char;
-        if libc::ioctl(socket, libc::SIOCGIFFLAGS as _, &mut request) == 0 {
-            request.ifr_ifru.ifru_flags |= libc::IFF_UP as libc::c_short;
-            libc::ioctl(socket, libc::SIOCSIFFLAGS as _, &request);
-        }
-        libc::close(socket);
-    }
 }
 
 /// Returns true if any BPF program is loaded.

@@ -4,6 +4,7 @@
 mod boot;
 mod collect;
 mod job;
+mod network;
 mod ports;
 mod root;
 mod unpack;
@@ -82,10 +83,12 @@ fn serve() -> io::Result<()> {
     fs::write("/proc/sys/kernel/kptr_restrict", "0").ok();
     fs::create_dir_all("/root")?;
     boot::seed_random();
-    boot::set_up_network();
+    network::start();
     boot::load_modules()?;
-    if let Some(state) = root::set_up()? {
-        say(&Message::Init { state });
+    match root::set_up()? {
+        Some(state) => say(&Message::Init { state }),
+        // An init of the guest's own does this, too.
+        None => network::connect()?,
     }
     let before = modules();
     let job = wait_for_job(&before)?;

@@ -7,10 +7,18 @@ use std::process::{Command, Output};
 
 use crate::error::{Context, Error, Result};
 
-const NO_APT: &str = "the guest's kernel and programs come from Debian packages; use Debian or Ubuntu, or give \
-                      both --kernel and --initrd";
+const NO_APT: &str = "the guest's kernel and programs are Debian packages, and there is no apt here to fetch them; \
+                      give a guest image (--guest-image FILE, which `kprism lab save-guest` writes on Debian), or \
+                      a kernel of your own and a root file system (--kernel or --tree, and --root or --initrd)";
 const REMEDY: &str = "Remedy: check the network, then `sudo apt-get update`; if bookworm-backports is not among \
                       the sources yet, scripts/setup.sh adds it";
+
+/// Returns true if this machine has apt, and dpkg to unpack what it fetches.
+pub(crate) fn is_here() -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_program = |name: &str| std::env::split_paths(&path).any(|folder| folder.join(name).is_file());
+    ["apt-get", "apt-cache", "dpkg-deb"].iter().all(|name| is_program(name))
+}
 
 /// Package names that begin with `prefix`, as far as apt knows any.
 pub(crate) fn names(prefix: &str) -> Result<Vec<String>> {

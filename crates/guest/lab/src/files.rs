@@ -31,6 +31,13 @@ pub fn find_user_plugin() -> Result<PathBuf> {
     find("libkprism_user.so", "KPRISM_USER_PLUGIN")
 }
 
+/// A guest image that was installed with kprism: `guest.tar` beside this program, or in `../share/kprism`.
+pub(crate) fn find_guest_image() -> Option<PathBuf> {
+    let own = std::env::current_exe().ok()?;
+    let place = own.parent()?;
+    ["guest.tar", "../share/kprism/guest.tar"].iter().map(|name| place.join(name)).find(|path| path.is_file())
+}
+
 /// Identifies a file's content: 24 hexadecimal digits.
 ///
 /// # Errors

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::apt;
 use crate::cache::{Cache, Key};
 use crate::error::{Context, Error, Result};
+use crate::guest_image::GuestImage;
 use crate::modules::ModuleFolder;
 use crate::options::{KernelSource, Options, Progress, Report};
 use crate::tree::{self, TreeFacts};
@@ -40,9 +41,17 @@ impl Kernel {
         }
     }
 
-    /// Returns the given kernel. Debian's are downloaded if needed.
-    pub(crate) fn find(options: &Options, cache: &Cache, report: Report<'_>) -> Result<Self> {
+    /// Returns the given kernel. Debian's are those of `image`, or are downloaded if needed.
+    pub(crate) fn find(
+        options: &Options,
+        image: Option<&GuestImage>,
+        cache: &Cache,
+        report: Report<'_>,
+    ) -> Result<Self> {
         let refresh = options.refresh;
+        if let Some(kernel) = image.map(|image| image.kernel(&options.kernel)).transpose()?.flatten() {
+            return Ok(kernel);
+        }
         match &options.kernel {
             KernelSource::Newest => {
                 Self::from_cache("debian", cache, refresh, |report| fetch(cache, report), report)
@@ -93,7 +102,16 @@ impl Kernel {
         Self::from_folder(&cache.folder().join("kernel").join(&key), key)
     }
 
-    fn from_folder(folder: &Path, key: String) -> Result<Self> {
+    /// The folder `lib/modules/RELEASE` of its modules, unless they are beside their sources.
+    pub(crate) fn installed_modules(&self) -> Option<&Path> {
+        match &self.modules {
+            Some(ModuleFolder::Installed(folder)) => Some(folder),
+            _ => None,
+        }
+    }
+
+    /// The kernel that [`arrange`] arranged in `folder`.
+    pub(crate) fn from_folder(folder: &Path, key: String) -> Result<Self> {
         let modules = folder.join("lib/modules");
         let modules = only_entry(&modules)?;
         let release = modules.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -174,6 +192,11 @@ fn not_offered(reason: &str) -> bool {
 /// Extracts the files that a guest needs from a kernel package: `vmlinuz` and `lib/modules`.
 fn unpack(package: &Path, folder: &Path) -> Result<()> {
     apt::unpack(package, folder)?;
+    arrange(folder, package)
+}
+
+/// Moves the kernel below `folder`, which was unpacked from `source`, to `vmlinuz`, and its modules to `lib/modules`.
+pub(crate) fn arrange(folder: &Path, source: &Path) -> Result<()> {
     let boot = folder.join("boot");
     let image = fs::read_dir(&boot)
         .at("read", &boot)?
@@ -181,7 +204,7 @@ fn unpack(package: &Path, folder: &Path) -> Result<()> {
         .map(|entry| entry.path())
         .find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-")))
         .ok_or_else(|| Error::BadFile {
-            path: package.to_owned(),
+            path: source.to_owned(),
             reason: "no boot/vmlinuz-* in it".into(),
         })?;
     fs::rename(&image, folder.join("vmlinuz")).at("rename", &image)?;

@@ -9,11 +9,12 @@ use crate::cache::Cache;
 use crate::disk::{self, Image};
 use crate::drivers::{self, Drivers};
 use crate::error::{Error, Result};
+use crate::guest_image::GuestImage;
 use crate::initramfs::{Base, Initramfs, Overlay};
 use crate::kernel::Kernel;
 use crate::memory_root::MemoryRoot;
 use crate::modules::{Module, ModuleFile};
-use crate::options::{Options, Report};
+use crate::options::{KernelSource, Options, Report};
 use crate::qemu::{Machine, Qemu};
 use crate::rootfs::RootFs;
 use crate::snapshot::{Boot, KernelFacts, Snapshot};
@@ -136,7 +137,8 @@ pub fn prepare(options: &Options, report: Report<'_>) -> Result<Prepared> {
     let qemu = Qemu::find()?;
     let agent = files::find_agent()?;
     let cache = Cache::open()?;
-    let mut kernel = Kernel::find(options, &cache, report)?;
+    let image = GuestImage::find(options, &cache, report)?;
+    let mut kernel = Kernel::find(options, image.as_ref(), &cache, report)?;
     let memory_root = match &options.root {
         Some(path) => MemoryRoot::find(path, options.mem_mib, &cache, report)?,
         None => None,
@@ -152,7 +154,10 @@ pub fn prepare(options: &Options, report: Report<'_>) -> Result<Prepared> {
     has_room_for(&images, options.mem_mib)?;
     let rootfs = match options.initrd.is_some() || options.root.is_some() {
         true => None,
-        false => Some(RootFs::find(&options.packages, &cache, options.refresh, report)?),
+        false => Some(match &image {
+            Some(image) => image.programs(&options.packages)?,
+            None => RootFs::find(&options.packages, &cache, options.refresh, report)?,
+        }),
     };
     let base = match (&rootfs, &options.initrd, &memory_root) {
         (Some(rootfs), ..) => Base::Root(rootfs),
@@ -169,14 +174,23 @@ pub fn prepare(options: &Options, report: Report<'_>) -> Result<Prepared> {
         init: if options.root.is_some() { options.init.clone() } else { Some(String::new()) },
         filesystems: drivers.filesystems,
     });
+    for module in options.network.drivers(&kernel)? {
+        drivers::merge(&mut modules, module);
+    }
     for module in modules::collect(&kernel, &options.modules, &options.with_modules)? {
         drivers::merge(&mut modules, module);
     }
     let overlay = Overlay { agent: &agent, modules: &modules, root: root.as_ref() };
     let initramfs = Initramfs::find(&base, &overlay, &cache)?;
     let disks = images.iter().map(|image| image.bytes).collect();
-    let machine =
-        Machine { smp: options.smp, mem_mib: options.mem_mib, pace: options.pace, monitor: None, disks };
+    let machine = Machine {
+        smp: options.smp,
+        mem_mib: options.mem_mib,
+        pace: options.pace,
+        monitor: None,
+        disks,
+        network: options.network,
+    };
     let command_line = Machine::command_line(&options.append);
     let boot = Boot {
         qemu: &qemu,
@@ -223,6 +237,10 @@ fn check(options: &Options) -> Result<()> {
     }
     if options.disks.len() + usize::from(options.root.is_some()) > disk::KEPT {
         return wrong(&format!("the cache keeps {} disk images, and a guest has no more disks", disk::KEPT));
+    }
+    let is_own = matches!(options.kernel, KernelSource::Image(_) | KernelSource::Tree(_));
+    if options.guest_image.is_some() && is_own && (options.initrd.is_some() || options.root.is_some()) {
+        return wrong("nothing would come from the guest image: kernel and root file system are given");
     }
     if options.init.is_some() && options.root.is_none() {
         return wrong("an init is that of a root file system of your own: give that too");

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use kprism_agent::CounterReading;
 
+use crate::network::{Forward, Network};
+
 /// The guest for which a snapshot is made.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -18,6 +20,8 @@ pub struct Options {
     pub append: Vec<String>,
     /// The kernel to boot.
     pub kernel: KernelSource,
+    /// A guest image with the kernel and the programs, instead of Debian's packages from apt.
+    pub guest_image: Option<PathBuf>,
     /// An initramfs to use instead of Debian's programs. kprism's own files are laid over it.
     pub initrd: Option<PathBuf>,
     /// A root file system of the user's instead of Debian's programs: a disk image, a folder, a tar archive or a container
@@ -34,6 +38,8 @@ pub struct Options {
     pub with_modules: Vec<String>,
     /// Additional Debian packages in the guest.
     pub packages: Vec<String>,
+    /// The guest's network.
+    pub network: Network,
     /// Pace of the guest's time and CPUs.
     pub pace: Pace,
     /// If true, apt is asked again for newer packages, instead of using the cache's answers.
@@ -49,6 +55,7 @@ impl Default for Options {
             mem_mib: 1024,
             append: Vec::new(),
             kernel: KernelSource::Newest,
+            guest_image: None,
             initrd: None,
             root: None,
             init: None,
@@ -56,6 +63,7 @@ impl Default for Options {
             modules: Vec::new(),
             with_modules: Vec::new(),
             packages: Vec::new(),
+            network: Network::None,
             pace: Pace::Exact,
             refresh: false,
             boot_timeout: Duration::from_secs(300),
@@ -118,6 +126,8 @@ pub struct Job {
     pub stdin: Option<PathBuf>,
     /// Folders of the host that are copied to the guest.
     pub shares: Vec<Share>,
+    /// Ports of this machine that lead into the guest, which must have a network.
+    pub ports: Vec<Forward>,
     /// A folder of the guest whose contents are copied to the run's folder after the command.
     pub collect: Option<String>,
     /// If the command is to end early, a process of the guest is notified first, by Ctrl-Alt-Del: that of
@@ -156,6 +166,7 @@ impl Job {
             after: Vec::new(),
             stdin: None,
             shares: Vec::new(),
+            ports: Vec::new(),
             collect: None,
             asks_first: false,
             counters: CounterReading::None,

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use kprism_agent::{CONTROL_PORT, EXIT_PORT, PAUSE_PORT, STDERR_PORT, STDOUT_PORT};
 
 use crate::error::{Context, Error, Result};
+use crate::network::{Forward, Network};
 use crate::options::Pace;
 use crate::qmp::Qmp;
 
@@ -71,14 +72,15 @@ pub(crate) struct Machine {
     pub monitor: Option<PathBuf>,
     /// Sizes of its disks in bytes.
     pub disks: Vec<u64>,
+    pub network: Network,
 }
 
 /// Memory behind the CXL window: 65536 page tables of 4 KiB map 128 GiB.
 const WINDOW_MIB: u64 = 256;
 
 impl Machine {
-    /// Includes only devices that act when the guest accesses them. A device with a thread or a queue in QEMU (virtio,
-    /// disks, network) would end determinism.
+    /// Includes only devices that act when the guest accesses them, unless the user asks for a network. A device with a
+    /// thread or a queue in QEMU (virtio, disks, network) ends determinism.
     pub fn arguments(&self) -> Vec<String> {
         let mut arguments: Vec<String> = ["-accel", "tcg"].map(str::to_owned).to_vec();
         // No random instructions. No 5-level paging, as on nearly all machines.
@@ -106,7 +108,10 @@ impl Machine {
         arguments.extend(["-m".into(), memory]);
         match self.pace {
             Pace::Exact => {
-                arguments.extend(["-icount", "shift=0,sleep=off"].map(str::to_owned));
+                // Of an idle guest, time jumps to the next timer. With a network it must wait for what comes from there:
+                // each timeout of the guest would be over before any answer.
+                let idle = if self.network == Network::None { "off" } else { "on" };
+                arguments.extend(["-icount".into(), format!("shift=0,sleep={idle}")]);
                 arguments.extend(["-rtc", "base=2020-01-01,clock=vm", "-seed", "7"].map(str::to_owned));
             }
             Pace::Fast => {}
@@ -115,7 +120,14 @@ impl Machine {
         arguments.extend(["-no-reboot", "-action", "panic=pause", "-device"].map(str::to_owned));
         arguments.extend([format!("pvpanic,ioport={PAUSE_PORT}"), "-device".into()]);
         arguments.push(format!("isa-debug-exit,iobase={EXIT_PORT},iosize=1"));
+        arguments.extend(self.network.device().into_iter().flat_map(|device| ["-device".into(), device]));
         arguments
+    }
+
+    /// Arguments for the network's other end, which is no part of a snapshot.
+    pub fn network_arguments(&self, ports: &[Forward]) -> Vec<OsString> {
+        let backend = self.network.backend(ports).into_iter();
+        backend.flat_map(|backend| ["-netdev".into(), OsString::from(backend)]).collect()
     }
 
     /// Arguments for disks with these images: NVDIMMs, which the guest's own CPUs copy from and to. So a disk has no thread

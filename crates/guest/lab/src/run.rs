@@ -17,6 +17,7 @@ use crate::counters::CounterReader;
 use crate::disk;
 use crate::error::{Context, Error, Result};
 use crate::lab::Prepared;
+use crate::network::Network;
 use crate::options::{Job, ObserverOptions, Pace, Progress, Report, Span};
 use crate::qemu::{PortFiles, Running, option};
 use crate::snapshot;
@@ -125,6 +126,7 @@ pub fn run(
     }
     let disks = disks(prepared, job, &folder)?;
     arguments.extend(prepared.machine.disk_arguments(&disks, job.keeps_disks));
+    arguments.extend(prepared.machine.network_arguments(&job.ports));
     if let Some(socket) = &job.gdb {
         let mut place = option("unix:", socket);
         place.push(",server=on,wait=off");
@@ -186,6 +188,9 @@ pub fn run(
 pub fn accepts(prepared: &Prepared, job: &Job) -> Result<()> {
     if job.keeps_disks && prepared.images.is_empty() {
         return Err(Error::Option("there are no disks to keep: the guest has none".into()));
+    }
+    if !job.ports.is_empty() && prepared.machine.network == Network::None {
+        return Err(Error::Option("no port leads into a guest without a network: add --net user".into()));
     }
     Ok(())
 }

@@ -131,6 +131,7 @@ fn make(boot: &Boot<'_>, folder: &Path, limit: Duration, report: Report<'_>) -> 
     }
     let mut arguments = boot.arguments();
     arguments.extend(boot.machine.disk_arguments(&disks, true));
+    arguments.extend(boot.machine.network_arguments(&[]));
     let mut qemu =
         Running::start(boot.qemu, boot.machine, &files, &arguments, None, &folder.join("qemu.log"))?;
     let (Message::Ready { release, kallsyms, btf, modules, build_id }, init) =

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use kprism_lab::{Job, KernelSource, Options, Pace, Share};
+use kprism_lab::{Forward, Job, KernelSource, Network, Options, Pace, Share};
 use kprism_profile::parse;
 use kprism_record::guest::{self, Guest, Observe, Packets};
 use kprism_record::here::OWN_STDIN;
@@ -12,7 +12,7 @@ use kprism_record::here::OWN_STDIN;
 use crate::given::Given;
 
 /// Ids of the options of [`GuestArgs`].
-pub const GUEST: [&str; 15] = [
+pub const GUEST: [&str; 17] = [
     "kernel",
     "tree",
     "initrd",
@@ -22,6 +22,8 @@ pub const GUEST: [&str; 15] = [
     "module",
     "with_module",
     "package",
+    "guest_image",
+    "net",
     "smp",
     "mem",
     "append",
@@ -30,7 +32,7 @@ pub const GUEST: [&str; 15] = [
     "boot_timeout",
 ];
 /// Ids of the options of [`PlaceArgs`] that only a guest has.
-pub const GUEST_PLACE: [&str; 4] = ["share", "before", "keep_disks", "gdb"];
+pub const GUEST_PLACE: [&str; 5] = ["share", "port", "before", "keep_disks", "gdb"];
 /// Ids of the options of [`PlaceArgs`] that a command on this machine has too.
 pub const PLACE: [&str; 4] = ["env", "cwd", "stdin", "timeout"];
 
@@ -57,6 +59,12 @@ pub struct MachineArgs {
     /// Have this Debian package in the guest (can be repeated)
     #[arg(long, value_name = "NAME", help_heading = "Guest")]
     pub package: Vec<String>,
+    /// Take kernel and programs from this guest image (see `kprism lab save-guest`) instead of from apt [default: $KPRISM_GUEST_IMAGE]
+    #[arg(long, value_name = "FILE", help_heading = "Guest")]
+    pub guest_image: Option<PathBuf>,
+    /// The guest's network: `user` reaches what this machine reaches; then no run is like another
+    #[arg(long, value_enum, value_name = "none|user", default_value_t = Net::None, hide_possible_values = true, help_heading = "Guest")]
+    pub net: Net,
     /// Virtual CPUs
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Guest")]
     pub smp: u32,
@@ -80,6 +88,11 @@ impl MachineArgs {
             append: self.append.clone(),
             modules: self.module.clone(),
             packages: self.package.clone(),
+            guest_image: self.guest_image.clone(),
+            network: match self.net {
+                Net::None => Network::None,
+                Net::User => Network::User,
+            },
             pace: if self.fast { Pace::Fast } else { Pace::Exact },
             ..Options::default()
         }
@@ -113,7 +126,7 @@ pub struct GuestArgs {
     #[arg(long, value_name = "MODULE", help_heading = "Guest")]
     pub with_module: Vec<String>,
     /// Ask apt for newer packages than those in the cache
-    #[arg(long, help_heading = "Guest")]
+    #[arg(long, conflicts_with = "guest_image", help_heading = "Guest")]
     refresh: bool,
     /// How long a boot may take
     #[arg(long, value_name = "SECONDS", default_value_t = 300, help_heading = "Guest")]
@@ -126,6 +139,9 @@ pub struct PlaceArgs {
     /// Give the guest a copy of this folder, at /share or at PLACE (can be repeated)
     #[arg(long, value_name = "DIR[:PLACE]")]
     pub share: Vec<String>,
+    /// Lead this port of this machine into the guest, which has --net user; /udp after it for UDP (can be repeated)
+    #[arg(long, value_name = "HOST:GUEST", value_parser = Forward::parse)]
+    pub port: Vec<Forward>,
     /// Run this in a shell first, not recorded unless the boot is (can be repeated)
     #[arg(long, value_name = "CMD")]
     pub before: Vec<String>,
@@ -162,6 +178,7 @@ impl PlaceArgs {
             before: self.before.clone(),
             keeps_disks: self.keep_disks,
             stdin,
+            ports: self.port.clone(),
             shares: self.share.iter().map(|text| Share::parse(text)).collect(),
             gdb: self.gdb.clone(),
             timeout: self.timeout.map(Duration::from_secs),
@@ -213,6 +230,15 @@ pub struct PacketArgs {
     /// Cycle counts at every packet, at least so many cycles apart (a power of two up to 16384), or `off`
     #[arg(long, value_name = "CYCLES|on|off", value_parser = guest::cyc, help_heading = "Packets")]
     pub cyc: Option<String>,
+}
+
+/// A guest's network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Net {
+    /// Only `lo`
+    None,
+    /// QEMU's user mode network
+    User,
 }
 
 /// Yes or no.

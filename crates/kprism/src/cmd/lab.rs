@@ -5,7 +5,7 @@ use std::io::{IsTerminal as _, Write};
 use std::path::PathBuf;
 
 use anyhow::Result;
-use kprism_lab::{Ended, Outcome as Ran, Span};
+use kprism_lab::{Ended, KernelSource, Options, Outcome as Ran, Span, guest_image};
 use kprism_record::guest::{self, Observe, Settings, is_interrupt};
 use kprism_session::{Progress, flow};
 use kprism_signals::Second;
@@ -25,6 +25,9 @@ pub enum Command {
     Boot(Box<super::record::BootArgs>),
     /// Fetch and boot the guest now, so that the next run starts at once
     Prepare(Box<GuestArgs>),
+    /// Write the guest's kernel and programs into one file, a guest image, for machines without apt
+    #[command(after_help = SAVE_HELP)]
+    SaveGuest(SaveArgs),
     /// Run a command on a small kernel with gcov, and record which of its code was executed
     #[command(after_help = super::gcov_kernel::HELP)]
     GcovKernel(Box<super::gcov_kernel::Args>),
@@ -40,11 +43,56 @@ pub enum Command {
     Kselftest(Box<kernel_tests::Args>),
 }
 
+const SAVE_HELP: &str = "\
+The guest image is a container image (an OCI archive). `--guest-image FILE` of the other commands, or
+$KPRISM_GUEST_IMAGE, takes the guest from it; runs are the same as with apt, to the byte.";
+
+/// Options of `kprism lab save-guest`.
+#[derive(Debug, clap::Args)]
+pub struct SaveArgs {
+    /// The file to write
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Take this kernel package of Debian (linux-image-…) instead of the newest 6.12
+    #[arg(long, value_name = "PACKAGE")]
+    kernel: Option<String>,
+    /// Put this Debian package in, too (can be repeated)
+    #[arg(long, value_name = "NAME")]
+    package: Vec<String>,
+    /// Ask apt for newer packages than those in the cache
+    #[arg(long)]
+    refresh: bool,
+}
+
+/// Writes a guest image.
+pub fn save_guest(args: &SaveArgs, progress: &Progress) -> Result<Outcome> {
+    kprism_signals::catch(Second::EndsProcess)?;
+    let options = Options {
+        kernel: args.kernel.clone().map_or(KernelSource::Newest, KernelSource::Package),
+        packages: args.package.clone(),
+        refresh: args.refresh,
+        ..Options::default()
+    };
+    let saved = match guest_image::save(&options, &args.file, &mut |p| guest::show(progress, p)) {
+        Err(kprism_lab::Error::Interrupted) => return Ok(Outcome::Code(exit::INTERRUPTED)),
+        saved => saved?,
+    };
+    progress.clear();
+    progress.say(&format!(
+        "wrote {}: {}, {} packages, {} MiB",
+        args.file.display(),
+        saved.kernel,
+        saved.packages,
+        saved.bytes >> 20
+    ));
+    Ok(Outcome::Done)
+}
+
 const RUN_HELP: &str = "\
 The command's output is passed through and kept in RUN/stdout and RUN/stderr.
 
 The command has its output and, with --stdin, an input; it has no terminal, and no
-network but `lo`.
+network but `lo` without --net user.
 
 Exit codes: the command's own; 124 if --timeout ended it, 125 if kprism failed,
 130 after Ctrl-C. What was recorded until then is kept and can be reported.";

@@ -132,8 +132,8 @@ impl Command {
 
     /// Whether the exit code belongs to a command in the guest.
     pub fn is_lab_run(&self) -> bool {
-        use lab::Command::{Boot, Prepare};
-        matches!(self, Command::Lab(command) if !matches!(command, Boot(_) | Prepare(_)))
+        use lab::Command::{Boot, Prepare, SaveGuest};
+        matches!(self, Command::Lab(command) if !matches!(command, Boot(_) | Prepare(_) | SaveGuest(_)))
     }
 }
 
@@ -149,6 +149,7 @@ pub fn run(
     match command {
         Command::Lab(lab::Command::Run(args)) => lab::run(args, progress, out),
         Command::Lab(lab::Command::Prepare(args)) => lab::prepare(args, progress),
+        Command::Lab(lab::Command::SaveGuest(args)) => lab::save_guest(args, progress),
         Command::Lab(lab::Command::GcovKernel(args)) => gcov_kernel::run(args, progress, out),
         Command::Lab(lab::Command::Kunit(args)) => {
             kernel_tests::run(KernelTests::Kunit, args, color, progress, out)

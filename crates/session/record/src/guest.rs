@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use kprism_lab::{
-    Ended, Job, KernelSource, ModuleFile, ObserverOptions, Options, Outcome, Pace, Prepared, Report, Share,
-    Span,
+    Ended, Forward, Job, KernelSource, ModuleFile, Network, ObserverOptions, Options, Outcome, Pace,
+    Prepared, Report, Share, Span,
 };
 use kprism_session::{Progress, date, flow};
 use kprism_store::{
@@ -184,8 +184,8 @@ impl Settings {
     }
 
     /// All that an exact run depends on beside the command: the guest, the observer, and options that change what the command
-    /// finds. Shared folders are not in it: what they hold is the command's. `None` at another pace, at which no two runs are
-    /// the same.
+    /// finds. Shared folders are not in it: what they hold is the command's. `None` at another pace, or with a network: then no
+    /// two runs are the same.
     ///
     /// # Errors
     /// A file of the lab's cache, or the observer, cannot be read.
@@ -194,7 +194,7 @@ impl Settings {
         prepared: &Prepared,
         observer: Option<&ObserverOptions>,
     ) -> Result<Option<Environment>> {
-        if self.guest.pace == Pace::Fast {
+        if self.guest.pace == Pace::Fast || self.guest.network != Network::None {
             return Ok(None);
         }
         let mut parts = prepared.environment()?;
@@ -225,6 +225,9 @@ impl Settings {
         m.kernel = Some(kernel(prepared));
         m.created = date::now();
         m.stopped = Some(NOT_ENDED.into());
+        if guest.network == Network::User {
+            m.notes.push("the guest had a network (--net): no two such runs are the same".to_owned());
+        }
         let (mut when, mut from, mut until) = (None, None, None);
         match &self.observe {
             Observe::Nothing | Observe::Everything => {}
@@ -263,6 +266,7 @@ pub(crate) fn manifest_options(
         ("pace", if guest.pace == Pace::Fast { "fast" } else { "exact" }.into()),
         ("mem_mib", guest.mem_mib.into()),
         ("kernel", kernel.into()),
+        ("guest_image", path(&guest.guest_image).into()),
         ("initrd", path(&guest.initrd).into()),
         ("root", path(&guest.root).into()),
         ("init", guest.init.clone().into()),
@@ -271,6 +275,8 @@ pub(crate) fn manifest_options(
         ("module", guest.modules.clone().into()),
         ("with_module", guest.with_modules.clone().into()),
         ("package", guest.packages.clone().into()),
+        ("net", (guest.network == Network::User).then_some("user").into()),
+        ("port", job.ports.iter().map(Forward::to_string).collect()),
         ("share", job.shares.iter().map(Share::to_string).collect()),
         ("stdin", path(&job.stdin).into()),
         ("before", job.before.clone().into()),
