@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::error::{Context, Error, Result};
 use crate::qemu::Running;
-use crate::snapshot::{read_region, wait_status};
+use crate::snapshot::{read_region, wait_stopped};
 
 const KIND: u32 = 0o170000;
 const FOLDER: u32 = 0o040000;
@@ -43,7 +43,7 @@ impl Collected {
     /// Reads the announced piece, if there is one, and resumes the guest.
     pub fn read(&mut self, qemu: &mut Running) -> Result<()> {
         let Some(region) = self.next.take() else { return Ok(()) };
-        wait_status(qemu, "running", "guest-panicked")?;
+        wait_stopped(qemu)?;
         let path = self.path();
         if self.archive.is_none() {
             self.archive = Some(BufWriter::new(File::create(&path).at("create", &path)?));

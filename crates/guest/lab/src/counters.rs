@@ -20,7 +20,7 @@ use crate::archive::Archive;
 use crate::error::{Context, Error, Result};
 use crate::machine::memory::GuestMemory;
 use crate::qemu::Running;
-use crate::snapshot::wait_status;
+use crate::snapshot::wait_stopped;
 
 /// Reads counters each time the guest stops for it.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl CounterReader {
                 observer.set_read_timeout(Some(PATIENCE)).map_err(unanswered)?;
                 observer.read_exact(&mut [0]).map_err(unanswered)?;
             }
-            None => wait_status(qemu, "running", "guest-panicked")?,
+            None => wait_stopped(qemu)?,
         }
         let symbols = fs::read(&self.kallsyms).at("read", &self.kallsyms)?;
         let roots = Roots::find(&symbols).zip(symbol(&symbols, "init_top_pgt"));

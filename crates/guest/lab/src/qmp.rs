@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! QEMU's control protocol (docs/interop/qmp-spec.rst): one request, one answer. Of events, only restarts are counted.
+//! QEMU's control protocol (docs/interop/qmp-spec.rst): one request, one answer. Of events, restarts are counted, and stops noted.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -18,13 +18,15 @@ pub(crate) struct Qmp {
     stream: BufReader<UnixStream>,
     /// Restarts of the guest that QEMU has told of, by itself or by the user (event `RESET`).
     pub resets: u32,
+    /// True from the event `STOP` to the event `RESUME`.
+    stopped: bool,
 }
 
 impl Qmp {
     pub fn new(stream: UnixStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).ok();
         stream.set_write_timeout(Some(PATIENCE)).ok();
-        Self { stream: BufReader::new(stream), resets: 0 }
+        Self { stream: BufReader::new(stream), resets: 0, stopped: false }
     }
 
     /// Waits for QEMU's greeting and enters command mode.
@@ -46,7 +48,27 @@ impl Qmp {
             if let Some(value) = answer.get_mut("return") {
                 return Ok(value.take());
             }
-            self.resets += u32::from(answer.get("event").is_some_and(|name| name == "RESET"));
+            self.note(&answer);
+        }
+    }
+
+    /// Waits until QEMU has stopped the guest. Nothing is asked meanwhile: when the guest stops itself while QEMU is busy with
+    /// a question, QEMU takes the vCPU for idle, and guest time (`-icount sleep=off`) jumps to the next timer. Then two
+    /// boots of one guest would differ.
+    pub fn wait_stopped(&mut self) -> Result<()> {
+        while !self.stopped {
+            let event = self.read()?;
+            self.note(&event);
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, message: &Value) {
+        match message.get("event").and_then(Value::as_str) {
+            Some("RESET") => self.resets += 1,
+            Some("STOP") => self.stopped = true,
+            Some("RESUME") => self.stopped = false,
+            _ => {}
         }
     }
 

@@ -141,7 +141,7 @@ fn make(boot: &Boot<'_>, folder: &Path, limit: Duration, report: Report<'_>) -> 
     };
     report(Progress::Step("saving the guest"));
     // The guest stops itself, always at the same instruction. So the snapshot does not depend on the host's time.
-    wait_status(&mut qemu, "running", "guest-panicked")?;
+    wait_stopped(&mut qemu)?;
     let read = |qemu: &mut Running, region: Option<Region>| -> Result<Vec<u8>> {
         let mut contents = Vec::new();
         read_region(qemu, &region.unwrap_or_default(), folder, &mut contents)?;
@@ -278,9 +278,15 @@ pub(crate) fn restore(qemu: &mut Running, machine: &Machine, snapshot: &Snapshot
     qemu.qmp.call("cont", json!({})).map(|_| ())
 }
 
+/// Waits until the guest has stopped itself.
+pub(crate) fn wait_stopped(qemu: &mut Running) -> Result<()> {
+    qemu.qmp.wait_stopped()?;
+    wait_status(qemu, "running", "guest-panicked")
+}
+
 /// Waits until the machine's state changes from `from` to `to`. QEMU calls a guest that stopped itself
 /// "guest-panicked".
-pub(crate) fn wait_status(qemu: &mut Running, from: &str, to: &str) -> Result<()> {
+fn wait_status(qemu: &mut Running, from: &str, to: &str) -> Result<()> {
     loop {
         let state = qemu.qmp.call("query-status", json!({}))?;
         match state.get("status").and_then(|status| status.as_str()).unwrap_or("unknown") {
