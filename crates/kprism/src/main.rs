@@ -21,6 +21,7 @@ mod given;
 mod progress;
 
 use std::io::{BufWriter, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -54,6 +55,15 @@ pub struct Cli {
     /// When to use colour
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     color: clap::ColorChoice,
+    /// Take options that are not typed from this file [default: the nearest kprism.toml in this folder or above]
+    #[arg(long, global = true, value_name = "FILE", conflicts_with = "no_config")]
+    config: Option<PathBuf>,
+    /// Take no options from a file
+    #[arg(long, global = true)]
+    no_config: bool,
+    /// Use the tables of this profile of the file, too
+    #[arg(long, global = true, value_name = "NAME", conflicts_with = "no_config")]
+    profile: Option<String>,
     #[command(subcommand)]
     command: cmd::Command,
 }
@@ -62,9 +72,20 @@ fn main() -> ExitCode {
     if kprism_tracefs::guard::was_guard() {
         return ExitCode::SUCCESS;
     }
-    let mut definition = Cli::command();
+    let (mut definition, kept) = match kprism_options::definition(Cli::command()) {
+        Ok(found) => found,
+        Err(error) => {
+            eprintln!("kprism: {}", plain(&exit::text_of(&error)));
+            return ExitCode::from(2);
+        }
+    };
     // What clap refuses, it tells itself, and ends the process with 2.
-    let matches = definition.get_matches_mut();
+    let matches = definition.try_get_matches_from_mut(std::env::args_os()).unwrap_or_else(|error| {
+        if let Some(place) = kept.place_of(&error) {
+            eprintln!("kprism: {}:", plain(&place));
+        }
+        error.exit()
+    });
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut definition).exit());
     let given = Given::of(&definition, &matches);
     let level = match (cli.quiet, cli.verbose) {
@@ -73,6 +94,9 @@ fn main() -> ExitCode {
         _ => Level::Normal,
     };
     let progress = progress::progress(level);
+    if level == Level::Verbose {
+        kept.lines().iter().for_each(|line| progress.say(line));
+    }
     let mut raw = BufWriter::new(std::io::stdout().lock());
     let mut shown;
     let out: &mut dyn Write = match cli.command.writes_text() {
@@ -83,7 +107,7 @@ fn main() -> ExitCode {
         false => &mut raw,
     };
     let in_lab = cli.command.is_lab_run();
-    let result = cmd::run(&cli.command, &given, cli.color, &progress, out).and_then(|outcome| {
+    let result = cmd::run(&cli.command, &given, &kept, cli.color, &progress, out).and_then(|outcome| {
         match out.flush().context("standard output") {
             // How the guest's command ended does not depend on who reads what it wrote.
             Err(error) if in_lab && exit::is_broken_pipe(&error) => Ok(outcome),

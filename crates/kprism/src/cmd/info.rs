@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
+use kprism_options::KeptOptions;
 use kprism_report::info;
 use kprism_store::Run;
 
@@ -20,19 +21,29 @@ pub struct Args {
     pub input: PathBuf,
     #[command(flatten)]
     pub strict: StrictArgs,
+    /// Print the options that a file (kprism.toml) gives to commands, instead of a run's
+    #[arg(long, conflicts_with_all = ["input", "json", "strict"])]
+    pub options: bool,
     /// Print the manifest as JSON
     #[arg(long)]
     pub json: bool,
 }
 
 /// Prints it.
-pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome> {
+pub fn run(args: &Args, kept: &KeptOptions, out: &mut dyn Write) -> Result<Outcome> {
+    if args.options {
+        kept.lines().iter().try_for_each(|line| writeln!(out, "{line}"))?;
+        return Ok(Outcome::of_rows(kept.lines().is_empty()));
+    }
     let run = Run::open(&args.input)?;
     let manifest = run.manifest()?;
     if args.json {
         print_json(&manifest, out)?;
     } else {
         write!(out, "{}", info::to_text(run.dir(), &run.instruments(), &manifest))?;
+        if let Some(path) = kept.path() {
+            writeln!(out, "options file  {} (`kprism info --options` shows it)", path.display())?;
+        }
     }
     Ok(Outcome::Done)
 }

@@ -38,6 +38,7 @@ use anyhow::Result;
 
 use crate::exit::Outcome;
 use crate::given::Given;
+use kprism_options::KeptOptions;
 use kprism_session::Progress;
 use kprism_store::KernelTests;
 
@@ -137,10 +138,11 @@ impl Command {
     }
 }
 
-/// Does it. `out` is standard output; `given` holds the options that were typed.
+/// Does it. `out` is standard output; `given` holds the options that were typed, `kept` those of a file.
 pub fn run(
     command: &Command,
     given: &Given,
+    kept: &KeptOptions,
     color: clap::ColorChoice,
     progress: &Progress,
     out: &mut dyn Write,
@@ -187,7 +189,7 @@ pub fn run(
         Command::Import(args) => import::run(args, given, progress),
         Command::Gdbserver(args) => gdbserver::run(args, progress),
         Command::Info(args) => {
-            let outcome = info::run(args, out)?;
+            let outcome = info::run(args, kept, out)?;
             strict::judge(args.strict, &[&args.input], outcome, progress)
         }
         Command::List(args) => list::run(args, out),
