@@ -138,22 +138,22 @@ fn download_named(name: &str, cache: &Cache, report: Report<'_>) -> Result<Strin
 /// Downloads and unpacks a kernel package that apt knows, and returns its key.
 fn download(name: &str, cache: &Cache, report: Report<'_>) -> Result<String> {
     report(Progress::Step(&format!("downloading {name} (about 105 MB)")));
-    let scratch = cache.folder().join(format!(".download.{}", std::process::id()));
-    crate::cache::remove(&scratch)?;
-    fs::create_dir_all(&scratch).at("create", &scratch)?;
-    crate::cache::require_space(&scratch, 450)?;
-    let result = apt::download(&[name.to_owned()], &scratch).and_then(|files| {
+    let scratch = crate::cache::Scratch::new(cache.folder(), ".download.")?;
+    let scratch = scratch.path();
+    crate::cache::require_space(scratch, 450)?;
+    apt::download(&[name.to_owned()], scratch).and_then(|files| {
         let [package] = &files[..] else {
-            return Err(Error::BadFile { path: scratch.clone(), reason: "one package was to come".into() });
+            return Err(Error::BadFile {
+                path: scratch.to_owned(),
+                reason: "one package was to come".into(),
+            });
         };
         // NAME_VERSION_ARCH.deb is the key: a package's content never changes under one version.
         let key = package.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         report(Progress::Step(&format!("unpacking {name}")));
         cache.entry("kernel", &key, 350, |folder| unpack(package, folder))?;
         Ok(key)
-    });
-    crate::cache::remove(&scratch)?;
-    result
+    })
 }
 
 /// Debian's stock kernels that apt knows, the oldest first.

@@ -202,6 +202,12 @@ fn wait_ready(
             if let Some(panic) = find_panic(&files.console) {
                 return Err(failed(panic));
             }
+            if status.success() {
+                // By -no-reboot a restart ends QEMU too.
+                return Err(failed(
+                    "the guest powered off or restarted before it was ready for a command".into(),
+                ));
+            }
             return Err(failed(format!("QEMU ended ({status}) {}", qemu.stderr_text()).trim().to_owned()));
         }
         if start.elapsed() > limit {
