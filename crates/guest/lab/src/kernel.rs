@@ -4,11 +4,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use kprism_agent::content;
+
 use crate::apt;
 use crate::cache::{Cache, Key};
 use crate::error::{Context, Error, Result};
 use crate::modules::ModuleFolder;
 use crate::options::{KernelSource, Options, Progress, Report};
+use crate::packed::is_packed;
 use crate::tree::{self, TreeFacts};
 
 const PACKAGE: &str = KernelSource::PACKAGE;
@@ -52,6 +55,7 @@ impl Kernel {
             }
             KernelSource::Image(image) => {
                 let contents = fs::read(image).at("read", image)?;
+                require_bootable(image, &contents)?;
                 let release = release(&contents).unwrap_or_default();
                 let modules = Path::new("/lib/modules").join(&release);
                 let has_modules = !release.is_empty() && modules.join("kernel").is_dir();
@@ -196,6 +200,32 @@ fn unpack(package: &Path, folder: &Path) -> Result<()> {
     crate::cache::remove(&folder.join("usr"))
 }
 
+/// Refuses what QEMU cannot boot on an x86-64: it would say less, or nothing.
+fn require_bootable(path: &Path, image: &[u8]) -> Result<()> {
+    let other = match image {
+        _ if has_boot_header(image) => return Ok(()),
+        // A vmlinux with an entry point for PVH, which QEMU finds by itself.
+        _ if content::machine(image) == Some(content::X86_64) => return Ok(()),
+        // Documentation/arch/arm64/booting.rst
+        _ if image.get(56..60) == Some(b"ARM\x64") => {
+            "a kernel for arm64, and the guest is an x86-64".to_owned()
+        }
+        _ => match content::machine(image) {
+            Some(machine) => {
+                format!("a program for {}, and the guest is an x86-64", content::machine_name(machine))
+            }
+            None if is_packed(image) => {
+                "packed as a whole: unpack it first (`gunzip`, `unxz`, `unzstd`)".to_owned()
+            }
+            None => {
+                "not a kernel image for x86: it has no boot header. Give a bzImage, as /boot/vmlinuz-… is"
+                    .to_owned()
+            }
+        },
+    };
+    Err(Error::BadFile { path: path.to_owned(), reason: other })
+}
+
 fn has_boot_header(image: &[u8]) -> bool {
     image.get(0x202..0x206) == Some(b"HdrS")
 }
@@ -256,6 +286,18 @@ mod tests {
         assert_eq!(release(&image).as_deref(), Some("6.1.0-x"));
         image[0x20e..0x210].copy_from_slice(&0xfff0u16.to_le_bytes());
         assert_eq!(release(&image), None);
+    }
+
+    #[test]
+    fn what_is_no_kernel_for_x86_is_refused() {
+        let said = |bytes: &[u8]| require_bootable(Path::new("k"), bytes).map_err(|error| error.to_string());
+        let mut image = vec![0; 0x400];
+        assert!(said(&image).unwrap_err().contains("no boot header"));
+        image[56..60].copy_from_slice(b"ARM\x64");
+        assert!(said(&image).unwrap_err().contains("arm64"));
+        assert!(said(b"\x1f\x8b packed").unwrap_err().contains("gunzip"));
+        image[0x202..0x206].copy_from_slice(b"HdrS");
+        said(&image).unwrap();
     }
 
     #[test]

@@ -62,3 +62,14 @@ pub use run::{Ended, MissingFile, Outcome, accepts, fetch, run};
 pub use snapshot::{KernelFacts, Snapshot};
 pub use symbols::{inside, mapped_files};
 pub use tree::{TreeFacts, require as require_options};
+
+/// The initramfs of a tar archive or a container image, as a guest gets it.
+///
+/// # Errors
+/// It is damaged, or an image for another processor.
+pub fn initramfs_of_archive(path: &std::path::Path) -> Result<Vec<u8>> {
+    use error::Context as _;
+    let mut archive = archive::Archive::new(Vec::new());
+    layers::write(path, &mut archive)?;
+    archive.finish().at("read", path)
+}
