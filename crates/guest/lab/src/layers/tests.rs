@@ -3,6 +3,9 @@
 
 use super::*;
 
+#[path = "../../../../../fuzz/src/layered.rs"]
+mod layered;
+
 /// A tar archive of files; `dir/` is a folder, `name -> target` a symbolic and `name = target` a hard link.
 fn tar_of(entries: &[(&str, &str)]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
@@ -284,4 +287,31 @@ fn what_is_damaged_is_an_error() {
         damaged[at] ^= 0xff;
         written(&damaged).ok();
     }
+}
+
+/// Layers of entries that fall on each other, from the fuzzer's corpus and made up.
+#[test]
+fn any_layers_unpack_to_one_tree() {
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../fuzz/corpus/layers");
+    let mut inputs: Vec<Vec<u8>> =
+        std::fs::read_dir(corpus).unwrap().map(|entry| std::fs::read(entry.unwrap().path()).unwrap()).collect();
+    assert!(inputs.len() >= 4);
+    // A linear congruential generator, the same in every run.
+    let mut state = 1u64;
+    let mut byte = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    for length in 0..600 {
+        inputs.push((0..length % 60 * 2).map(|_| if byte() < 12 { 255 } else { byte() }).collect());
+    }
+    let (mut good, mut shared) = (0, 0);
+    for input in &inputs {
+        if let Ok(archive) = written(&layered::image(input)) {
+            layered::check(&archive);
+            good += 1;
+            shared += listed(&archive).iter().filter(|file| file.4 > 1 << 31).count();
+        }
+    }
+    assert!(good > 100 && shared > 20, "{good} images, {shared} names of shared files");
 }
