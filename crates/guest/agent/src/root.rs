@@ -233,7 +233,9 @@ fn bind_modules(plan: &RootPlan) -> io::Result<bool> {
     let place = format!("{NEW}/lib/modules");
     let (ours, theirs) = (release.path(), Path::new(&place).join(release.file_name()));
     if theirs.join("modules.dep").exists() {
-        if !has_more(&ours, &theirs)? {
+        // Without modules of the user's there are drivers only, which are loaded already.
+        let are_wanted = plan.filesystems.iter().any(|(name, _)| name == OVERLAY);
+        if !are_wanted || !has_more(&ours, &theirs)? {
             return Ok(false);
         }
         load_for(plan, OVERLAY).map_err(io::Error::other)?;
