@@ -7,8 +7,22 @@ use tar::EntryType;
 
 /// Names that fall on each other, in folders that may be links.
 const NAMES: [&str; 16] = [
-    "a", "b", "a/b", "a/c", "b/a", "l", "l/a", "l/b/c", "a/.wh.b", ".wh.a", "a/.wh..wh..opq", "l/.wh.a", "./a/b/", "m/l/a",
-    ".wh.l", "m",
+    "a",
+    "b",
+    "a/b",
+    "a/c",
+    "b/a",
+    "l",
+    "l/a",
+    "l/b/c",
+    "a/.wh.b",
+    ".wh.a",
+    "a/.wh..wh..opq",
+    "l/.wh.a",
+    "./a/b/",
+    "m/l/a",
+    ".wh.l",
+    "m",
 ];
 
 /// Targets of links.
@@ -85,7 +99,8 @@ pub fn check(mut archive: &[u8]) {
         assert_eq!(&archive[..6], b"070701");
         let (inode, mode, links, size, length) = (field(0), field(1), field(4), field(6), field(11));
         let start = (110 + length as usize).next_multiple_of(4);
-        let name = std::str::from_utf8(&archive[110..109 + length as usize]).expect("a name is text").to_owned();
+        let name =
+            std::str::from_utf8(&archive[110..109 + length as usize]).expect("a name is text").to_owned();
         if name == "TRAILER!!!" {
             return;
         }

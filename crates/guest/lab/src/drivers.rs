@@ -127,11 +127,11 @@ impl Drivers {
     /// # Errors
     /// A module cannot be read.
     pub fn add_overlay(&mut self, kernel: &Kernel) -> Result<()> {
-        if let Some(found) = modules::of(kernel, OVERLAY)? {
-            let paths = found.iter().map(|module| format!("/{}", module.guest)).collect();
-            self.filesystems.push((OVERLAY.to_owned(), paths));
-            self.add(found, false, true);
-        }
+        // Of a kernel without it the agent says so, if it is needed.
+        let found = modules::of(kernel, OVERLAY)?.unwrap_or_default();
+        let paths = found.iter().map(|module| format!("/{}", module.guest)).collect();
+        self.filesystems.push((OVERLAY.to_owned(), paths));
+        self.add(found, false, true);
         Ok(())
     }
 

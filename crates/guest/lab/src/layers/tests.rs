@@ -293,8 +293,10 @@ fn what_is_damaged_is_an_error() {
 #[test]
 fn any_layers_unpack_to_one_tree() {
     let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../fuzz/corpus/layers");
-    let mut inputs: Vec<Vec<u8>> =
-        std::fs::read_dir(corpus).unwrap().map(|entry| std::fs::read(entry.unwrap().path()).unwrap()).collect();
+    let mut inputs: Vec<Vec<u8>> = std::fs::read_dir(corpus)
+        .unwrap()
+        .map(|entry| std::fs::read(entry.unwrap().path()).unwrap())
+        .collect();
     assert!(inputs.len() >= 4);
     // A linear congruential generator, the same in every run.
     let mut state = 1u64;
