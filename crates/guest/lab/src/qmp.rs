@@ -86,6 +86,10 @@ impl Qmp {
     }
 }
 
+fn lost(error: &std::io::Error) -> Error {
+    Error::Qemu { reason: format!("its control connection failed: {error}") }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::channel;
@@ -108,11 +112,11 @@ mod tests {
             let (first, mut to) = request();
             write!(to, "{{\"event\": \"RESET\"}}\n{{\"return\": \"fir").unwrap();
             late.recv().unwrap();
-            write!(to, "st\", \"id\": {first}}}\n").unwrap();
+            writeln!(to, "st\", \"id\": {first}}}").unwrap();
             let (second, mut to) = request();
-            write!(to, "{{\"return\": \"second\", \"id\": {second}}}\n").unwrap();
+            writeln!(to, "{{\"return\": \"second\", \"id\": {second}}}").unwrap();
             let (_, mut to) = request();
-            write!(to, "{{\"error\": {{\"desc\": \"unreadable\"}}}}\n").unwrap();
+            writeln!(to, "{{\"error\": {{\"desc\": \"unreadable\"}}}}").unwrap();
         });
         let mut qmp = Qmp::new(ours);
         qmp.stream.get_ref().set_read_timeout(Some(Duration::from_millis(50))).unwrap();
@@ -124,8 +128,4 @@ mod tests {
         assert_eq!(qmp.resets, 1);
         peer.join().unwrap();
     }
-}
-
-fn lost(error: &std::io::Error) -> Error {
-    Error::Qemu { reason: format!("its control connection failed: {error}") }
 }
