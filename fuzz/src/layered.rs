@@ -40,6 +40,8 @@ pub fn image(bytes: &[u8]) -> Vec<u8> {
         let (name, target) = (NAMES[usize::from(pair[0] % 16)], TARGETS[usize::from(pair[1] >> 5)]);
         let mut header = tar::Header::new_gnu();
         header.set_mode(0o644);
+        header.set_uid(0);
+        header.set_gid(0);
         header.set_size(0);
         let layer = layers.last_mut().expect("one layer at least");
         let contents = i.to_string();
