@@ -57,6 +57,18 @@ fn mount_each(mounts: &[Mount]) -> io::Result<()> {
         match result {
             // A kernel may have mounted /dev itself.
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
+            // ENODEV: the kernel has no such file system (mount(2)).
+            Err(error) if needed && error.raw_os_error() == Some(libc::ENODEV) => {
+                let option = match kind {
+                    "proc" => "PROC_FS",
+                    "sysfs" => "SYSFS",
+                    "devtmpfs" => "DEVTMPFS",
+                    _ => "TMPFS",
+                };
+                return Err(io::Error::other(format!(
+                    "the kernel was built without CONFIG_{option}, for {place}"
+                )));
+            }
             Err(error) if needed => return Err(io::Error::other(format!("mount {place}: {error}"))),
             _ => {}
         }

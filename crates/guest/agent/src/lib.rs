@@ -6,6 +6,7 @@
 //! through a debug port that QEMU writes to a file. The command's standard output and error go through two more such
 //! ports. The program itself (`main.rs`) is /init of the guest.
 
+pub mod content;
 pub mod gcov;
 
 use serde::{Deserialize, Serialize};
@@ -42,6 +43,12 @@ pub const DEPMOD_WANTED: &str = "/.kprism/depmod";
 pub const DISK_LINK: &str = "/dev/disk";
 /// The [`RootPlan`], as JSON, if the guest has disks or a root file system of the user's.
 pub const ROOT_FILE: &str = "/.kprism/root";
+/// File system by which modules are laid over those of an image, in [`RootPlan::filesystems`].
+pub const OVERLAY: &str = "overlay";
+/// If this file exists, the root is a container image. It is not booted unless the user names an init.
+pub const CONTAINER_MARK: &str = "/.kprism/container";
+/// The agent in an initramfs that is the user's root, whose own `/init` stays. The kernel finds it by `rdinit=`.
+pub const OWN_INIT: &str = "/.kprism/init";
 /// State of an init that has started everything.
 pub const INIT_READY: &str = "running";
 /// CPUID leaf of the marks ("KPRI"). No CPU defines it, so it has no effect without an observer.

@@ -10,7 +10,8 @@ use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use kprism_agent::{DISK_LINK, INIT_READY, ROOT_FILE, RootPlan};
+use kprism_agent::content::{self, Content, I386, X86_64, machine, machine_name};
+use kprism_agent::{CONTAINER_MARK, DISK_LINK, INIT_READY, OVERLAY, ROOT_FILE, RootPlan};
 
 use crate::{boot, ports};
 
@@ -43,16 +44,42 @@ pub fn set_up() -> io::Result<Option<String>> {
     }
     if let (true, Some(disk)) = (plan.on_disk, disks.first()) {
         find_root(disk, &plan)?;
-        enter()?;
+        enter(&plan)?;
         fs::create_dir_all("/root").ok();
+        require_processor(&plan)?;
     }
     let init = match plan.init.as_deref() {
         Some("") => None,
         Some(named) if has(named) => Some(named),
         Some(named) => return Err(io::Error::other(format!("the root file system has no {named} to start"))),
+        // A container image is not made to be booted, though one may have an init: Alpine's has.
+        None if Path::new(CONTAINER_MARK).exists() => None,
         None => Some("/sbin/init").filter(|init| has(init)),
     };
     init.map(start).transpose()
+}
+
+/// Refuses a root file system for another processor: none of its programs could run.
+///
+/// # Errors
+/// Names the program, and the processor.
+fn require_processor(plan: &RootPlan) -> io::Result<()> {
+    let init = plan.init.as_deref().filter(|init| !init.is_empty());
+    for program in init.into_iter().chain(["/sbin/init", "/bin/sh", "/usr/bin/env"]) {
+        let mut start = [0; 20];
+        if File::open(program).and_then(|file| file.read_exact_at(&mut start, 0)).is_err() {
+            continue;
+        }
+        return match machine(&start) {
+            None => continue,
+            Some(X86_64 | I386) => Ok(()),
+            Some(other) => Err(io::Error::other(format!(
+                "the root file system is for another processor: its {program} is for {}, and the guest is an x86-64",
+                machine_name(other)
+            ))),
+        };
+    }
+    Ok(())
 }
 
 /// True if the program exists, maybe as a link to another.
@@ -70,8 +97,8 @@ fn find_root(disk: &str, plan: &RootPlan) -> io::Result<()> {
         let device = device.replacen(disk, "disk0", 1);
         let kind = match kind_of(&path) {
             Ok(Content::FileSystem(kind)) => kind,
-            Ok(Content::Other(what)) => {
-                tried.push(format!("{device}: {what}"));
+            Ok(other) => {
+                tried.push(format!("{device}: {}", other.text()));
                 continue;
             }
             Err(error) => {
@@ -129,49 +156,15 @@ fn devices(disk: &str) -> Vec<String> {
     }
 }
 
-/// Content of a disk or partition.
-enum Content {
-    /// A file system that may hold a root, by the kernel's name for it.
-    FileSystem(&'static str),
-    /// Something else, in words.
-    Other(&'static str),
-}
-
 /// Finds out by the first bytes, as blkid does.
 fn kind_of(path: &str) -> io::Result<Content> {
     let device = File::open(path)?;
-    let is = |at: u64, magic: &[u8]| {
-        let mut bytes = vec![0; magic.len()];
-        device.read_exact_at(&mut bytes, at).is_ok() && bytes == magic
-    };
-    Ok(if is(0x438, &[0x53, 0xef]) {
-        Content::FileSystem("ext4")
-    } else if is(0, b"XFSB") {
-        Content::FileSystem("xfs")
-    } else if is(0x10040, b"_BHRfS_M") {
-        Content::FileSystem("btrfs")
-    } else if is(0, b"LUKS\xba\xbe") {
-        Content::Other("encrypted (LUKS): give the image of what is in it")
-    } else if is(0x218, b"LVM2 001") {
-        Content::Other("a volume of LVM: give the image of the logical volume")
-    } else if is(0, b"hsqs") {
-        Content::Other("squashfs, which nothing can be written to")
-    } else if is(0x36, b"FAT") || is(0x52, b"FAT32") {
-        Content::Other("FAT, which holds no root")
-    } else if is(0xff6, b"SWAPSPACE2") {
-        Content::Other("swap space")
-    } else {
-        Content::Other("no ext4, xfs or btrfs")
-    })
+    Ok(content::of(|at, into| device.read_exact_at(into, at).is_ok()))
 }
 
 /// Mounts a device at [`NEW`], if it holds a root file system.
 fn mount_root(path: &str, kind: &str, plan: &RootPlan) -> Result<(), String> {
-    for (_, modules) in plan.filesystems.iter().filter(|(name, _)| name == kind) {
-        for module in modules {
-            boot::load_module(module).map_err(|error| error.to_string())?;
-        }
-    }
+    load_for(plan, kind)?;
     let subvolumes = if kind == "btrfs" { &SUBVOLUMES[..] } else { &SUBVOLUMES[..1] };
     let mut why = String::new();
     for options in subvolumes {
@@ -191,6 +184,16 @@ fn mount_root(path: &str, kind: &str, plan: &RootPlan) -> Result<(), String> {
     Err(why)
 }
 
+/// Loads the modules of a file system.
+fn load_for(plan: &RootPlan, kind: &str) -> Result<(), String> {
+    for (_, modules) in plan.filesystems.iter().filter(|(name, _)| name == kind) {
+        for module in modules {
+            boot::load_module(module).map_err(|error| error.to_string())?;
+        }
+    }
+    Ok(())
+}
+
 fn looks_like_a_root() -> bool {
     ["etc", "usr"].iter().all(|name| Path::new(NEW).join(name).is_dir())
 }
@@ -201,14 +204,14 @@ fn unmount_new() {
 }
 
 /// Makes [`NEW`] the root, with what is mounted already moved into it, and the initramfs's modules in their place.
-fn enter() -> io::Result<()> {
+fn enter(plan: &RootPlan) -> io::Result<()> {
     let fail = |what: &str, error: io::Error| io::Error::other(format!("{what}: {error}"));
     for place in ["/proc", "/sys", "/dev", "/run"] {
         let target = format!("{NEW}{place}");
         fs::create_dir_all(&target).map_err(|error| fail(&target, error))?;
         boot::mount("", place, &target, libc::MS_MOVE, "").map_err(|error| fail(place, error))?;
     }
-    let has_modules = bind_modules()?;
+    let has_modules = bind_modules(plan)?;
     std::env::set_current_dir(NEW)?;
     boot::mount("", ".", "/", libc::MS_MOVE, "").map_err(|error| fail("the new root", error))?;
     // SAFETY: the string ends in NUL.
@@ -222,17 +225,50 @@ fn enter() -> io::Result<()> {
     Ok(())
 }
 
-/// Shows the initramfs's modules in the new root, unless that has modules of this very kernel. Returns true if it did.
-fn bind_modules() -> io::Result<bool> {
+/// Shows the initramfs's modules in the new root. If that has modules of this very kernel, only those of the initramfs that it
+/// has not are laid over them. Returns true if there are any.
+fn bind_modules(plan: &RootPlan) -> io::Result<bool> {
     let Ok(mut releases) = fs::read_dir(MODULES) else { return Ok(false) };
     let Some(Ok(release)) = releases.next() else { return Ok(false) };
     let place = format!("{NEW}/lib/modules");
-    if Path::new(&place).join(release.file_name()).join("modules.dep").exists() {
-        return Ok(false);
+    let (ours, theirs) = (release.path(), Path::new(&place).join(release.file_name()));
+    if theirs.join("modules.dep").exists() {
+        // Without modules of the user's there are drivers only, which are loaded already.
+        let are_wanted = plan.filesystems.iter().any(|(name, _)| name == OVERLAY);
+        if !are_wanted || !has_more(&ours, &theirs)? {
+            return Ok(false);
+        }
+        load_for(plan, OVERLAY).map_err(io::Error::other)?;
+        let work = "/.kprism/overlay";
+        fs::create_dir_all(work)?;
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        let options = format!("lowerdir={},upperdir={},workdir={work}", text(&theirs), text(&ours));
+        boot::mount(OVERLAY, OVERLAY, &text(&theirs), 0, &options).map_err(|error| {
+            io::Error::other(format!(
+                "modules of yours beside the image's own, which are of the same kernel: the kernel needs \
+                 CONFIG_OVERLAY_FS ({error})"
+            ))
+        })?;
+        return Ok(true);
     }
     fs::create_dir_all(&place)?;
     boot::mount("", MODULES, &place, libc::MS_BIND, "")?;
     Ok(true)
+}
+
+/// True if a module of the folder is not in the other, packed or not.
+fn has_more(ours: &Path, theirs: &Path) -> io::Result<bool> {
+    for entry in fs::read_dir(ours)? {
+        let entry = entry?;
+        let (path, other) = (entry.path(), theirs.join(entry.file_name()));
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_there =
+            || ["", ".xz", ".zst", ".gz"].iter().any(|end| theirs.join(format!("{name}{end}")).exists());
+        if path.is_dir() && has_more(&path, &other)? || name.ends_with(".ko") && !is_there() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Makes this process the init, and returns in a child of it, once the init has started everything, with its state.

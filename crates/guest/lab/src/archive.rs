@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Writes `newc` cpio archives: the initramfs and the shared folders. The same files give the same bytes.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use cpio::newc::{Builder, trailer};
@@ -35,11 +36,25 @@ pub(crate) struct Node {
 pub(crate) struct Archive<W: Write> {
     output: W,
     inode: u32,
+    machines: BTreeMap<u16, u64>,
+}
+
+/// Files are only read: their modes are not changed so that they can be.
+fn unreadable(error: io::Error, path: &Path) -> Error {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => Error::BadFile {
+            path: path.to_owned(),
+            reason: "you may not read it, so the guest cannot have it: make it readable, leave it out, or run kprism as \
+                     its owner or root"
+                .into(),
+        },
+        _ => Error::Io { what: "read", path: path.to_owned(), source: error },
+    }
 }
 
 impl<W: Write> Archive<W> {
     pub fn new(output: W) -> Self {
-        Self { output, inode: 0 }
+        Self { output, inode: 0, machines: BTreeMap::new() }
     }
 
     /// Adds a file.
@@ -71,7 +86,13 @@ impl<W: Write> Archive<W> {
 
     /// Adds a file of any kind.
     pub fn node(&mut self, name: &str, node: Node, contents: &[u8]) -> io::Result<()> {
+        if kprism_signals::end_requested() {
+            return Err(io::Error::new(io::ErrorKind::Interrupted, "interrupted"));
+        }
         self.inode += 1;
+        if let Some(machine) = kprism_agent::content::machine(contents) {
+            *self.machines.entry(machine).or_default() += 1;
+        }
         let size = u32::try_from(contents.len())
             .map_err(|_| io::Error::other(format!("{name} is larger than 4 GiB, which no cpio can hold")))?;
         // The kernel joins files of one number if they have more than one link. Those numbers lie above all others.
@@ -95,7 +116,7 @@ impl<W: Write> Archive<W> {
                 self.folder(name, permissions).at("archive", path)?;
             }
             let mut names = Vec::new();
-            for entry in fs::read_dir(path).at("read", path)? {
+            for entry in fs::read_dir(path).map_err(|error| unreadable(error, path))? {
                 names.push(entry.at("read", path)?.file_name());
             }
             names.sort_unstable();
@@ -112,16 +133,16 @@ impl<W: Write> Archive<W> {
             let target = fs::read_link(path).at("read", path)?;
             self.entry(name, LINK | 0o777, target.as_os_str().as_bytes(), (0, 0)).at("archive", path)
         } else if found.is_file() {
-            if permissions & 0o400 == 0 {
-                // A package may contain a file that its owner cannot read. This process unpacked it, so it is the
-                // owner.
-                fs::set_permissions(path, fs::Permissions::from_mode(permissions | 0o400)).ok();
-            }
-            let contents = fs::read(path).at("read", path)?;
+            let contents = fs::read(path).map_err(|error| unreadable(error, path))?;
             self.file(name, permissions, &contents).at("archive", path)
         } else {
             Ok(())
         }
+    }
+
+    /// Executables and libraries so far, by the processor that they are for (`e_machine` of ELF).
+    pub fn machines(&self) -> &BTreeMap<u16, u64> {
+        &self.machines
     }
 
     /// Ends the archive.
@@ -133,6 +154,22 @@ impl<W: Write> Archive<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn modes_of_what_is_archived_stay() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("secret");
+        fs::write(&file, "x").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o200)).unwrap();
+        let may_read = fs::read(&file).is_ok();
+        let done = Archive::new(Vec::new()).tree(folder.path(), "");
+        assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o200);
+        match done {
+            Ok(()) => assert!(may_read, "root reads it"),
+            Err(error) => assert!(!may_read && error.to_string().contains("make it readable"), "{error}"),
+        }
+    }
 
     #[test]
     fn a_tree_reads_back_the_same_every_time() {

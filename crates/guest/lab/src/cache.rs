@@ -7,6 +7,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -102,9 +103,13 @@ impl Cache {
             return Ok(text);
         }
         let text = find()?;
-        let staging = folder.join(format!(".{name}.current.{}", std::process::id()));
-        fs::write(&staging, &text).at("write", &staging)?;
-        fs::rename(&staging, &file).at("rename", &staging)?;
+        let mut staging = tempfile::Builder::new()
+            .prefix(&format!(".{name}.current."))
+            .permissions(fs::Permissions::from_mode(0o644))
+            .tempfile_in(&folder)
+            .at("create a file in", &folder)?;
+        io::Write::write_all(&mut staging, text.as_bytes()).at("write", staging.path())?;
+        staging.persist(&file).map_err(|error| error.error).at("write", &file)?;
         Ok(text)
     }
 
@@ -124,6 +129,54 @@ impl Cache {
         dated.sort_unstable_by(|a, b| b.cmp(a));
         for (_, path) in dated.iter().skip(keep).filter(|(_, path)| path != used) {
             remove(path).ok();
+        }
+    }
+}
+
+/// A folder for temporary files, removed on drop. Nobody else has its name, which is random: machines and containers that share
+/// a cache have the same process IDs. What a killed process left is removed by the next that asks for a folder of the same kind.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    folder: tempfile::TempDir,
+    /// Held for its lock, by which others see that the folder is in use.
+    _lock: Lock,
+}
+
+impl Scratch {
+    /// Creates `PREFIX…` in `folder`.
+    ///
+    /// # Errors
+    /// `folder` cannot be written to.
+    pub fn new(folder: &Path, prefix: &str) -> Result<Self> {
+        clean(folder, prefix);
+        let made = tempfile::Builder::new().prefix(prefix).tempdir_in(folder);
+        let made = made.at("create a folder in", folder)?;
+        // Its name comes after the lock, so that nobody sees it without one.
+        let (begun, name) = (made.path().join(".lock"), made.path().join(IN_USE));
+        let lock = Lock::take(&begun)?;
+        fs::rename(&begun, &name).at("rename", &begun)?;
+        Ok(Self { folder: made, _lock: lock })
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+/// Lock file in a [`Scratch`] folder.
+const IN_USE: &str = ".in-use";
+
+/// Removes [`Scratch`] folders whose owner is gone. One without its lock file may just be made, and stays.
+pub(crate) fn clean(folder: &Path, prefix: &str) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)) {
+        let is_left = File::open(entry.path().join(IN_USE)).is_ok_and(|file| {
+            // SAFETY: flock on a descriptor that is ours.
+            unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+        });
+        if is_left {
+            remove(&entry.path()).ok();
         }
     }
 }
@@ -252,6 +305,24 @@ mod tests {
         let error = cache.entry("kind", "key", u64::MAX >> 20, |_| unreachable!()).unwrap_err();
         assert!(matches!(error, Error::NoSpace { .. }), "{error}");
         remove(cache.folder()).unwrap();
+    }
+
+    #[test]
+    fn scratch_folders_have_names_of_their_own_and_do_not_outlive_their_owners() {
+        let folder = tempfile::tempdir().unwrap();
+        let (a, b) =
+            (Scratch::new(folder.path(), ".x.").unwrap(), Scratch::new(folder.path(), ".x.").unwrap());
+        assert_ne!(a.path(), b.path());
+        // The folder of a process that was killed has a lock file, and no lock.
+        let left = folder.path().join(".x.left");
+        fs::create_dir(&left).unwrap();
+        fs::write(left.join(IN_USE), "").unwrap();
+        let other = folder.path().join(".y.other");
+        fs::create_dir(&other).unwrap();
+        let c = Scratch::new(folder.path(), ".x.").unwrap();
+        assert!(!left.exists() && other.exists() && a.path().exists() && b.path().exists());
+        drop((a, b, c));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -88,8 +88,18 @@ fn unpack(mut input: impl io::Read, folder: &Path) -> Result<()> {
                 if let Some(parent) = path.parent() {
                     fs::create_dir_all(parent).at("create", parent)?;
                 }
+                let size = u64::from(entry.file_size());
                 let mut file = File::create(&path).at("create", &path)?;
-                io::copy(&mut reader, &mut file).at("write", &path)?;
+                let copied = io::copy(&mut reader, &mut file);
+                if !matches!(copied, Ok(bytes) if bytes == size) {
+                    // A part of a file would be taken for all of it.
+                    fs::remove_file(&path).ok();
+                    copied.at("write", &path)?;
+                    return Err(Error::BadFile {
+                        path,
+                        reason: "the guest ended while it sent this file".into(),
+                    });
+                }
             }
             _ => {}
         }
@@ -136,6 +146,8 @@ mod tests {
             unpack(&bytes[..end], &folder).ok();
         }
         assert!(unpack(&bytes[..50], &folder).is_err());
+        assert!(unpack(&bytes[..600], &folder).unwrap_err().to_string().contains("while it sent"));
+        assert!(!folder.join("f").exists(), "a part of a file is not left");
         fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -4,32 +4,21 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::cache::{Cache, Key};
+use crate::cache::{Cache, Key, Scratch};
 use crate::error::{Context, Error, Result};
+use crate::image_format::{self, RAW};
 use crate::options::{Progress, Report};
+use crate::program;
 
 /// Number of images of each kind in the cache. A guest cannot have more disks: the first would be removed for the last.
 pub(crate) const KEPT: usize = 8;
 
 /// Sizes are rounded up to this: the guest maps a disk in pages of 2 MiB.
 const ALIGNMENT: u64 = 2 << 20;
-
-/// Byte that QEMU holds a lock on while it may write to an image (`block/file-posix.c`, RAW_LOCK_PERM_BASE and
-/// BLK_PERM_WRITE).
-const WRITER_LOCK: i64 = 100 + 1;
-
-/// Formats of disk images other than raw: offset and bytes by which they are known, name.
-const FORMATS: [(u64, &[u8], &str); 5] = [
-    (0, b"QFI\xfb", "qcow2"),
-    (0, b"KDMV", "vmdk"),
-    (0, b"vhdxfile", "vhdx"),
-    (0, b"conectix", "vpc"),
-    (0x40, b"\x7f\x10\xda\xbe", "vdi"),
-];
 
 /// A raw image in the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,34 +38,28 @@ impl Image {
     /// The file cannot be read, is encrypted, or is written to by another program at this time.
     pub fn find(path: &Path, cache: &Cache, report: Report<'_>) -> Result<Self> {
         let bad = |reason: &str| Error::BadFile { path: path.to_owned(), reason: reason.into() };
-        let file = File::open(path).at("open", path)?;
-        let found = file.metadata().at("read", path)?;
-        if !found.is_file() {
-            return Err(bad("not a file: a disk image is expected"));
-        }
-        if is_being_written(&file) {
-            return Err(bad("in use by another QEMU, which may write to it: end that first, or give a copy"));
-        }
-        let format = format(&file).at("read", path)?;
-        if format == Some("qcow2") && number_at(&file, 32).at("read", path)? != 0 {
-            return Err(bad("encrypted: give an image without encryption (`qemu-img convert`)"));
-        }
-        let files = match format {
-            None => vec![path.to_owned()],
-            Some(_) => chain(path)?,
-        };
+        let parts = image_format::parts(path)?;
+        let files: Vec<PathBuf> = parts.iter().map(|part| part.path.clone()).collect();
         let name = identity(&files, true)?;
-        let need_mib = space_mib(path) + 64;
+        let need_mib = image_format::space_mib(&parts) + 64;
         let (raw, key) = keep("image", &name, cache, need_mib, |raw| {
             report(Progress::Step(&format!("copying the disk image {}", path.display())));
-            match format {
-                None => copy(path, raw)?,
-                Some(_) => convert(path, raw)?,
+            match &parts[..] {
+                [only] if only.format == RAW => copy(path, raw)?,
+                _ => {
+                    image_format::convert(&parts, raw)?;
+                    only_ours(raw)?;
+                }
+            }
+            if identity(&files, true)? != name || image_format::any_is_being_written(&parts) {
+                return Err(bad(
+                    "it was changed while it was copied: end the program that writes to it first",
+                ));
             }
             let file = File::options().write(true).open(raw).at("open", raw)?;
             let bytes = file.metadata().at("read", raw)?.len();
             if bytes == 0 {
-                return Err(bad("an empty disk image"));
+                return Err(bad("an empty disk image: the file has no bytes"));
             }
             file.set_len(bytes.next_multiple_of(ALIGNMENT)).at("write", raw)
         })?;
@@ -95,20 +78,13 @@ pub(crate) fn keep(
     mut make: impl FnMut(&Path) -> Result<()>,
 ) -> Result<(PathBuf, String)> {
     let mut add = || {
-        let scratch = cache.folder().join(format!(".{kind}.{}", std::process::id()));
-        crate::cache::remove(&scratch)?;
-        fs::create_dir_all(&scratch).at("create", &scratch)?;
-        let made = scratch.join("made");
-        let added =
-            crate::cache::require_space(&scratch, need_mib).and_then(|()| make(&made)).and_then(|()| {
-                let key = content(&File::open(&made).at("open", &made)?).at("read", &made)?;
-                cache.entry(kind, &key, 0, |folder| {
-                    fs::rename(&made, folder.join(kind)).at("rename", &made)
-                })?;
-                Ok(key)
-            });
-        crate::cache::remove(&scratch)?;
-        added
+        let scratch = Scratch::new(cache.folder(), &format!(".{kind}."))?;
+        let made = scratch.path().join("made");
+        crate::cache::require_space(scratch.path(), need_mib)?;
+        make(&made)?;
+        let key = content(&File::open(&made).at("open", &made)?).at("read", &made)?;
+        cache.entry(kind, &key, 0, |folder| fs::rename(&made, folder.join(kind)).at("rename", &made))?;
+        Ok(key)
     };
     let mut key = cache.remembered(kind, name, false, &mut add)?;
     if !cache.folder().join(kind).join(&key).exists() {
@@ -123,7 +99,7 @@ pub(crate) fn keep(
 /// Copies a raw image with its holes; without copying any data where the file system can do that.
 pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     let arguments = ["--reflink=auto", "--sparse=always", "--"].map(std::ffi::OsStr::new);
-    let output = Command::new("cp").args(arguments).args([from, to]).output().at("run cp for", from)?;
+    let output = program::output(Command::new("cp").args(arguments).args([from, to]))?;
     if output.status.success() {
         return only_ours(to);
     }
@@ -139,78 +115,9 @@ pub(crate) fn space_mib(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |found| (found.blocks() * 512) >> 20)
 }
 
-/// The image as a raw one, by QEMU's own program.
-fn convert(path: &Path, raw: &Path) -> Result<()> {
-    let mut command = Command::new("qemu-img");
-    command.args(["convert", "-O", "raw", "--"]).args([path, raw]);
-    qemu_img(path, &mut command)?;
-    only_ours(raw)
-}
-
 /// A copy can be written to whatever the mode of the user's file, and others cannot read it.
 fn only_ours(path: &Path) -> Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).at("change the mode of", path)
-}
-
-/// The image's file and those of the images that it is a change of.
-fn chain(path: &Path) -> Result<Vec<PathBuf>> {
-    let mut command = Command::new("qemu-img");
-    command.args(["info", "--backing-chain", "--output=json", "--"]).arg(path);
-    let output = qemu_img(path, &mut command)?;
-    let all: Vec<serde_json::Value> = serde_json::from_slice(&output).map_err(|error| Error::BadFile {
-        path: path.to_owned(),
-        reason: format!("qemu-img describes it as nothing known: {error}"),
-    })?;
-    Ok(all.iter().filter_map(|image| Some(PathBuf::from(image.get("filename")?.as_str()?))).collect())
-}
-
-fn qemu_img(path: &Path, command: &mut Command) -> Result<Vec<u8>> {
-    let output = command.output().map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => Error::MissingProgram {
-            program: "qemu-img".into(),
-            remedy: "install qemu-utils, or give a raw image",
-        },
-        _ => Error::Io { what: "run qemu-img for", path: path.to_owned(), source: error },
-    })?;
-    if output.status.success() {
-        return Ok(output.stdout);
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let reason = said.trim().trim_start_matches("qemu-img: ").to_owned();
-    Err(Error::BadFile { path: path.to_owned(), reason })
-}
-
-/// The format, unless raw.
-fn format(file: &File) -> io::Result<Option<&'static str>> {
-    for (at, magic, name) in FORMATS {
-        let mut bytes = vec![0; magic.len()];
-        match file.read_exact_at(&mut bytes, at) {
-            Ok(()) if bytes == magic => return Ok(Some(name)),
-            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(error),
-            _ => {}
-        }
-    }
-    Ok(None)
-}
-
-fn number_at(file: &File, at: u64) -> io::Result<u32> {
-    let mut bytes = [0; 4];
-    file.read_exact_at(&mut bytes, at)?;
-    Ok(u32::from_be_bytes(bytes))
-}
-
-/// True if a QEMU holds the lock of a writer. A file system without locks shows none.
-fn is_being_written(file: &File) -> bool {
-    // SAFETY: an all-zero flock is valid, and lives through the call.
-    unsafe {
-        let mut lock: libc::flock = std::mem::zeroed();
-        lock.l_type = libc::F_WRLCK as i16;
-        lock.l_whence = libc::SEEK_SET as i16;
-        lock.l_start = WRITER_LOCK;
-        lock.l_len = 1;
-        libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) == 0
-            && lock.l_type != libc::F_UNLCK as i16
-    }
 }
 
 /// A name for these files as they are now: it changes when one of them is written to or replaced.
@@ -251,6 +158,9 @@ fn content(mut file: &File) -> io::Result<String> {
             }
         }
         at = data as u64 / BLOCK as u64 * BLOCK as u64;
+        if kprism_signals::end_requested() {
+            return Err(io::Error::new(io::ErrorKind::Interrupted, "interrupted"));
+        }
         let count = BLOCK.min((length - at) as usize);
         file.seek(SeekFrom::Start(at))?;
         file.read_exact(&mut block[..count])?;
@@ -264,7 +174,10 @@ fn content(mut file: &File) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt;
+
     use super::*;
+    use crate::image_format::WRITER_LOCK;
 
     fn silent(path: &Path, cache: &Cache) -> Result<Image> {
         Image::find(path, cache, &mut |_| {})

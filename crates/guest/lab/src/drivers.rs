@@ -7,6 +7,7 @@
 use std::fs;
 use std::path::Path;
 
+use kprism_agent::OVERLAY;
 use serde::{Deserialize, Serialize};
 
 use crate::cache::Cache;
@@ -121,7 +122,35 @@ impl Drivers {
         Ok(drivers)
     }
 
-    fn add(&mut self, found: Vec<Module>, load: bool, optional: bool) {
+    /// Adds what lays modules over those of an image, which may be of the same kernel.
+    ///
+    /// # Errors
+    /// A module cannot be read.
+    pub fn add_overlay(&mut self, kernel: &Kernel) -> Result<()> {
+        // Of a kernel without it the agent says so, if it is needed.
+        let found = modules::of(kernel, OVERLAY)?.unwrap_or_default();
+        let paths = found.iter().map(|module| format!("/{}", module.guest)).collect();
+        self.filesystems.push((OVERLAY.to_owned(), paths));
+        self.add(found, false, true);
+        Ok(())
+    }
+
+    /// Adds the drivers to modules of the user's. Of two with one name the user's is loaded, in place of the driver.
+    pub fn merge_into(&mut self, modules: &mut Vec<Module>) {
+        for driver in std::mem::take(&mut self.modules) {
+            let (guest, name) = (driver.guest.clone(), driver.name());
+            merge(modules, driver);
+            let users = modules.iter().find(|module| module.name() == name);
+            for path in self.filesystems.iter_mut().flat_map(|(_, paths)| paths) {
+                if let (Some(users), true) = (users, path.strip_prefix('/') == Some(&guest)) {
+                    *path = format!("/{}", users.guest);
+                }
+            }
+        }
+    }
+
+    /// Adds modules, to be loaded or not, and maybe such as the guest can do without.
+    pub fn add(&mut self, found: Vec<Module>, load: bool, optional: bool) {
         for mut module in found {
             (module.load, module.optional) = (load, optional);
             merge(&mut self.modules, module);
@@ -129,9 +158,9 @@ impl Drivers {
     }
 }
 
-/// Adds a module. One that is there stays at its place, and is loaded if either is.
-pub(crate) fn merge(modules: &mut Vec<Module>, module: Module) {
-    match modules.iter_mut().find(|other| other.guest == module.guest) {
+/// Adds a module. One of the same name that is there stays at its place, and is loaded if either is.
+fn merge(modules: &mut Vec<Module>, module: Module) {
+    match modules.iter_mut().find(|other| other.name() == module.name()) {
         Some(other) => {
             other.load |= module.load;
             other.optional &= module.optional;
@@ -143,6 +172,33 @@ pub(crate) fn merge(modules: &mut Vec<Module>, module: Module) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_driver_of_the_users_is_the_one_that_is_loaded() {
+        let module = |guest: &str, contents: &str, load| Module {
+            guest: guest.into(),
+            contents: contents.as_bytes().to_vec(),
+            load,
+            users: None,
+            optional: false,
+        };
+        let mut drivers = Drivers {
+            modules: vec![
+                module("kernel/fs/jbd2.ko", "", false),
+                module("kernel/fs/ext4.ko", "packaged", false),
+            ],
+            filesystems: vec![(
+                "ext4".into(),
+                vec!["/kernel/fs/jbd2.ko".into(), "/kernel/fs/ext4.ko".into()],
+            )],
+        };
+        let mut modules = vec![module("updates/mine.ko", "", true), module("updates/ext4.ko", "mine", true)];
+        drivers.merge_into(&mut modules);
+        let found: Vec<_> = modules.iter().map(|module| module.guest.as_str()).collect();
+        assert_eq!(found, ["updates/mine.ko", "updates/ext4.ko", "kernel/fs/jbd2.ko"]);
+        assert_eq!(modules[1].contents, b"mine");
+        assert_eq!(drivers.filesystems[0].1, ["/kernel/fs/jbd2.ko", "/updates/ext4.ko"]);
+    }
 
     #[test]
     fn what_was_kept_reads_back_the_same() {

@@ -134,6 +134,8 @@ impl<T> Context<T> for io::Result<T> {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 Error::Full { path: path.to_owned() }
             }
+            // The standard library repeats calls that a signal ended: this is ours, after a Ctrl-C.
+            io::ErrorKind::Interrupted if kprism_signals::end_requested() => Error::Interrupted,
             _ => Error::Io { what, path: path.to_owned(), source },
         })
     }

@@ -6,7 +6,9 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use kprism_agent::{AGENT_FOLDER, DEPMOD_WANTED, MODULE_LIST, OPTIONAL_MODULE, ROOT_FILE, RootPlan};
+use kprism_agent::{
+    AGENT_FOLDER, DEPMOD_WANTED, MODULE_LIST, OPTIONAL_MODULE, OWN_INIT, ROOT_FILE, RootPlan,
+};
 
 use crate::archive::Archive;
 use crate::cache::{Cache, Key};
@@ -29,7 +31,7 @@ pub(crate) enum Base<'a> {
 
 /// The layer over it.
 pub(crate) struct Overlay<'a> {
-    /// The program that becomes /init.
+    /// The program that becomes /init; [`OWN_INIT`] over [`Base::Memory`].
     pub agent: &'a Path,
     pub modules: &'a [Module],
     /// What to do with a root file system of the user's.
@@ -43,6 +45,8 @@ pub struct Initramfs {
     pub image: PathBuf,
     /// Identifies its content.
     pub key: String,
+    /// True if it is a root file system of the user's: its `/init`, if it has one, is the user's too.
+    pub(crate) is_the_users_root: bool,
 }
 
 impl Initramfs {
@@ -66,7 +70,7 @@ impl Initramfs {
                 contents
             }
             Base::Memory(root) => {
-                key = key.add("memory").add(&root.key);
+                key = key.add("memory 2").add(&root.key);
                 Vec::new()
             }
             Base::Disk => Vec::new(),
@@ -106,21 +110,29 @@ impl Initramfs {
                 Base::Disk => Ok(()),
             };
             written.at("write", &path)?;
-            overlay(&mut output, &agent, modules, &root).and_then(|()| output.flush()).at("write", &path)
+            let init = if matches!(base, Base::Memory(_)) { OWN_INIT } else { "/init" };
+            overlay(&mut output, (init, &agent), modules, &root)
+                .and_then(|()| output.flush())
+                .at("write", &path)
         })?;
         cache.keep_recent("initramfs", &place, 8);
-        Ok(Self { image: place.join("initramfs"), key })
+        Ok(Self { image: place.join("initramfs"), key, is_the_users_root: matches!(base, Base::Memory(_)) })
     }
 }
 
-fn overlay(output: &mut dyn Write, agent: &[u8], modules: &[Module], root: &[u8]) -> std::io::Result<()> {
+fn overlay(
+    output: &mut dyn Write,
+    (init, agent): (&str, &[u8]),
+    modules: &[Module],
+    root: &[u8],
+) -> std::io::Result<()> {
     let mut archive = Archive::new(output);
-    archive.file("init", 0o755, agent)?;
+    archive.folder(AGENT_FOLDER.trim_start_matches('/'), 0o755)?;
+    archive.file(init.trim_start_matches('/'), 0o755, agent)?;
     archive.folder("dev", 0o755)?;
     // The kernel opens this for init before anything can mount devtmpfs.
     archive.device("dev/console", 0o600, 5, 1)?;
     archive.device("dev/null", 0o666, 1, 3)?;
-    archive.folder(AGENT_FOLDER.trim_start_matches('/'), 0o755)?;
     for module in modules {
         archive.parents(&module.guest)?;
         archive.file(&module.guest, 0o644, &module.contents)?;

@@ -4,12 +4,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use kprism_agent::content;
+
 use crate::apt;
 use crate::cache::{Cache, Key};
 use crate::error::{Context, Error, Result};
 use crate::guest_image::GuestImage;
 use crate::modules::ModuleFolder;
 use crate::options::{KernelSource, Options, Progress, Report};
+use crate::packed::is_packed;
 use crate::tree::{self, TreeFacts};
 
 const PACKAGE: &str = KernelSource::PACKAGE;
@@ -61,6 +64,7 @@ impl Kernel {
             }
             KernelSource::Image(image) => {
                 let contents = fs::read(image).at("read", image)?;
+                require_bootable(image, &contents)?;
                 let release = release(&contents).unwrap_or_default();
                 let modules = Path::new("/lib/modules").join(&release);
                 let has_modules = !release.is_empty() && modules.join("kernel").is_dir();
@@ -156,22 +160,22 @@ fn download_named(name: &str, cache: &Cache, report: Report<'_>) -> Result<Strin
 /// Downloads and unpacks a kernel package that apt knows, and returns its key.
 fn download(name: &str, cache: &Cache, report: Report<'_>) -> Result<String> {
     report(Progress::Step(&format!("downloading {name} (about 105 MB)")));
-    let scratch = cache.folder().join(format!(".download.{}", std::process::id()));
-    crate::cache::remove(&scratch)?;
-    fs::create_dir_all(&scratch).at("create", &scratch)?;
-    crate::cache::require_space(&scratch, 450)?;
-    let result = apt::download(&[name.to_owned()], &scratch).and_then(|files| {
+    let scratch = crate::cache::Scratch::new(cache.folder(), ".download.")?;
+    let scratch = scratch.path();
+    crate::cache::require_space(scratch, 450)?;
+    apt::download(&[name.to_owned()], scratch).and_then(|files| {
         let [package] = &files[..] else {
-            return Err(Error::BadFile { path: scratch.clone(), reason: "one package was to come".into() });
+            return Err(Error::BadFile {
+                path: scratch.to_owned(),
+                reason: "one package was to come".into(),
+            });
         };
         // NAME_VERSION_ARCH.deb is the key: a package's content never changes under one version.
         let key = package.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         report(Progress::Step(&format!("unpacking {name}")));
         cache.entry("kernel", &key, 350, |folder| unpack(package, folder))?;
         Ok(key)
-    });
-    crate::cache::remove(&scratch)?;
-    result
+    })
 }
 
 /// Debian's stock kernels that apt knows, the oldest first.
@@ -217,6 +221,32 @@ pub(crate) fn arrange(folder: &Path, source: &Path) -> Result<()> {
         fs::rename(&merged, place.join("modules")).at("rename", &merged)?;
     }
     crate::cache::remove(&folder.join("usr"))
+}
+
+/// Refuses what QEMU cannot boot on an x86-64: it would say less, or nothing.
+fn require_bootable(path: &Path, image: &[u8]) -> Result<()> {
+    let other = match image {
+        _ if has_boot_header(image) => return Ok(()),
+        // A vmlinux with an entry point for PVH, which QEMU finds by itself.
+        _ if content::machine(image) == Some(content::X86_64) => return Ok(()),
+        // Documentation/arch/arm64/booting.rst
+        _ if image.get(56..60) == Some(b"ARM\x64") => {
+            "a kernel for arm64, and the guest is an x86-64".to_owned()
+        }
+        _ => match content::machine(image) {
+            Some(machine) => {
+                format!("a program for {}, and the guest is an x86-64", content::machine_name(machine))
+            }
+            None if is_packed(image) => {
+                "packed as a whole: unpack it first (`gunzip`, `unxz`, `unzstd`)".to_owned()
+            }
+            None => {
+                "not a kernel image for x86: it has no boot header. Give a bzImage, as /boot/vmlinuz-… is"
+                    .to_owned()
+            }
+        },
+    };
+    Err(Error::BadFile { path: path.to_owned(), reason: other })
 }
 
 fn has_boot_header(image: &[u8]) -> bool {
@@ -279,6 +309,18 @@ mod tests {
         assert_eq!(release(&image).as_deref(), Some("6.1.0-x"));
         image[0x20e..0x210].copy_from_slice(&0xfff0u16.to_le_bytes());
         assert_eq!(release(&image), None);
+    }
+
+    #[test]
+    fn what_is_no_kernel_for_x86_is_refused() {
+        let said = |bytes: &[u8]| require_bootable(Path::new("k"), bytes).map_err(|error| error.to_string());
+        let mut image = vec![0; 0x400];
+        assert!(said(&image).unwrap_err().contains("no boot header"));
+        image[56..60].copy_from_slice(b"ARM\x64");
+        assert!(said(&image).unwrap_err().contains("arm64"));
+        assert!(said(b"\x1f\x8b packed").unwrap_err().contains("gunzip"));
+        image[0x202..0x206].copy_from_slice(b"HdrS");
+        said(&image).unwrap();
     }
 
     #[test]

@@ -7,7 +7,7 @@ use kprism_agent::RootPlan;
 
 use crate::cache::Cache;
 use crate::disk::{self, Image};
-use crate::drivers::{self, Drivers};
+use crate::drivers::Drivers;
 use crate::error::{Error, Result};
 use crate::guest_image::GuestImage;
 use crate::initramfs::{Base, Initramfs, Overlay};
@@ -19,7 +19,7 @@ use crate::qemu::{Machine, Qemu};
 use crate::rootfs::RootFs;
 use crate::snapshot::{Boot, KernelFacts, Snapshot};
 use crate::tree::{self, TreeFacts};
-use crate::{files, modules};
+use crate::{files, modules, partitions};
 
 /// A prepared guest, which can be started any number of times.
 #[derive(Debug, Clone)]
@@ -151,6 +151,9 @@ pub fn prepare(options: &Options, report: Report<'_>) -> Result<Prepared> {
         .chain(&options.disks)
         .map(|path| Image::find(path, &cache, report))
         .collect::<Result<_>>()?;
+    if let (true, Some(image), Some(path)) = (on_disk, images.first(), &options.root) {
+        partitions::require_root(&image.raw, path)?;
+    }
     has_room_for(&images, options.mem_mib)?;
     let rootfs = match options.initrd.is_some() || options.root.is_some() {
         true => None,
@@ -165,8 +168,14 @@ pub fn prepare(options: &Options, report: Report<'_>) -> Result<Prepared> {
         (None, None, Some(root)) => Base::Memory(root),
         (None, None, None) => Base::Disk,
     };
-    let drivers = if images.is_empty() { Drivers::default() } else { Drivers::find(&kernel, &cache)? };
-    let mut modules = drivers.modules;
+    let mut drivers = if images.is_empty() { Drivers::default() } else { Drivers::find(&kernel, &cache)? };
+    // The user's first: those are the ones that stay.
+    let mut modules = modules::collect(&kernel, &options.modules, &options.with_modules)?;
+    if on_disk && !modules.is_empty() {
+        drivers.add_overlay(&kernel)?;
+    }
+    drivers.add(options.network.drivers(&kernel)?, true, false);
+    drivers.merge_into(&mut modules);
     let root = (options.root.is_some() || !images.is_empty()).then(|| RootPlan {
         disks: images.len(),
         on_disk,
@@ -174,12 +183,6 @@ pub fn prepare(options: &Options, report: Report<'_>) -> Result<Prepared> {
         init: if options.root.is_some() { options.init.clone() } else { Some(String::new()) },
         filesystems: drivers.filesystems,
     });
-    for module in options.network.drivers(&kernel)? {
-        drivers::merge(&mut modules, module);
-    }
-    for module in modules::collect(&kernel, &options.modules, &options.with_modules)? {
-        drivers::merge(&mut modules, module);
-    }
     let overlay = Overlay { agent: &agent, modules: &modules, root: root.as_ref() };
     let initramfs = Initramfs::find(&base, &overlay, &cache)?;
     let disks = images.iter().map(|image| image.bytes).collect();
@@ -191,7 +194,10 @@ pub fn prepare(options: &Options, report: Report<'_>) -> Result<Prepared> {
         disks,
         network: options.network,
     };
-    let command_line = Machine::command_line(&options.append);
+    let mut command_line = Machine::command_line(&options.append);
+    if memory_root.is_some() {
+        command_line.push_str(&format!(" rdinit={}", kprism_agent::OWN_INIT));
+    }
     let boot = Boot {
         qemu: &qemu,
         machine: &machine,

@@ -28,6 +28,7 @@ mod collect;
 mod counters;
 mod disk;
 mod drivers;
+mod image_format;
 mod initramfs;
 mod kernel;
 pub mod kselftest;
@@ -38,6 +39,7 @@ mod modules;
 mod network;
 mod options;
 mod packed;
+mod partitions;
 mod program;
 mod qemu;
 mod qmp;
@@ -59,7 +61,18 @@ pub use modules::{ModuleFile, is_path as is_module_file};
 pub use network::{Forward, Network};
 pub use options::{Job, KernelSource, ObserverOptions, Options, Pace, Progress, Report, Share, Span};
 pub use qemu::Qemu;
-pub use run::{Ended, Outcome, accepts, fetch, run};
+pub use run::{Ended, MissingFile, Outcome, accepts, fetch, run};
 pub use snapshot::{KernelFacts, Snapshot};
 pub use symbols::{inside, mapped_files};
 pub use tree::{TreeFacts, require as require_options};
+
+/// The initramfs of a tar archive or a container image, as a guest gets it.
+///
+/// # Errors
+/// It is damaged, or an image for another processor.
+pub fn initramfs_of_archive(path: &std::path::Path) -> Result<Vec<u8>> {
+    use error::Context as _;
+    let mut archive = archive::Archive::new(Vec::new());
+    layers::write(path, &mut archive)?;
+    archive.finish().at("read", path)
+}

@@ -91,6 +91,11 @@ pub struct ModuleFile {
 }
 
 impl Module {
+    /// Its name, as in `/proc/modules`.
+    pub fn name(&self) -> String {
+        plain(&stem(Path::new(&self.guest)))
+    }
+
     /// The module as the user's file, if it is one.
     pub fn file(&self) -> Option<ModuleFile> {
         let path = self.users.as_ref()?;

@@ -3,10 +3,45 @@
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc::RecvTimeoutError;
 
 use crate::error::{Context as _, Error, Result};
+
+/// Runs a program to its end, and returns what it wrote. A Ctrl-C ends it.
+///
+/// # Errors
+/// It cannot be started; [`Error::Interrupted`].
+pub(crate) fn output(command: &mut Command) -> Result<Output> {
+    let name = PathBuf::from(command.get_program());
+    // In its own process group: a Ctrl-C in a terminal would end it, which looked like its failure.
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let child = command.spawn().at("run", &name)?;
+    let id = child.id() as i32;
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let reader = std::thread::spawn(move || sender.send(child.wait_with_output()));
+    let mut interrupted = false;
+    let output = loop {
+        match receiver.recv_timeout(std::time::Duration::from_millis(20)) {
+            Ok(output) => break output,
+            Err(RecvTimeoutError::Disconnected) => {
+                break Err(std::io::Error::other("the thread that waits for it ended"));
+            }
+            Err(RecvTimeoutError::Timeout) if kprism_signals::end_requested() && !interrupted => {
+                interrupted = true;
+                // SAFETY: a signal to the group of a child that has not been waited for.
+                unsafe { libc::kill(-id, libc::SIGTERM) };
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+    };
+    reader.join().ok();
+    match interrupted {
+        true => Err(Error::Interrupted),
+        false => output.at("run", &name),
+    }
+}
 
 /// Runs a program to its end, with its output in `log`. A Ctrl-C ends it and its children.
 pub(crate) fn run(command: &mut Command, what: &str, log: &Path) -> Result<()> {

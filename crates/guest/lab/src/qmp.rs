@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! QEMU's control protocol (docs/interop/qmp-spec.rst): one request, one answer. Of events, restarts are counted, and stops noted.
+//! QEMU's control protocol (docs/interop/qmp-spec.rst): one request, one answer, told by its `id`: one that comes after nobody
+//! waits for it any more is never taken for the next one's. Of events, restarts are counted, and stops noted.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -16,6 +17,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Qmp {
     stream: BufReader<UnixStream>,
+    /// The begin of a line whose end did not come in time.
+    begun: Vec<u8>,
+    /// Number of the last request.
+    id: u64,
     /// Restarts of the guest that QEMU has told of, by itself or by the user (event `RESET`).
     pub resets: u32,
     /// True from the event `STOP` to the event `RESUME`.
@@ -26,7 +31,7 @@ impl Qmp {
     pub fn new(stream: UnixStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).ok();
         stream.set_write_timeout(Some(PATIENCE)).ok();
-        Self { stream: BufReader::new(stream), resets: 0, stopped: false }
+        Self { stream: BufReader::new(stream), begun: Vec::new(), id: 0, resets: 0, stopped: false }
     }
 
     /// Waits for QEMU's greeting and enters command mode.
@@ -37,10 +42,20 @@ impl Qmp {
 
     /// Executes `command` and returns the answer.
     pub fn call(&mut self, command: &str, arguments: Value) -> Result<Value> {
-        let request = json!({ "execute": command, "arguments": arguments });
+        self.id += 1;
+        let request = json!({ "execute": command, "arguments": arguments, "id": self.id });
         self.stream.get_mut().write_all(format!("{request}\n").as_bytes()).map_err(|error| lost(&error))?;
         loop {
             let mut answer = self.read()?;
+            self.note(&answer);
+            // An error without a number is of a request that could not be read, so of this one.
+            let is_ours = match answer.get("id") {
+                Some(id) => id.as_u64() == Some(self.id),
+                None => answer.get("error").is_some(),
+            };
+            if !is_ours {
+                continue;
+            }
             if let Some(error) = answer.get("error") {
                 let text = error.get("desc").and_then(Value::as_str).unwrap_or("no reason given");
                 return Err(Error::Qemu { reason: format!("{command}: {text}") });
@@ -48,7 +63,6 @@ impl Qmp {
             if let Some(value) = answer.get_mut("return") {
                 return Ok(value.take());
             }
-            self.note(&answer);
         }
     }
 
@@ -78,12 +92,17 @@ impl Qmp {
     }
 
     fn read(&mut self) -> Result<Value> {
-        let mut line = String::new();
-        match self.stream.read_line(&mut line) {
+        match self.stream.read_until(b'\n', &mut self.begun) {
             Ok(0) => Err(Error::Qemu { reason: "it closed its control connection".into() }),
-            Ok(_) => serde_json::from_str(&line).map_err(|error| Error::Qemu {
-                reason: format!("its control connection sent `{line}`: {error}"),
-            }),
+            Ok(_) => {
+                let line = std::mem::take(&mut self.begun);
+                serde_json::from_slice(&line).map_err(|error| Error::Qemu {
+                    reason: format!(
+                        "its control connection sent `{}`: {error}",
+                        String::from_utf8_lossy(&line)
+                    ),
+                })
+            }
             Err(error) => Err(lost(&error)),
         }
     }
@@ -91,4 +110,44 @@ impl Qmp {
 
 fn lost(error: &std::io::Error) -> Error {
     Error::Qemu { reason: format!("its control connection failed: {error}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    /// A peer that answers the first request in two pieces, the second piece when nobody waits for it any more.
+    #[test]
+    fn a_late_answer_is_not_the_next_ones() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (given_up, late) = channel();
+        let peer = std::thread::spawn(move || {
+            let mut theirs = BufReader::new(theirs);
+            let mut request = || {
+                let mut line = String::new();
+                theirs.read_line(&mut line).unwrap();
+                let id = serde_json::from_str::<Value>(&line).unwrap()["id"].clone();
+                (id, theirs.get_ref().try_clone().unwrap())
+            };
+            let (first, mut to) = request();
+            write!(to, "{{\"event\": \"RESET\"}}\n{{\"return\": \"fir").unwrap();
+            late.recv().unwrap();
+            writeln!(to, "st\", \"id\": {first}}}").unwrap();
+            let (second, mut to) = request();
+            writeln!(to, "{{\"return\": \"second\", \"id\": {second}}}").unwrap();
+            let (_, mut to) = request();
+            writeln!(to, "{{\"error\": {{\"desc\": \"unreadable\"}}}}").unwrap();
+        });
+        let mut qmp = Qmp::new(ours);
+        qmp.stream.get_ref().set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        qmp.call("one", json!({})).unwrap_err();
+        qmp.stream.get_ref().set_read_timeout(Some(PATIENCE)).unwrap();
+        given_up.send(()).unwrap();
+        assert_eq!(qmp.call("two", json!({})).unwrap(), "second");
+        assert!(qmp.call("three", json!({})).unwrap_err().to_string().contains("unreadable"));
+        assert_eq!(qmp.resets, 1);
+        peer.join().unwrap();
+    }
 }

@@ -2,7 +2,7 @@
 //! The guest's programs: Debian packages, unpacked without root and without running their scripts.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::apt;
@@ -96,6 +96,7 @@ fn build(versions: &str, folder: &Path, report: Report<'_>) -> Result<()> {
         apt::unpack(&package, &root)?;
     }
     crate::cache::remove(&downloads)?;
+    readable(&root)?;
     merge_usr(&root)?;
     for path in DROPPED {
         crate::cache::remove(&root.join(path))?;
@@ -103,6 +104,21 @@ fn build(versions: &str, folder: &Path, report: Report<'_>) -> Result<()> {
     configure(&root)?;
     let list = folder.join("packages");
     fs::write(&list, versions).at("write", &list)
+}
+
+/// Makes files readable to their owner, which is this process. A package may contain others.
+fn readable(path: &Path) -> Result<()> {
+    let found = fs::symlink_metadata(path).at("read", path)?;
+    let mode = found.permissions().mode();
+    if !found.is_symlink() && mode & 0o400 == 0 {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode | 0o400)).at("change the mode of", path)?;
+    }
+    if found.is_dir() {
+        for entry in fs::read_dir(path).at("read", path)? {
+            readable(&entry.at("read", path)?.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// Moves /bin, /lib and so on below /usr, as Debian's installer does. Packages of this release still contain both.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use kprism_agent::{JOB_FILE, Message, SHARE_FILE, STDIN_FILE};
 
 use crate::archive::Archive;
+use crate::cache::Scratch;
 use crate::collect::Collected;
 use crate::counters::CounterReader;
 use crate::disk;
@@ -51,6 +52,18 @@ pub enum Ended {
     Failed(String),
 }
 
+/// A file of the guest that could not be copied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MissingFile {
+    /// Its path in the guest.
+    pub path: String,
+    /// The reason, in words.
+    pub why: String,
+}
+
+/// Reason for a file that the guest has not: neither the host, nor a guest in which no command ran.
+const MADE_IN_THE_GUEST: &str = "it was made in the guest";
+
 /// Result of a run.
 #[derive(Debug, Clone)]
 pub struct Outcome {
@@ -71,8 +84,8 @@ pub struct Outcome {
     pub wall: Duration,
     /// Time from the start of QEMU until the guest read the command.
     pub start: Duration,
-    /// Files that the guest mapped but that could not be copied to `symbols/root`, because they were made in the guest.
-    pub missing_files: Vec<String>,
+    /// Files that the guest mapped but that could not be copied to `symbols/root`.
+    pub missing_files: Vec<MissingFile>,
 }
 
 /// Runs `job`. Writes below `folder`: `console.log`, `stdout`, `stderr`, with an observer `streams/`, and `symbols/`.
@@ -90,10 +103,10 @@ pub fn run(
     accepts(prepared, job)?;
     let folder = std::path::absolute(folder).at("find", folder)?;
     fs::create_dir_all(&folder).at("create", &folder)?;
-    let scratch = Scratch::new(&folder)?;
+    let scratch = scratch(&folder)?;
     let files = PortFiles {
         console: folder.join("console.log"),
-        control: scratch.0.join("control"),
+        control: scratch.path().join("control"),
         stdout: folder.join("stdout"),
         stderr: folder.join("stderr"),
     };
@@ -102,7 +115,7 @@ pub fn run(
         File::create(file).at("create", file)?;
     }
     symbols::begin(prepared, &folder)?;
-    let mut arguments = job_arguments(job, prepared.machine.mem_mib, &scratch.0)?;
+    let mut arguments = job_arguments(job, prepared.machine.mem_mib, scratch.path())?;
     let streams = folder.join("streams");
     let stops = (job.counters == kprism_agent::CounterReading::Held).then(UnixStream::pair).transpose();
     let (host, guest) = stops.at("make a socket for", &folder)?.unzip();
@@ -133,7 +146,7 @@ pub fn run(
         arguments.extend(["-gdb".into(), place]);
     }
     let start = Instant::now();
-    let log = scratch.0.join("qemu.log");
+    let log = scratch.path().join("qemu.log");
     let mut qemu = Running::start(
         &prepared.qemu,
         &prepared.machine,
@@ -152,21 +165,31 @@ pub fn run(
         });
     }
     let kallsyms = prepared.snapshot.folder.join("kallsyms");
-    let counters = CounterReader::new(kallsyms, &folder, &scratch.0, host);
-    let mut watch = Watch::new(&files, (start, job.span == Span::Boot), Collected::new(&scratch.0), counters);
+    let counters = CounterReader::new(kallsyms, &folder, scratch.path(), host);
+    let mut watch =
+        Watch::new(&files, (start, job.span == Span::Boot), Collected::new(scratch.path()), counters);
     let ended = watch.until_the_end(&mut qemu, (job.timeout, job.asks_first), report);
     drop(qemu);
     let unpacked = watch.collected.unpack(&folder);
     if ended == Ended::Normal {
         unpacked?;
     }
-    let mut missing_files = symbols::collect(prepared, job, &folder, watch.modules.as_ref())?;
-    if prepared.rootfs.is_none() && !missing_files.is_empty() && !kprism_signals::end_requested() {
-        report(Progress::Step("fetching the programs that ran, for their symbols"));
-        // The recording is worth more than its symbols.
-        missing_files =
-            fetch(prepared, missing_files.clone(), &folder.join("symbols/root")).unwrap_or(missing_files);
-    }
+    let missing_files = symbols::collect(prepared, job, &folder, watch.modules.as_ref())?;
+    let missing = |why: &str| -> Vec<MissingFile> {
+        let of = |path: &String| MissingFile { path: path.clone(), why: why.to_owned() };
+        missing_files.iter().map(of).collect()
+    };
+    let missing_files =
+        if prepared.rootfs.is_none() && !missing_files.is_empty() && !kprism_signals::end_requested() {
+            report(Progress::Step("fetching the programs that ran, for their symbols"));
+            // The recording is worth more than its symbols.
+            fetch(prepared, missing_files.clone(), &folder.join("symbols/root"))
+                .unwrap_or_else(|error| missing(&format!("fetching it from the guest failed: {error}")))
+        } else if prepared.rootfs.is_none() && kprism_signals::end_requested() {
+            missing("it was not fetched from the guest, as the run was interrupted")
+        } else {
+            missing(MADE_IN_THE_GUEST)
+        };
     let console_tail = if ended == Ended::Normal { String::new() } else { last_lines(&files.console, 15) };
     Ok(Outcome {
         exit_code: watch.exit_code.filter(|_| ended == Ended::Normal),
@@ -195,22 +218,19 @@ pub fn accepts(prepared: &Prepared, job: &Job) -> Result<()> {
     Ok(())
 }
 
-/// A folder for temporary files of the run; removed on drop.
-struct Scratch(PathBuf);
+/// Beginning of the name of a run's folder for temporary files.
+const SCRATCH: &str = ".lab.";
 
-impl Scratch {
-    fn new(folder: &Path) -> Result<Self> {
-        let path = folder.join(format!(".lab.{}", std::process::id()));
-        crate::cache::remove(&path)?;
-        fs::create_dir(&path).at("create", &path)?;
-        Ok(Self(path))
+/// A folder for temporary files of the run. Those that killed runs left here, and in the run that this one replaces, are removed.
+fn scratch(folder: &Path) -> Result<Scratch> {
+    let mut old = folder.as_os_str().to_owned();
+    old.push(".old");
+    for run in [folder, Path::new(&old)] {
+        for place in [run.to_owned(), run.join("symbols/root")] {
+            crate::cache::clean(&place, SCRATCH);
+        }
     }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        crate::cache::remove(&self.0).ok();
-    }
+    Scratch::new(folder, SCRATCH)
 }
 
 /// State of the guest during a run.
@@ -421,7 +441,8 @@ fn disks(prepared: &Prepared, job: &Job, folder: &Path) -> Result<Vec<PathBuf>> 
     }
     let place = folder.join("disks");
     fs::create_dir_all(&place).at("create", &place)?;
-    let kept = snapshot::disks(&place, images.len());
+    // Their names say that they are raw: a guest may write the first bytes of another format to its disk.
+    let kept: Vec<PathBuf> = (0..images.len()).map(|i| place.join(format!("disk{i}.raw"))).collect();
     for (image, copy) in images.iter().zip(&kept) {
         crate::cache::require_space(&place, disk::space_mib(image) + 64)?;
         disk::copy(image, copy)?;
@@ -433,14 +454,14 @@ fn disks(prepared: &Prepared, job: &Job, folder: &Path) -> Result<Vec<PathBuf>> 
 const FETCH_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Copies files of the guest, by their absolute paths, below `to`: a second guest from the snapshot sends them. So they are
-/// as they were before any command. Returns those that it does not have.
+/// as they were before any command. Returns those that did not come.
 ///
 /// # Errors
 /// QEMU does not start, or `to` cannot be written.
-pub fn fetch(prepared: &Prepared, paths: Vec<String>, to: &Path) -> Result<Vec<String>> {
+pub fn fetch(prepared: &Prepared, paths: Vec<String>, to: &Path) -> Result<Vec<MissingFile>> {
     fs::create_dir_all(to).at("create", to)?;
-    let scratch = Scratch::new(to)?;
-    let scratch = &scratch.0;
+    let scratch = Scratch::new(to, SCRATCH)?;
+    let scratch = scratch.path();
     let files = PortFiles {
         console: scratch.join("fetch.console"),
         control: scratch.join("fetch.control"),
@@ -456,13 +477,23 @@ pub fn fetch(prepared: &Prepared, paths: Vec<String>, to: &Path) -> Result<Vec<S
     snapshot::restore(&mut qemu, &prepared.machine, &prepared.snapshot)?;
     let counters = CounterReader::new(prepared.snapshot.folder.join("kallsyms"), to, scratch, None);
     let mut watch = Watch::new(&files, (Instant::now(), false), Collected::new(scratch), counters);
-    watch.until_the_end(&mut qemu, (Some(FETCH_PATIENCE), false), &mut |_| {});
-    // A guest that ended early is no worse than one that does not have the rest.
-    watch.collected.unpack(to).ok();
-    Ok(paths
-        .into_iter()
-        .filter(|path| symbols::inside(path).is_none_or(|inside| !to.join(inside).exists()))
-        .collect())
+    let ended = watch.until_the_end(&mut qemu, (Some(FETCH_PATIENCE), false), &mut |_| {});
+    // A guest that ended early has sent some.
+    let unpacked = watch.collected.unpack(to);
+    let why = match (&ended, unpacked) {
+        (Ended::Normal, Ok(())) => MADE_IN_THE_GUEST.to_owned(),
+        (Ended::Normal, Err(error)) => format!("fetching it from the guest failed: {error}"),
+        (Ended::Timeout, _) => {
+            format!("fetching it from the guest took more than {} s", FETCH_PATIENCE.as_secs())
+        }
+        (Ended::Interrupted, _) => "it was not fetched from the guest, as the run was interrupted".to_owned(),
+        (Ended::Panic(words) | Ended::Failed(words), _) => {
+            format!("fetching it from the guest failed: {words}")
+        }
+    };
+    let is_here = |path: &str| symbols::inside(path).is_some_and(|inside| to.join(inside).exists());
+    let missing = paths.into_iter().filter(|path| !is_here(path));
+    Ok(missing.map(|path| MissingFile { path, why: why.clone() }).collect())
 }
 
 fn write_files(job: &Job, mem_mib: u64, path: &Path) -> Result<()> {

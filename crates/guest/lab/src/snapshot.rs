@@ -139,6 +139,14 @@ fn make(boot: &Boot<'_>, folder: &Path, limit: Duration, report: Report<'_>) -> 
     else {
         return Err(Error::Qemu { reason: "the guest's agent spoke out of turn".into() });
     };
+    let console = fs::read(&files.console).unwrap_or_default();
+    if String::from_utf8_lossy(&console).contains(NO_ROOM) {
+        // The kernel goes on with the files that it has unpacked until then.
+        return Err(Error::Boot {
+            reason: "the guest's memory is too small for its files: give it more with --mem".into(),
+            console: last_lines(&files.console, 15),
+        });
+    }
     report(Progress::Step("saving the guest"));
     // The guest stops itself, always at the same instruction. So the snapshot does not depend on the host's time.
     wait_stopped(&mut qemu)?;
@@ -180,7 +188,14 @@ fn wait_ready(
     let (mut control, mut console) = (Tail::new(&files.control), Tail::new(&files.console));
     let (mut messages, mut lines) = (Lines::default(), Lines::default());
     let mut init = None;
-    let failed = |reason: String| Error::Boot { reason, console: last_lines(&files.console, 15) };
+    let failed = |reason: String| {
+        let console = last_lines(&files.console, 15);
+        let reason = match remedy(&files.console) {
+            Some(remedy) => format!("{reason}\n{remedy}"),
+            None => reason,
+        };
+        Error::Boot { reason, console }
+    };
     loop {
         let ended = qemu.ended();
         let mut message = None;
@@ -203,16 +218,57 @@ fn wait_ready(
             if let Some(panic) = find_panic(&files.console) {
                 return Err(failed(panic));
             }
+            if status.success() {
+                // By -no-reboot a restart ends QEMU too.
+                return Err(failed(
+                    "the guest powered off or restarted before it was ready for a command".into(),
+                ));
+            }
             return Err(failed(format!("QEMU ended ({status}) {}", qemu.stderr_text()).trim().to_owned()));
         }
         if start.elapsed() > limit {
-            return Err(failed(format!("not ready after {} s", limit.as_secs())));
+            return Err(failed(format!(
+                "not ready after {} s: --boot-timeout gives it longer, if it is only slow",
+                limit.as_secs()
+            )));
         }
         if kprism_signals::end_requested() {
             return Err(Error::Interrupted);
         }
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// The kernel's words for an initramfs that it has no room to unpack.
+const NO_ROOM: &str = "Initramfs unpacking failed: write error";
+
+/// Signs on the console of a kernel that lacks something, or has no room, with what helps.
+const SIGNS: [(&str, &str); 5] = [
+    (
+        "Unable to mount root fs",
+        "the kernel found no initramfs: it was built without CONFIG_BLK_DEV_INITRD, or the guest's memory is too small \
+         for it (--mem)",
+    ),
+    (
+        "No working init found",
+        "the kernel cannot run the agent: it was built without CONFIG_BINFMT_ELF, or without CONFIG_BLK_DEV_INITRD",
+    ),
+    ("Failed to execute /init (error -8)", "the kernel was built without CONFIG_BINFMT_ELF or CONFIG_64BIT"),
+    (NO_ROOM, "the guest's memory is too small for its files: give it more with --mem"),
+    ("System is deadlocked on memory", "the guest's memory is too small: give it more with --mem"),
+];
+
+/// The remedy for a guest that did not come up, if its console has a sign of the cause, or is silent.
+fn remedy(console: &Path) -> Option<&'static str> {
+    let bytes = fs::read(console).unwrap_or_default();
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return Some(
+            "its console is silent: the kernel does not start, or was built without CONFIG_SERIAL_8250_CONSOLE (with \
+             CONFIG_TTY and CONFIG_PRINTK), by which it would say why",
+        );
+    }
+    let text = String::from_utf8_lossy(&bytes);
+    SIGNS.iter().find(|(sign, _)| text.contains(sign)).map(|(_, remedy)| *remedy)
 }
 
 /// Copies a range of the stopped guest's memory to `output`, through a file in `folder`.
@@ -294,5 +350,24 @@ fn wait_status(qemu: &mut Running, from: &str, to: &str) -> Result<()> {
             status if status == from => std::thread::sleep(Duration::from_millis(1)),
             status => return Err(Error::Qemu { reason: format!("the guest is in the state `{status}`") }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_console_tells_what_is_missing() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let said = |text: &str| {
+            fs::write(file.path(), text).unwrap();
+            remedy(file.path()).unwrap_or_default()
+        };
+        assert!(said("\r\n").contains("CONFIG_SERIAL_8250_CONSOLE"));
+        let panic =
+            "[1.0] Kernel panic - not syncing: VFS: Unable to mount root fs on unknown-block(0,0)\r\n";
+        assert!(said(panic).contains("CONFIG_BLK_DEV_INITRD"));
+        assert_eq!(said("[0.0] Linux version"), "");
     }
 }

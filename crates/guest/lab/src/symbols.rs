@@ -8,6 +8,8 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 
+use kprism_agent::OWN_INIT;
+
 use crate::error::{Context, Error, Result};
 use crate::lab::Prepared;
 use crate::options::{Job, Share};
@@ -130,7 +132,7 @@ pub fn inside(path: &str) -> Option<PathBuf> {
 
 /// The source of a file of the guest.
 fn find(prepared: &Prepared, job: &Job, path: &str, inside: &Path) -> Option<PathBuf> {
-    if path == "/init" {
+    if path == OWN_INIT || path == "/init" && !prepared.initramfs.is_the_users_root {
         return Some(prepared.agent.clone());
     }
     let shared = job.shares.iter().filter_map(|share| shared(share, path));

@@ -270,7 +270,11 @@ fn symbols_of_what_ran_are_kept() {
     std::fs::create_dir(folder.0.join("streams")).unwrap();
     std::fs::write(folder.0.join("streams/cpu0.side.jsonl"), records.join("\n")).unwrap();
     let outcome = run(&prepared, &shell("true"), &folder);
-    assert_eq!(outcome.missing_files, ["/tmp/made-in-the-guest"]);
+    let [missing] = &outcome.missing_files[..] else { panic!("{:?}", outcome.missing_files) };
+    assert_eq!(
+        (missing.path.as_str(), missing.why.as_str()),
+        ("/tmp/made-in-the-guest", "it was made in the guest")
+    );
     assert!(folder.read("symbols/root/usr/bin/ls").starts_with(b"\x7fELF"));
     assert!(folder.read("symbols/root/init").starts_with(b"\x7fELF"));
     assert!(!folder.0.join("symbols/root/usr/bin/sed").exists());

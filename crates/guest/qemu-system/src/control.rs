@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Lets the host begin a recording in a guest that already runs: `-plugin libkprism_observer.so,control=N`, where N is the
-//! descriptor of a socket.
+//! descriptor of a socket. With `own=A:B` further descriptors are named that only QEMU itself is to have.
 //!
 //! The host writes one JSON object a line and reads one line back, `{}` or `{"error": TEXT}`:
 //!
@@ -57,6 +57,14 @@ unsafe impl Sync for Control {}
 enum Request {
     Begin(Vec<String>),
     Trace(bool),
+}
+
+/// Closes descriptors in programs that QEMU starts, as scripts for its network: they are QEMU's, which had to inherit them.
+pub fn keep_from_children(descriptors: &[RawFd]) {
+    for &descriptor in descriptors {
+        // SAFETY: sets a flag; of a number that is no descriptor it does nothing.
+        unsafe { libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC) };
+    }
 }
 
 /// Serves the host on the socket `descriptor`, on a thread of its own.

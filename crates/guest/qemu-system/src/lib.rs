@@ -142,12 +142,20 @@ fn install(id: abi::PluginId, info: &abi::Info, args: &[String]) -> Result<Insta
     if info.max_vcpus as usize > MAX_VCPUS {
         return Err(format!("at most {MAX_VCPUS} vCPUs"));
     }
-    if let [control] = args
+    if let [control, more @ ..] = args
         && let Some(descriptor) = control.strip_prefix("control=")
     {
-        let number = descriptor.parse().ok().filter(|n| *n > 2);
-        let number = number.ok_or_else(|| format!("control={descriptor}: expected a descriptor"))?;
-        control::connect(id, number, smp)?;
+        let number = |text: &str| text.parse().ok().filter(|n| *n > 2);
+        let descriptor =
+            number(descriptor).ok_or_else(|| format!("control={descriptor}: expected a descriptor"))?;
+        let mut inherited = vec![descriptor];
+        for word in more {
+            let all = word.strip_prefix("own=").map(|list| list.split(':').map(number).collect());
+            let all: Option<Vec<_>> = all.flatten();
+            inherited.extend(all.ok_or_else(|| format!("'{word}': expected own= and descriptors"))?);
+        }
+        control::keep_from_children(&inherited);
+        control::connect(id, descriptor, smp)?;
         return Ok(Installed::Control);
     }
     let options = Options::parse(args.iter().map(String::as_str))?;

@@ -24,8 +24,16 @@ __attribute__((noinline)) static long turn(int number)
 static int worker(void)
 {
 	volatile long sum = 0;
-	for (int number = 0; number < TURNS; number++)
+	for (int number = 0; number < TURNS; number++) {
 		sum += turn(number);
+		// A child that keeps the name.
+		if (number == TURNS / 2) {
+			pid_t child = fork();
+			if (child == 0)
+				_exit(0);
+			waitpid(child, NULL, 0);
+		}
+	}
 	return 0;
 }
 

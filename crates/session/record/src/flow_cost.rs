@@ -121,6 +121,10 @@ pub fn record(settings: &Settings, progress: &Progress) -> Result<Option<Recorde
         settings.guest.pace == Pace::Exact,
         "--fast: no run is like another, so packets cannot be compared"
     );
+    ensure!(
+        settings.keep.is_some() || !settings.job.keeps_disks,
+        "--keep-disks: the disks are kept in the recordings, which are removed: add --keep DIR"
+    );
     kprism_lab::find_observer()?;
     let prepared = guest::prepare(&settings.guest, progress)?;
     let all = distinct(settings);

@@ -491,7 +491,7 @@ pub fn complain(ran: &Outcome, progress: &Progress) {
             ran.wall.as_secs_f64()
         ));
         for file in &ran.missing_files {
-            progress.say(&format!("kprism: no symbols of {file}: it was made in the guest"));
+            progress.say(&format!("kprism: no symbols of {}: {}", file.path, file.why));
         }
     }
 }

@@ -30,12 +30,117 @@ const CPU: &str = "max,-la57";
 /// Accelerators in which nothing can be observed.
 const OTHERS: [&str; 6] = ["kvm", "xen", "hvf", "nvmm", "whpx", "mshv"];
 
+/// QEMU's options with a value that are passed on as they are. The word behind one of these is never taken for an option; an
+/// option that is in neither list, of a version to come, is taken for one without a value.
+const WITH_VALUE: &[&str] = &[
+    "D",
+    "L",
+    "acpitable",
+    "add-fd",
+    "append",
+    "audio",
+    "audiodev",
+    "bios",
+    "blockdev",
+    "boot",
+    "cdrom",
+    "chardev",
+    "compat",
+    "d",
+    "debugcon",
+    "dfilter",
+    "display",
+    "drive",
+    "dtb",
+    "dump-vmstate",
+    "echr",
+    "fda",
+    "fdb",
+    "fsdev",
+    "fw_cfg",
+    "g",
+    "gdb",
+    "global",
+    "hda",
+    "hdb",
+    "hdc",
+    "hdd",
+    "incoming",
+    "initrd",
+    "iscsi",
+    "k",
+    "kernel",
+    "loadvm",
+    "m",
+    "mem-path",
+    "mon",
+    "monitor",
+    "msg",
+    "mtdblock",
+    "name",
+    "net",
+    "netdev",
+    "nic",
+    "numa",
+    "option-rom",
+    "overcommit",
+    "parallel",
+    "pflash",
+    "pidfile",
+    "plugin",
+    "prom-env",
+    "qmp",
+    "qmp-pretty",
+    "rotate",
+    "rtc",
+    "run-with",
+    "runas",
+    "sandbox",
+    "sd",
+    "seed",
+    "semihosting-config",
+    "serial",
+    "set",
+    "shim",
+    "smbios",
+    "smp",
+    "soundhw",
+    "spice",
+    "tb-size",
+    "tpmdev",
+    "trace",
+    "uuid",
+    "vga",
+    "virtfs",
+    "vnc",
+    "watchdog",
+    "watchdog-action",
+    "xen-domid",
+    "chroot",
+    "usbdevice",
+];
+
+/// Parts of a value that only KVM reads, with what is missing without it.
+const ONLY_KVM: [(&str, &str); 6] = [
+    ("kernel-irqchip=", "interrupt controllers are QEMU's own"),
+    ("kernel_irqchip=", "interrupt controllers are QEMU's own"),
+    ("kvm-shadow-mem=", "there are no shadow page tables"),
+    ("kvm_shadow_mem=", "there are no shadow page tables"),
+    ("hv_", "the guest sees no interfaces of Hyper-V"),
+    ("hv-", "the guest sees no interfaces of Hyper-V"),
+];
+
 /// Devices and objects that need the host's processor, with the reason.
-const REFUSED: [(&str, &str); 5] = [
+const REFUSED: [(&str, &str); 10] = [
     ("vfio-", "a device of the host needs KVM"),
     ("sev-", "memory encrypted by the processor needs KVM, and cannot be read"),
     ("tdx-", "memory encrypted by the processor needs KVM, and cannot be read"),
     ("kvm-", "it is a part of KVM"),
+    ("kvmclock", "it is a part of KVM"),
+    ("iommufd", "a device of the host needs KVM"),
+    ("memory-backend-epc", "enclaves (SGX) need KVM, and cannot be read"),
+    ("nitro-enclave", "memory that the processor protects needs KVM, and cannot be read"),
+    ("xen-", "it is a part of Xen, whose guests are not translated"),
     ("igb_uio", "a device of the host needs KVM"),
 ];
 
@@ -79,7 +184,7 @@ impl Arguments {
                     match accelerator {
                         "tcg" => {
                             has_accelerator = true;
-                            single |= value.contains("thread=single");
+                            single |= value.split(',').any(|part| part == "thread=single");
                             fit.rest.extend([word.clone(), value]);
                         }
                         other if OTHERS.contains(&other) => fit.no_kvm(&format!("{word} {value}")),
@@ -88,16 +193,29 @@ impl Arguments {
                 }
                 "machine" | "M" => {
                     let value = value()?;
-                    if value.contains("confidential-guest-support") {
+                    let has = |name: &str| value.split(',').any(|part| part.starts_with(name));
+                    if has("confidential-guest-support=") || has("memory-encryption=") {
                         return refused(format!(
                             "{word} {value}: memory encrypted by the processor needs KVM, and cannot be read"
                         ));
                     }
+                    if has("sgx-epc.") || has("nitro-enclave") || value == "type=nitro-enclave" {
+                        return refused(format!(
+                            "{word} {value}: memory that the processor protects needs KVM, and cannot be read"
+                        ));
+                    }
+                    if ["xenfv", "xenpv", "xenpvh", "type=xenfv", "type=xenpv"]
+                        .iter()
+                        .any(|name| value.split(',').any(|part| part == *name))
+                    {
+                        return refused(format!("{word} {value}: a guest of Xen is not translated"));
+                    }
+                    fit.note_only_kvm(word, &value);
                     // `-accel` and `accel=` exclude each other.
                     let kept: Vec<&str> =
                         value.split(',').filter(|part| !part.starts_with("accel=")).collect();
                     let kept = kept.join(",");
-                    if kept != value && !value.contains("accel=tcg") {
+                    if kept != value && !value.split(',').any(|part| part == "accel=tcg") {
                         fit.no_kvm(&format!("{word} {value}"));
                     }
                     if !kept.is_empty() {
@@ -106,6 +224,7 @@ impl Arguments {
                 }
                 "cpu" => {
                     let value = value()?;
+                    fit.note_only_kvm(word, &value);
                     let (model, features) = match value.split_once(',') {
                         Some((model, features)) => (model, format!(",{features}")),
                         None => (value.as_str(), String::new()),
@@ -142,14 +261,20 @@ impl Arguments {
                 "action" => {
                     let value = value()?;
                     // How the guest ended is QEMU's exit code then.
-                    fit.waits &= !value.contains("shutdown=") && !value.contains("panic=");
+                    let says = |name: &str| value.split(',').any(|part| part.starts_with(name));
+                    fit.waits &= !says("shutdown=") && !says("panic=");
                     fit.rest.extend([word.clone(), value]);
                 }
                 "device" | "object" => {
                     let value = value()?;
-                    if let Some((_, why)) = REFUSED.iter().find(|(start, _)| value.starts_with(start)) {
+                    let kind = kind_of(&value);
+                    if let Some((_, why)) = REFUSED.iter().find(|(start, _)| kind.starts_with(start)) {
                         return refused(format!("{word} {value}: {why}"));
                     }
+                    fit.rest.extend([word.clone(), value]);
+                }
+                name if word.starts_with('-') && WITH_VALUE.contains(&name) => {
+                    let value = value()?;
                     fit.rest.extend([word.clone(), value]);
                 }
                 _ => fit.rest.push(word.clone()),
@@ -167,11 +292,31 @@ impl Arguments {
         Ok(fit)
     }
 
+    /// QEMU is silent about these.
+    fn note_only_kvm(&mut self, word: &str, value: &str) {
+        for part in value.split(',') {
+            if let Some((_, missing)) = ONLY_KVM.iter().find(|(start, _)| part.starts_with(start)) {
+                self.notes.push(format!("{word} …{part}: without effect, as it is KVM's: {missing}"));
+            }
+        }
+    }
+
     fn no_kvm(&mut self, words: &str) {
         self.notes.push(format!(
             "{words}: the guest is translated (tcg), as the observer needs, and is slower than with the host's processor"
         ));
     }
+}
+
+/// Name of a device or object: `NAME,…`, `driver=NAME`, `qom-type=NAME`, or the same in JSON.
+fn kind_of(value: &str) -> String {
+    if let Ok(serde_json::Value::Object(parts)) = serde_json::from_str(value) {
+        let name = ["driver", "qom-type"].iter().find_map(|key| parts.get(*key)?.as_str());
+        return name.unwrap_or_default().to_owned();
+    }
+    let parts = || value.split(',');
+    let named = parts().find_map(|part| part.strip_prefix("driver=").or(part.strip_prefix("qom-type=")));
+    named.or(parts().next()).unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]
@@ -203,11 +348,46 @@ mod tests {
     }
 
     #[test]
+    fn a_value_is_not_taken_for_an_option() {
+        for (line, rest) in [
+            ("qemu-system-x86_64 -name -daemonize", "-name -daemonize -accel tcg"),
+            ("qemu-system-x86_64 -append -enable-kvm -S", "-append -enable-kvm -S -accel tcg"),
+            (
+                "qemu-system-x86_64 -chardev file,id=a,path=accel=kvm -action panic=none",
+                "-chardev file,id=a,path=accel=kvm -action panic=none -accel tcg",
+            ),
+            // A disk's file.
+            ("qemu-system-x86_64 disk.img", "disk.img -accel tcg"),
+        ] {
+            let found = fit(line).unwrap();
+            assert_eq!((found.rest.join(" ").as_str(), found.notes.len()), (rest, 0), "{line}");
+        }
+        assert!(
+            fit("qemu-system-x86_64 -M q35,x-action=no-shutdown= -action reboot=shutdown").unwrap().waits
+        );
+    }
+
+    #[test]
+    fn options_that_only_kvm_reads_are_named() {
+        let found =
+            fit("qemu-system-x86_64 -M q35,kernel-irqchip=split -cpu qemu64,hv_relaxed,+x2apic").unwrap();
+        assert_eq!(found.notes.len(), 2, "{:?}", found.notes);
+        assert!(found.notes[0].contains("kernel-irqchip=split: without effect"), "{:?}", found.notes);
+        assert!(found.notes[1].contains("Hyper-V"), "{:?}", found.notes);
+    }
+
+    #[test]
     fn what_cannot_be_observed_is_refused() {
         for (line, word) in [
             ("qemu-system-aarch64 -M virt", "not aarch64"),
             ("qemu-system-x86_64 -device vfio-pci,host=01:00.0", "a device of the host"),
+            ("qemu-system-x86_64 -device driver=vfio-pci,host=01:00.0", "a device of the host"),
+            (r#"qemu-system-x86_64 -device {"driver":"vfio-pci","host":"01:00.0"}"#, "a device of the host"),
+            ("qemu-system-x86_64 -device kvmclock", "a part of KVM"),
+            ("qemu-system-x86_64 -object memory-backend-epc,id=e,size=64M", "SGX"),
+            ("qemu-system-x86_64 -M xenfv", "Xen"),
             ("qemu-system-x86_64 -object sev-guest,id=sev0", "encrypted"),
+            ("qemu-system-x86_64 -object qom-type=tdx-guest,id=tdx0", "encrypted"),
             ("qemu-system-x86_64 -M q35,confidential-guest-support=sev0", "encrypted"),
             ("qemu-system-x86_64 -icount auto", "shift=0"),
             ("qemu-system-x86_64 -icount shift=0,rr=record,rrfile=x", "without rr="),

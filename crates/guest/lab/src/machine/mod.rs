@@ -48,6 +48,8 @@ pub struct OwnMachine {
     child: Child,
     qmp: Qmp,
     control: BufReader<UnixStream>,
+    /// True once the observer did not answer: a later answer would be taken for the next one's.
+    is_silent: bool,
     /// File in which memory is passed.
     passage: File,
     /// Address of the interrupt table when it was last asked for.
@@ -80,7 +82,7 @@ impl OwnMachine {
         let passage = memory::passage().at("pass memory of", program)?;
         let descriptors = [inherited[0].as_raw_fd(), inherited[1].as_raw_fd(), passage.as_raw_fd()];
         let mut load: OsString = option("", &std::path::absolute(plugin).at("find", plugin)?);
-        load.push(format!(",control={}", descriptors[1]));
+        load.push(format!(",control={},own={}:{}", descriptors[1], descriptors[0], descriptors[2]));
         let mut command = Command::new(program);
         command.args(&arguments.rest).arg("-plugin").arg(load);
         command.arg("-chardev").arg(format!("socket,id=kprism-control,fd={}", descriptors[0]));
@@ -112,8 +114,14 @@ impl OwnMachine {
         let child = command.spawn().at("run", program)?;
         drop(inherited);
         control.set_read_timeout(Some(PATIENCE)).at("connect to", program)?;
-        let mut machine =
-            Self { child, qmp: Qmp::new(qmp), control: BufReader::new(control), passage, idt: None };
+        let mut machine = Self {
+            child,
+            qmp: Qmp::new(qmp),
+            control: BufReader::new(control),
+            is_silent: false,
+            passage,
+            idt: None,
+        };
         if let Err(error) = machine.qmp.handshake() {
             let ended = machine.wait(Duration::from_secs(5));
             let reason = match ended {
@@ -215,9 +223,15 @@ impl OwnMachine {
 
     fn ask(&mut self, request: &Value) -> Result<()> {
         let failed = |reason: String| Error::Qemu { reason: format!("the observer: {reason}") };
+        if self.is_silent {
+            return Err(failed("it did not answer before, and is not asked again".into()));
+        }
         writeln!(self.control.get_mut(), "{request}").map_err(|error| failed(error.to_string()))?;
         let mut line = String::new();
-        self.control.read_line(&mut line).map_err(|error| failed(error.to_string()))?;
+        if let Err(error) = self.control.read_line(&mut line) {
+            self.is_silent = true;
+            return Err(failed(error.to_string()));
+        }
         let answer: Value =
             serde_json::from_str(&line).map_err(|_| failed(format!("it answered `{line}`")))?;
         match answer.get("error").and_then(Value::as_str) {

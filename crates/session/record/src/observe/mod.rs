@@ -60,8 +60,11 @@ pub enum Begin {
     WithKernel,
 }
 
+/// `PF_FORKNOEXEC` of `include/linux/sched.h`: the process has not called exec since it was forked.
+const FORKED_ONLY: u32 = 0x40;
+
 /// A condition that opens a window where a program of this name begins, and one that closes it where the first thread of a
-/// process of this name ends.
+/// process that did so ends. A child that was only forked has its parent's name, and closes nothing.
 pub fn of_process(name: &str) -> Observe {
     // TASK_COMM_LEN, with the zero at its end; the last letter may be cut.
     let end = (0..=name.len().min(15)).rev().find(|&end| name.is_char_boundary(end)).unwrap_or(0);
@@ -69,7 +72,10 @@ pub fn of_process(name: &str) -> Observe {
     let quoted = name.replace('\\', "\\\\").replace('"', "\\\"");
     Observe::Window {
         from: Some(format!("begin_new_exec%return if $comm == \"{quoted}\"")),
-        until: Some(format!("do_exit if $comm == \"{quoted}\" && $tid == $pid")),
+        // do_exit calls it with the task, which do_exit itself has no name for.
+        until: Some(format!(
+            "exit_signals if $comm == \"{quoted}\" && $tid == $pid && !(tsk->flags & {FORKED_ONLY:#x})"
+        )),
     }
 }
 
