@@ -19,8 +19,11 @@ load() {
 			--disk disk.ext4 --before "$before" --cwd /mnt -o "table2-$name" -- sysbench --threads=1 --time=0 "$@" run \
 			>"table2-$name.json"
 		"$KPRISM" flow-cost -q -i "table2-$name/baseline" --json >"table2-$name.flow"
-		"$KPRISM" lab run -q --unobserved -o table2-alone --package sysbench --disk disk.ext4 --before "$before" --cwd /mnt \
-			-- sysbench --threads=1 --time=0 "$@" run >"table2-$name.out"
+		# In one and the same guest, recorded and not.
+		for how in --no-decode --unobserved; do
+			"$KPRISM" lab run -q $how -o table2-run --package sysbench --disk disk.ext4 --before "$before" --cwd /mnt \
+				-- sysbench --threads=1 --time=0 "$@" run >"table2-$name.$how"
+		done
 	)
 }
 files="sysbench fileio --file-total-size=4M --file-num=2 prepare >/dev/null"
