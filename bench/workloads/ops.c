@@ -4,8 +4,8 @@
  * usage: ops [TIMES] [OPERATION...]
  *
  * Prints a line for each operation: its name, how often it was done, and nanoseconds of each by the monotonic clock. In
- * the lab's guest a nanosecond is an instruction, so that this is the number of instructions, whichever task runs them. The
- * guest's time passes also while it waits, which no operation here does: one process is always ready.
+ * the lab's guest a nanosecond is an instruction, or a round of a string instruction: the number is the work of all tasks
+ * that take part. No operation waits with nothing to run, as the guest's time would pass then, too.
  * Each operation is done once before the clock starts. Needs `lo` for TCP and UDP. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -190,7 +190,7 @@ static void map(long times)
 	}
 }
 
-/* Faults of pages of a file in the page cache, each with its neighbours (`MADV_RANDOM`: none). */
+/* Faults of pages of a file that is in the page cache. A fault may map neighbours of its page too. */
 static void file_fault(long times)
 {
 	long pages = 1024, n;
