@@ -16,6 +16,7 @@
 #   make bench-probe  what a probe costs at each hit, against bpftrace and ftrace (see docs/probe.md)
 #   make bench-cover-overhead  what gcov's counters cost in instructions of each system call (see docs/cover.md)
 #   make bench-func  what measuring a function adds to each call of it, and the paper's tables (see docs/func-bpf.md)
+#   make bench-workloads  sqlite, fio and redis, table 2 of paper 1, and single operations of the kernel (see docs/workloads/)
 #   make test-tlb  a search with huge pages, predicted and measured (PTAT paper, 6.2)
 #   make bench-tlb  what it costs to see every TLB miss, by each method, and by others (see docs/tlb.md)
 #   make fuzz     fuzz each target for FUZZ_SECONDS (default 60); needs a nightly toolchain and cargo-fuzz
@@ -32,7 +33,7 @@ KPRISM := $(TARGET)/release/kprism
 RUN ?= kprism.data
 HTML ?= report.html
 
-.PHONY: all demo test test-fresh test-gcov-kernel test-kernel-tests test-probe soak test-expr-kernel test-profile-use bench bench-cover bench-cover-overhead bench-flow-cost bench-func bench-probe bench-tlb test-tlb fuzz install setup-demo setup-test
+.PHONY: all demo test test-fresh test-gcov-kernel test-kernel-tests test-probe soak test-expr-kernel test-profile-use bench bench-cover bench-cover-overhead bench-flow-cost bench-func bench-probe bench-tlb bench-workloads test-tlb fuzz install setup-demo setup-test
 
 all:
 	$(CARGO) build --release --workspace
@@ -107,6 +108,10 @@ bench-func: setup-test
 bench-probe:
 	$(CARGO) build --release -p kprism -p kprism-agent
 	@KPRISM=$(KPRISM) OUT=$(TARGET)/probe sh bench/probe/run.sh
+
+bench-workloads: setup-test
+	$(CARGO) build --release -p kprism -p kprism-observer -p kprism-agent
+	@KPRISM=$(KPRISM) OUT=$(TARGET)/workloads sh bench/workloads/run.sh
 
 test-tlb: setup-test
 	$(CARGO) build --profile checked -p kprism -p kprism-observer -p kprism-agent

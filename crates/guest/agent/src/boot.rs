@@ -5,6 +5,7 @@ use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -191,6 +192,20 @@ pub fn build_id() -> String {
         at = contents + size.next_multiple_of(4);
     }
     String::new()
+}
+
+/// The vDSO, from this process's own memory.
+pub fn vdso() -> io::Result<Vec<u8>> {
+    let maps = fs::read_to_string("/proc/self/maps")?;
+    let (start, end) = (maps.lines())
+        .filter(|line| line.ends_with("[vdso]"))
+        .find_map(|line| line.split(' ').next()?.split_once('-'))
+        .ok_or(io::ErrorKind::NotFound)?;
+    let number = |digits| u64::from_str_radix(digits, 16).map_err(io::Error::other);
+    let (start, end) = (number(start)?, number(end)?);
+    let mut contents = vec![0; end.saturating_sub(start) as usize];
+    File::open("/proc/self/mem")?.read_exact_at(&mut contents, start)?;
+    Ok(contents)
 }
 
 /// Waits until the kernel's own start-up work is over (self-tests of crypto algorithms run for seconds), so that no run

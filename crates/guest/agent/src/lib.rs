@@ -144,8 +144,8 @@ pub struct Region {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "m", rename_all = "snake_case")]
 pub enum Message {
-    /// The guest has started, and stops itself until there is a job. While it is stopped, `kallsyms` and `btf` can be
-    /// read from its memory.
+    /// The guest has started, and stops itself until there is a job. While it is stopped, `kallsyms`, `btf` and
+    /// `vdso` can be read from its memory.
     Ready {
         /// `uname -r`.
         release: String,
@@ -153,6 +153,8 @@ pub enum Message {
         kallsyms: Option<Region>,
         /// `/sys/kernel/btf/vmlinux`.
         btf: Option<Region>,
+        /// The vDSO, an ELF file that the kernel maps into each program; no file system has it.
+        vdso: Option<Region>,
         /// `/proc/modules`.
         modules: String,
         /// The kernel's build ID note, lower-case hex.

@@ -167,17 +167,19 @@ fn wait_for_job(modules: &str) -> io::Result<Job> {
 /// Sends [`Message::Ready`]. The returned buffers hold the memory to which it refers.
 fn show_symbols(modules: &str) -> io::Result<Vec<ports::PinnedBuffer>> {
     let mut buffers = Vec::new();
-    let mut show = |path: &str| -> io::Result<Option<kprism_agent::Region>> {
-        let Ok(contents) = fs::read(path) else { return Ok(None) };
+    let mut show = |contents: io::Result<Vec<u8>>| -> io::Result<Option<kprism_agent::Region>> {
+        let Ok(contents) = contents else { return Ok(None) };
         let buffer = ports::PinnedBuffer::holding(&contents)?;
         let region = buffer.region(contents.len())?;
         buffers.push(buffer);
         Ok(Some(region))
     };
-    let kallsyms = show("/proc/kallsyms")?;
-    let btf = show("/sys/kernel/btf/vmlinux")?;
+    let kallsyms = show(fs::read("/proc/kallsyms"))?;
+    let btf = show(fs::read("/sys/kernel/btf/vmlinux"))?;
+    let vdso = show(boot::vdso())?;
     let release = read("/proc/sys/kernel/osrelease").trim().to_owned();
-    say(&Message::Ready { release, kallsyms, btf, modules: modules.to_owned(), build_id: boot::build_id() });
+    let (modules, build_id) = (modules.to_owned(), boot::build_id());
+    say(&Message::Ready { release, kallsyms, btf, vdso, modules, build_id });
     Ok(buffers)
 }
 

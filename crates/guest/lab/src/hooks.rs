@@ -12,7 +12,7 @@ const SYMBOLS: [&str; 3] = ["__switch_to", "perf_event_mmap", "__set_task_comm"]
 
 const MEMBERS: [(&str, &[&str]); 6] = [
     ("task_struct", &["pid", "tgid", "comm"]),
-    ("vm_area_struct", &["vm_start", "vm_end", "vm_pgoff", "vm_file", "vm_flags"]),
+    ("vm_area_struct", &["vm_start", "vm_end", "vm_pgoff", "vm_file", "vm_flags", "vm_private_data"]),
     ("file", &["f_path"]),
     ("path", &["dentry", "mnt"]),
     ("dentry", &["d_name", "d_parent"]),

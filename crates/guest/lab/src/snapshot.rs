@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Snapshots of a guest that has booted and waits for a command: each kind of guest is booted only once.
 //!
-//! Beside the machine's memory the entry holds the kernel's own data: `kallsyms`, `btf`, `modules`, and the observer's
+//! Beside the machine's memory the entry holds the kernel's own data: `kallsyms`, `btf`, `vdso`, `modules`, and the observer's
 //! `hooks` made from them.
 
 use std::ffi::OsString;
@@ -134,7 +134,7 @@ fn make(boot: &Boot<'_>, folder: &Path, limit: Duration, report: Report<'_>) -> 
     arguments.extend(boot.machine.network_arguments(&[]));
     let mut qemu =
         Running::start(boot.qemu, boot.machine, &files, &arguments, None, &folder.join("qemu.log"))?;
-    let (Message::Ready { release, kallsyms, btf, modules, build_id }, init) =
+    let (Message::Ready { release, kallsyms, btf, vdso, modules, build_id }, init) =
         wait_ready(&mut qemu, &files, limit, report)?
     else {
         return Err(Error::Qemu { reason: "the guest's agent spoke out of turn".into() });
@@ -157,11 +157,13 @@ fn make(boot: &Boot<'_>, folder: &Path, limit: Duration, report: Report<'_>) -> 
     };
     let kallsyms = read(&mut qemu, kallsyms)?;
     let btf = read(&mut qemu, btf)?;
+    let vdso = read(&mut qemu, vdso)?;
     let facts = serde_json::to_vec(&KernelFacts { release, build_id, init }).map_err(std::io::Error::other);
     let hooks = crate::hooks::make(&kallsyms, &btf)?;
     for (name, contents) in [
         ("kallsyms", kallsyms),
         ("btf", btf),
+        ("vdso", vdso),
         ("modules", modules.into_bytes()),
         ("kernel.json", facts.at("write", folder)?),
         ("hooks", hooks.into_bytes()),

@@ -14,6 +14,9 @@ use crate::error::{Context, Error, Result};
 use crate::lab::Prepared;
 use crate::options::{Job, Share};
 
+/// Path of the vDSO's mappings, which no file system has.
+const VDSO: &str = "[vdso]";
+
 /// The fields of the observer's mapping records that are used here.
 #[derive(Deserialize)]
 struct Record {
@@ -58,7 +61,7 @@ pub(crate) fn collect(
     let root = symbols.join("root");
     crate::cache::remove(&root)?;
     let mut missing = Vec::new();
-    let mut paths = mapped_files(&folder.join("streams"))?;
+    let mut paths = mapped(&folder.join("streams"), |path| path == VDSO || path.starts_with('/'))?;
     if !paths.is_empty() {
         // The agent was mapped before it could be recorded.
         paths.insert("/init".into());
@@ -110,13 +113,18 @@ fn write_modules(prepared: &Prepared, to: &Path, modules: &str, lines: &str) -> 
 
 /// All files mapped as executable, from the sidebands of all vCPUs. A run without an observer has none.
 pub fn mapped_files(streams: &Path) -> Result<BTreeSet<String>> {
+    mapped(streams, |path| path.starts_with('/'))
+}
+
+/// Paths of executable mappings that are `wanted`.
+fn mapped(streams: &Path, wanted: impl Fn(&str) -> bool) -> Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     for sideband in (0..).map(|cpu| streams.join(format!("cpu{cpu}.side.jsonl"))) {
         let Ok(file) = File::open(&sideband) else { break };
         for line in BufReader::new(file).lines() {
             // The last line may be incomplete, if QEMU was killed. The decoder reports that.
             let Ok(record) = serde_json::from_str::<Record>(&line.at("read", &sideband)?) else { continue };
-            if record.k == "mmap" && record.exec && record.path.starts_with('/') {
+            if record.k == "mmap" && record.exec && wanted(&record.path) {
                 found.insert(record.path);
             }
         }
@@ -134,6 +142,9 @@ pub fn inside(path: &str) -> Option<PathBuf> {
 fn find(prepared: &Prepared, job: &Job, path: &str, inside: &Path) -> Option<PathBuf> {
     if path == OWN_INIT || path == "/init" && !prepared.initramfs.is_the_users_root {
         return Some(prepared.agent.clone());
+    }
+    if path == VDSO {
+        return Some(prepared.snapshot.folder.join("vdso")).filter(|file| is_elf(file));
     }
     let shared = job.shares.iter().filter_map(|share| shared(share, path));
     let packaged = prepared.rootfs.iter().map(|rootfs| rootfs.root.join(inside));

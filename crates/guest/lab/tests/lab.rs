@@ -277,6 +277,7 @@ fn symbols_of_what_ran_are_kept() {
     );
     assert!(folder.read("symbols/root/usr/bin/ls").starts_with(b"\x7fELF"));
     assert!(folder.read("symbols/root/init").starts_with(b"\x7fELF"));
+    assert!(folder.read("symbols/root/[vdso]").starts_with(b"\x7fELF"));
     assert!(!folder.0.join("symbols/root/usr/bin/sed").exists());
     let kallsyms = String::from_utf8(folder.read("symbols/kallsyms")).unwrap();
     assert!(kallsyms.lines().any(|line| line.starts_with("ffffffff8") && line.ends_with(" T _text")));
@@ -288,7 +289,7 @@ fn the_observer_learns_where_to_look() {
     let prepared = prepare(&Options::default());
     let hooks = std::fs::read_to_string(prepared.snapshot_folder().join("hooks")).unwrap();
     let keys: Vec<&str> = hooks.lines().filter_map(|line| line.split('=').next()).collect();
-    assert_eq!(keys.len(), 17, "{hooks}");
+    assert_eq!(keys.len(), 18, "{hooks}");
     // The kernel checks its own BTF: comm is 16 bytes, and the fields of a path are two pointers.
     let btf = std::fs::read(prepared.snapshot_folder().join("btf")).unwrap();
     let btf = kprism_btf::Btf::parse("btf", btf, None).unwrap();
