@@ -38,6 +38,7 @@ mod options;
 mod packed;
 mod program;
 mod qemu;
+mod qemu_find;
 mod qmp;
 mod rootfs;
 mod run;
@@ -47,15 +48,14 @@ mod tail;
 mod tree;
 
 pub use error::{Error, Result};
-pub use files::{
-    content, find_agent, find_observer, find_qemu_user, find_recorder, find_user_plugin, qemu_program,
-};
+pub use files::{content, find_agent, find_observer, find_qemu_user, find_recorder, find_user_plugin};
 pub use kernel::{Kernel, packages as kernel_packages};
 pub use kprism_agent::{CounterReading, INIT_READY};
 pub use lab::{Prepared, prepare};
 pub use modules::{ModuleFile, is_path as is_module_file};
 pub use options::{Job, KernelSource, ObserverOptions, Options, Pace, Progress, Report, Share, Span};
 pub use qemu::Qemu;
+pub use qemu_find::Unfit;
 pub use run::{Ended, Outcome, accepts, fetch, run};
 pub use snapshot::{KernelFacts, Snapshot};
 pub use symbols::{inside, mapped_files};
