@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Takes commands out of the console blocks of a page, so that a test runs what the page says.
 
-    console.py PAGE [--root] [--skip FILE] HEADING...    one command a line, as NUL-terminated strings
+    console.py PAGE [--root] [--skip FILE] HEADING...    one command a line
 
 Prints the commands after `$ ` (with --root: after `# `) of the blocks below these headings. A command goes on in the next line while a
-quote is open or a backslash ends the line. With --skip, a command that contains the first field of a line of FILE (`text<TAB>reason`) is
+quote is open or a backslash ends the line, and is printed as one line. With --skip, a command that contains the first field of a line of FILE (`text<TAB>reason`) is
 printed to standard error with the reason, instead. A line of FILE that skips nothing is an error: the page has changed.
 """
 
@@ -78,7 +78,7 @@ def main():
         for command in commands(blocks(given.page.read_text(), [heading]), "# " if given.root else "$ "):
             skip = next((text for text in skips if text in command), None)
             if skip is None:
-                sys.stdout.write(command + "\0")
+                print(command.replace("\\\n", " ").replace("\n", " "))
             else:
                 used.add(skip)
                 print(f"not run: {command.splitlines()[0]}: {skips[skip][1]}", file=sys.stderr)
