@@ -66,12 +66,12 @@ need() {
 
 have() { command -v "$1"; }
 
-# Reading memory came to the plugin interface with QEMU 9.2. Where kprism looks, crates/guest/lab/src/qemu_find.rs.
-qemu_is_new_enough() {
+# Reading memory came to the plugin interface with QEMU 9.2; 11.1 refuses plugins of before version 7. Where kprism looks, crates/guest/lab/src/qemu_find.rs.
+qemu_fits() {
 	for qemu in ${KPRISM_QEMU:-qemu-system-x86_64 /usr/local/bin/qemu-system-x86_64 "$HOME"/.local/bin/qemu-system-x86_64 \
 		/opt/*/bin/qemu-system-x86_64}; do
 		version=$("$qemu" --version 2>/dev/null | sed -n '1s/.*version \([0-9.]*\).*/\1/p')
-		if [ -n "$version" ] && at_least 9.2 "$version"; then return 0; fi
+		if [ -n "$version" ] && at_least 9.2 "$version" && ! at_least 11.1 "$version"; then return 0; fi
 	done
 	return 1
 }
@@ -99,9 +99,9 @@ apt_knows_the_kernel() {
 PATH=$PATH:$HOME/.cargo/bin
 rust_wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$(dirname "$0")/../Cargo.toml")
 at_least() { [ "$(printf '%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]; }
-if [ "$system" = ubuntu ] && ! qemu_is_new_enough; then
+if [ "$system" = ubuntu ] && ! qemu_fits; then
 	release=$(. /etc/os-release && echo "${VERSION_ID:-0}")
-	at_least 25.04 "$release" || die "Ubuntu $release has a QEMU that is too old (24.04: 8.2), and 9.2 or later is needed: build one" \
+	at_least 25.04 "$release" || die "Ubuntu $release has a QEMU that is too old (24.04: 8.2), and 9.2 to 11.0 is needed: build one" \
 		"from its source into /opt/qemu (--target-list=x86_64-softmmu --enable-plugins), or use the container: docs/install.md"
 fi
 if have cargo >/dev/null; then
@@ -121,7 +121,7 @@ need make "runs the Makefile" have make
 need gcc "the linker that rustc calls" have cc
 need libc6-dev "C library to link with (the guest's agent is static)" can_link_statically
 need ca-certificates "cargo fetches crates over TLS" test -s /etc/ssl/certs/ca-certificates.crt
-need qemu-system-x86 "the guest lab runs in QEMU 9.2 or later" qemu_is_new_enough
+need qemu-system-x86 "the guest lab runs in QEMU 9.2 to 11.0" qemu_fits
 kernel_source=
 if [ "$system" = debian ] && have apt-cache >/dev/null && ! apt_knows_the_kernel; then kernel_source=missing; fi
 
@@ -280,7 +280,7 @@ install_packages() {
 	if [ "$system" = fedora ]; then
 		# shellcheck disable=SC2086
 		$as_root dnf -y install $packages </dev/null
-		qemu_is_new_enough || die "the QEMU of this release is too old: version 9.2 or later is needed"
+		qemu_fits || die "the QEMU of this release does not fit: version 9.2 to 11.0 is needed"
 		return
 	fi
 	if [ -n "$backports_entry" ]; then
@@ -303,7 +303,7 @@ install_packages() {
 	# Word splitting of the list is meant.
 	# shellcheck disable=SC2086
 	if [ -n "$packages" ]; then $apt install --no-install-recommends ${suite:+-t $suite} $packages </dev/null; fi
-	qemu_is_new_enough || die "the QEMU of this release is too old: version 9.2 or later is needed"
+	qemu_fits || die "the QEMU of this release does not fit: version 9.2 to 11.0 is needed"
 	[ "$system" != debian ] || apt_knows_the_kernel || die "apt still knows no linux-image-6.12*-amd64: add a Debian source that has it"
 }
 

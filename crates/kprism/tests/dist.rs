@@ -150,7 +150,7 @@ fn the_page_names_this_version_and_its_limits() {
         concat!("kprism-", env!("CARGO_PKG_VERSION"), "-x86_64-linux.tar.gz"),
         concat!("kprism_", env!("CARGO_PKG_VERSION"), "_amd64.deb"),
         &format!("glibc {}.{} or later", GLIBC.0, GLIBC.1),
-        "QEMU 9.2 or later",
+        "QEMU 9.2 to 11.0",
     ] {
         assert!(page.contains(words), "docs/install.md has no `{words}`");
     }

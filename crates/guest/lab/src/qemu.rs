@@ -288,7 +288,7 @@ impl Drop for Running {
 fn explained(said: String) -> String {
     match said.contains("requires API version") {
         true => format!(
-            "{said}\nThis kprism is for version 4 of QEMU's plugin interface (QEMU 9.2 and later): use a newer kprism, or name \
+            "{said}\nThis kprism is for version 4 of QEMU's plugin interface (QEMU 9.2 to 11.0): use a newer kprism, or name \
              another QEMU in $KPRISM_QEMU"
         ),
         false => said,

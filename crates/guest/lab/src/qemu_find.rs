@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Finds a QEMU that fits, among all that are installed.
 //!
-//! Input: `$KPRISM_QEMU`, or the folders of PATH and the usual other places. Output: the first QEMU that is new enough and exports
+//! Input: `$KPRISM_QEMU`, or the folders of PATH and the usual other places. Output: the first QEMU of a fitting release that exports
 //! the plugin functions that the observer imports; or each QEMU found, with the reason why it does not fit, and the remedy for
 //! this distribution.
 
@@ -18,7 +18,13 @@ use crate::qemu::Qemu;
 
 /// The first release with version 4 of the plugin interface: it has `qemu_plugin_read_memory_vaddr`, by which the observer reads
 /// the guest's memory. 9.1 has version 3, without it.
-pub const OLDEST: (u32, u32) = (9, 2);
+const OLDEST: (u32, u32) = (9, 2);
+
+/// The first release that refuses plugins of a version below 7 of the interface: callbacks get other arguments there.
+const TOO_NEW: (u32, u32) = (11, 1);
+
+/// The releases that fit.
+const RANGE: &str = "9.2 to 11.0";
 
 const NAME: &str = "qemu-system-x86_64";
 
@@ -118,7 +124,7 @@ fn fits(program: &Path) -> std::result::Result<String, String> {
         .map_err(|error| format!("does not start: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let version = text.lines().next().unwrap_or_default().to_owned();
-    let wanted = format!("{}.{} or later is needed", OLDEST.0, OLDEST.1);
+    let wanted = format!("{RANGE} is needed");
     let Some(found) = parse_version(&version) else {
         let said = String::from_utf8_lossy(&output.stderr);
         let said = said.lines().next().unwrap_or(&version).to_owned();
@@ -126,6 +132,9 @@ fn fits(program: &Path) -> std::result::Result<String, String> {
     };
     if found < OLDEST {
         return Err(format!("{version} is too old, {wanted}"));
+    }
+    if found >= TOO_NEW {
+        return Err(format!("{version} is too new, {wanted}: its plugin interface has changed (version 7)"));
     }
     let Ok(observer) = crate::files::find_observer() else { return Ok(version) };
     // A script that starts QEMU has no symbols; then QEMU itself says what is missing, when it loads the plugin.
@@ -197,7 +206,7 @@ fn remedy_for(os_release: &str) -> String {
     let ids: Vec<String> =
         [value("ID")].into_iter().chain(like.split_whitespace().map(str::to_owned)).collect();
     let version = value("VERSION_ID");
-    let wanted = format!("{}.{} or later", OLDEST.0, OLDEST.1);
+    let wanted = RANGE;
     let known = ids.iter().find_map(|id| match id.as_str() {
         "debian" if version == "12" => Some(format!(
             "install qemu-system-x86 {wanted} from bookworm-backports (scripts/setup.sh of the source does it): \
@@ -225,7 +234,11 @@ mod tests {
     #[test]
     fn versions_are_compared_as_numbers() {
         assert_eq!(parse_version("QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2)"), Some((10, 0)));
-        assert!(parse_version("QEMU emulator version 10.0.2").unwrap() > OLDEST);
+        for fitting in ["9.2.0", "10.0.2", "10.2.1", "11.0.0"] {
+            let found = parse_version(&format!("QEMU emulator version {fitting}")).unwrap();
+            assert!(found >= OLDEST && found < TOO_NEW, "{fitting}");
+        }
+        assert!(parse_version("QEMU emulator version 11.1.3 (Debian 1:11.1.3+ds-1)").unwrap() >= TOO_NEW);
         assert!(parse_version("QEMU emulator version 9.1.3").unwrap() < OLDEST);
         assert!(parse_version("QEMU emulator version 7.2.17 (Debian)").unwrap() < OLDEST);
         assert_eq!(parse_version("something else"), None);

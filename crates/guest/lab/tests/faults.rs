@@ -54,17 +54,23 @@ fn assert_says(text: &str, words: &[&str]) {
 #[test]
 fn no_qemu() {
     let text = complaint("qemu", &[("KPRISM_QEMU", Path::new("/no/such/qemu"))]);
-    assert_says(&text, &["/no/such/qemu not found", "9.2 or later", "KPRISM_QEMU"]);
+    assert_says(&text, &["/no/such/qemu not found", "9.2 to 11.0", "KPRISM_QEMU"]);
 }
 
 #[test]
 fn an_old_qemu() {
     let folder = scratch("old-script");
     let old = script(&folder, "old", "7.2.17");
-    assert_says(&complaint("old", &[("KPRISM_QEMU", &old)]), &["7.2.17", "too old, 9.2 or later"]);
+    assert_says(&complaint("old", &[("KPRISM_QEMU", &old)]), &["7.2.17", "too old, 9.2 to 11.0"]);
     // 9.1 cannot read the guest's memory.
     let old = script(&folder, "almost", "9.1.2");
-    assert_says(&complaint("almost", &[("KPRISM_QEMU", &old)]), &["9.1.2", "too old, 9.2 or later"]);
+    assert_says(&complaint("almost", &[("KPRISM_QEMU", &old)]), &["9.1.2", "too old, 9.2 to 11.0"]);
+    // 11.1 calls plugins in another way.
+    let new = script(&folder, "new", "11.1.3");
+    assert_says(
+        &complaint("new", &[("KPRISM_QEMU", &new)]),
+        &["11.1.3", "too new, 9.2 to 11.0", "version 7"],
+    );
     std::fs::remove_dir_all(folder).unwrap();
 }
 
@@ -81,7 +87,7 @@ fn a_qemu_without_plugins() {
     .unwrap();
     assert!(Command::new("gcc").args([&source, Path::new("-o"), &plain]).status().unwrap().success());
     let text = complaint("plain", &[("KPRISM_QEMU", &plain)]);
-    assert_says(&text, &["10.0.2 is built without TCG plugins", "9.2 or later", "KPRISM_QEMU"]);
+    assert_says(&text, &["10.0.2 is built without TCG plugins", "9.2 to 11.0", "KPRISM_QEMU"]);
     std::fs::remove_dir_all(folder).unwrap();
 }
 

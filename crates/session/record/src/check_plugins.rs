@@ -16,7 +16,7 @@ pub(crate) struct Tried {
 
 /// The observer, in an empty machine.
 pub(crate) fn observer() -> Tried {
-    let remedy = "take plugin and program of one build, and QEMU 9.2 or later; $KPRISM_QEMU names another";
+    let remedy = "take plugin and program of one build, and QEMU 9.2 to 11.0; $KPRISM_QEMU names another";
     let plugin = match kprism_lab::find_observer() {
         Ok(plugin) => plugin,
         Err(e) => return refused("not found", &e.to_string()),
