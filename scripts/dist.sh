@@ -12,7 +12,8 @@
 #                              such an archive may hold paths of this machine
 #   SOURCE_DATE_EPOCH=SECONDS  time of every file in the archives; that of the commit if it is not set
 #
-# The same commit gives the same bytes with the same compilers, in whatever folder.
+# Meant to give the same bytes for the same commit and compilers, in whatever folder: times, order, owners and paths are fixed. Two whole
+# builds have not been compared yet.
 set -eu
 
 top=$(cd "$(dirname "$0")/.." && pwd)
