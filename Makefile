@@ -20,7 +20,9 @@
 #   make test-tlb  a search with huge pages, predicted and measured (PTAT paper, 6.2)
 #   make bench-tlb  what it costs to see every TLB miss, by each method, and by others (see docs/tlb.md)
 #   make fuzz     fuzz each target for FUZZ_SECONDS (default 60); needs a nightly toolchain and cargo-fuzz
-#   make install  copy the program, its plugin, its agent, man page and completions to PREFIX
+#   make install  copy the program, its plugins, its agent, man pages and completions to PREFIX
+#   make dist     archives and a Debian package for machines without Rust, into target/dist (see docs/install.md)
+#   make test-dist  these packages on a bare Debian in a folder (SUITE=trixie FROM=archive: see scripts/test-dist.sh)
 
 # Where rustup puts cargo.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -33,7 +35,7 @@ KPRISM := $(TARGET)/release/kprism
 RUN ?= kprism.data
 HTML ?= report.html
 
-.PHONY: all demo test test-fresh test-gcov-kernel test-kernel-tests test-probe soak test-expr-kernel test-profile-use bench bench-cover bench-cover-overhead bench-flow-cost bench-func bench-probe bench-tlb bench-workloads test-tlb fuzz install setup-demo setup-test
+.PHONY: all demo test test-fresh test-gcov-kernel test-kernel-tests test-probe soak test-expr-kernel test-profile-use bench bench-cover bench-cover-overhead bench-flow-cost bench-func bench-probe bench-tlb bench-workloads test-tlb fuzz install dist test-dist setup-demo setup-test
 
 all:
 	$(CARGO) build --release --workspace
@@ -126,13 +128,10 @@ fuzz:
 	@CARGO="$(CARGO)" SECONDS_EACH=$(FUZZ_SECONDS) sh scripts/fuzz.sh
 
 install: all
-	install -Dm755 $(KPRISM) $(DESTDIR)$(PREFIX)/bin/kprism
-	install -Dm755 $(TARGET)/release/libkprism_observer.so $(DESTDIR)$(PREFIX)/lib/kprism/libkprism_observer.so
-	install -Dm755 $(TARGET)/release/libkprism_user.so $(DESTDIR)$(PREFIX)/lib/kprism/libkprism_user.so
-	install -Dm755 $(TARGET)/release/kprism-agent $(DESTDIR)$(PREFIX)/lib/kprism/kprism-agent
-	install -Dm755 $(TARGET)/release/kprism-recorder $(DESTDIR)$(PREFIX)/lib/kprism/kprism-recorder
-	install -d $(DESTDIR)$(PREFIX)/share/man/man1
-	$(KPRISM) man $(DESTDIR)$(PREFIX)/share/man/man1
-	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions
-	$(KPRISM) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/kprism
-	$(KPRISM) completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_kprism
+	PREFIX=$(PREFIX) sh scripts/install.sh $(TARGET)/release $(DESTDIR)
+
+dist:
+	@CARGO="$(CARGO)" sh scripts/dist.sh
+
+test-dist:
+	@sh scripts/test-dist.sh

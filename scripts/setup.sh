@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# Installs what kprism needs on Debian 12 (bookworm) or later, and says what and why before it does.
+# Installs what kprism needs, and says what and why before it does. Proven on Debian 12 (bookworm) and 13. Ubuntu and Fedora are known
+# by their package lists (scripts/setup-names.sh), and untested; Ubuntu 24.04 has no QEMU that is new enough, which is said first.
 #
 #   scripts/setup.sh [--yes] [--dry-run] [demo|test]
 #
@@ -23,7 +24,7 @@ for argument in "$@"; do
 	-y | --yes) assume_yes=yes ;;
 	-n | --dry-run) dry_run=yes ;;
 	-h | --help)
-		sed -n '4,15s/^# \{0,1\}//p' "$0"
+		sed -n '4,16s/^# \{0,1\}//p' "$0"
 		exit 0
 		;;
 	*)
@@ -41,8 +42,11 @@ die() {
 
 # --- what is missing -------------------------------------------------------------------------------
 
+. "$(dirname "$0")/setup-names.sh"
+system=$(distribution)
 packages=
 reasons=
+unknown=
 suite=
 
 # need PACKAGE WHY TEST...: notes the package unless the test command succeeds.
@@ -50,20 +54,31 @@ need() {
 	package=$1 why=$2
 	shift 2
 	if "$@" >/dev/null 2>&1; then return; fi
+	wanted=$package
+	package=$(package_name "$system" "$wanted")
+	if [ -z "$package" ]; then
+		unknown="$unknown$(printf '\n  %-18s %s' "$wanted" "$why")"
+		return
+	fi
 	packages="$packages $package"
 	reasons="$reasons$(printf '\n  %-18s %s' "$package" "$why")"
 }
 
 have() { command -v "$1"; }
 
-# The plugin interface that reads registers came with QEMU 9.1; kprism is tested with 10.
-qemu_is_new_enough() {
-	version=$(qemu-system-x86_64 --version 2>/dev/null | sed -n '1s/.*version \([0-9]*\).*/\1/p')
-	[ "${version:-0}" -ge 10 ]
+# Reading memory came to the plugin interface with QEMU 9.2; 11.1 refuses plugins of before version 7. Where kprism looks, crates/guest/lab/src/qemu_find.rs.
+qemu_fits() {
+	for qemu in ${KPRISM_QEMU:-qemu-system-x86_64 /usr/local/bin/qemu-system-x86_64 "$HOME"/.local/bin/qemu-system-x86_64 \
+		/opt/*/bin/qemu-system-x86_64}; do
+		version=$("$qemu" --version 2>/dev/null | sed -n '1s/.*version \([0-9.]*\).*/\1/p')
+		if [ -n "$version" ] && at_least 9.2 "$version" && ! at_least 11.1 "$version"; then return 0; fi
+	done
+	return 1
 }
 
 is_installed() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q '^install ok installed$'; }
 have_llvm() { have llvm-profdata || have llvm-profdata-19 || have llvm-profdata-14; }
+have_sdt() { [ -e /usr/include/x86_64-linux-gnu/sys/sdt.h ] || [ -e /usr/include/sys/sdt.h ]; }
 have_pprof() { have pprof || have go; }
 
 have_library() {
@@ -84,13 +99,19 @@ apt_knows_the_kernel() {
 PATH=$PATH:$HOME/.cargo/bin
 rust_wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$(dirname "$0")/../Cargo.toml")
 at_least() { [ "$(printf '%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]; }
+if [ "$system" = ubuntu ] && ! qemu_fits; then
+	release=$(. /etc/os-release && echo "${VERSION_ID:-0}")
+	at_least 25.04 "$release" || die "Ubuntu $release has a QEMU that is too old (24.04: 8.2), and 9.2 to 11.0 is needed: build one" \
+		"from its source into /opt/qemu (--target-list=x86_64-softmmu --enable-plugins), or use the container: docs/install.md"
+fi
 if have cargo >/dev/null; then
 	rust=$(rustc --version 2>/dev/null | cut -d ' ' -f 2)
 	at_least "$rust_wanted" "${rust:-0}" || die "Rust ${rust:-is incomplete: no rustc} is here and $rust_wanted or later is needed:" \
 		"rustup update, or, if it is Debian's: apt-get install rustc-web cargo-web rustfmt-web"
 	toolchain=here
 else
-	toolchain=debian
+	[ "$system" != ubuntu ] || die "there is no cargo here, and Ubuntu's may be older than $rust_wanted: install Rust by rustup"
+	toolchain=distribution
 	need rustc-web "the Rust compiler; there is no cargo here" false
 	need cargo-web "builds with it" false
 	[ "$purpose" = demo ] || need rustfmt-web "the tests check the format" false
@@ -100,9 +121,9 @@ need make "runs the Makefile" have make
 need gcc "the linker that rustc calls" have cc
 need libc6-dev "C library to link with (the guest's agent is static)" can_link_statically
 need ca-certificates "cargo fetches crates over TLS" test -s /etc/ssl/certs/ca-certificates.crt
-need qemu-system-x86 "the guest lab runs in QEMU 10 or later" qemu_is_new_enough
+need qemu-system-x86 "the guest lab runs in QEMU 9.2 to 11.0" qemu_fits
 kernel_source=
-if have apt-cache >/dev/null && ! apt_knows_the_kernel; then kernel_source=missing; fi
+if [ "$system" = debian ] && have apt-cache >/dev/null && ! apt_knows_the_kernel; then kernel_source=missing; fi
 
 if [ "$purpose" = test ]; then
 	need libipt-dev "Intel's own decoder, the tests' oracle" test -e /usr/include/intel-pt.h
@@ -113,7 +134,7 @@ if [ "$purpose" = test ]; then
 	need git "kprism bisect chooses commits by it" have git
 	need gdb "its values and bytecode are what ours are held against" have gdb
 	need babeltrace2 "reads the CTF traces that we write, in a test" have babeltrace2
-	need systemtap-sdt-dev "static tracepoints of a program that a test probes" test -e /usr/include/x86_64-linux-gnu/sys/sdt.h
+	need systemtap-sdt-dev "static tracepoints of a program that a test probes" have_sdt
 	need flex "builds a kernel with gcov for tests" have flex
 	need bison "the same" have bison
 	need bc "the same" have bc
@@ -198,6 +219,7 @@ fetch_all() {
 		fetch "libipt's source" "its own test suite" sh "$here/libipt.sh"
 }
 
+if [ -n "$unknown" ]; then say "no package is known here for these, which Debian calls so:$unknown"; fi
 if [ -z "$packages$components$kernel_source" ]; then
 	if [ "$purpose" = test ] && [ "$dry_run" = no ]; then fetch_all; fi
 	exit 0
@@ -205,7 +227,8 @@ fi
 
 # --- say it ----------------------------------------------------------------------------------------
 
-if [ -n "$packages" ]; then say "these Debian packages are missing:$reasons"; fi
+[ "$system" = debian ] || say "not tested on this system, only on Debian 12 and 13"
+if [ -n "$packages" ]; then say "these packages are missing:$reasons"; fi
 if [ -n "$kernel_source" ]; then
 	say "apt does not know Debian's 6.12 kernel, which the guest boots: its package lists need an update"
 fi
@@ -231,13 +254,17 @@ apt_suites() {
 }
 
 plan_packages() {
-	have apt-get >/dev/null || die "this is not a Debian system: install the above by hand, then run this again"
+	case $system in
+	debian | ubuntu) have apt-get >/dev/null || die "there is no apt-get here: install the above by hand, then run this again" ;;
+	fedora) have dnf >/dev/null || die "there is no dnf here: install the above by hand, then run this again" ;;
+	other) die "this is not Debian, Ubuntu or Fedora: install the above by hand, then run this again" ;;
+	esac
 	if [ "$(id -u)" -ne 0 ]; then
 		have sudo >/dev/null || die "installing needs root and there is no sudo: run as root: $0 --yes $purpose"
 		as_root=sudo
 	fi
 	codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
-	[ "$codename" = bookworm ] || return 0
+	[ "$system-$codename" = debian-bookworm ] || return 0
 	suite=bookworm-backports
 
 	# Bookworm itself has QEMU 7.2, whose plugins cannot read registers, and Linux 6.1.
@@ -250,6 +277,12 @@ plan_packages() {
 }
 
 install_packages() {
+	if [ "$system" = fedora ]; then
+		# shellcheck disable=SC2086
+		$as_root dnf -y install $packages </dev/null
+		qemu_fits || die "the QEMU of this release does not fit: version 9.2 to 11.0 is needed"
+		return
+	fi
 	if [ -n "$backports_entry" ]; then
 		keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 		{
@@ -270,8 +303,8 @@ install_packages() {
 	# Word splitting of the list is meant.
 	# shellcheck disable=SC2086
 	if [ -n "$packages" ]; then $apt install --no-install-recommends ${suite:+-t $suite} $packages </dev/null; fi
-	qemu_is_new_enough || die "the QEMU of this release is too old: version 10 or later is needed"
-	apt_knows_the_kernel || die "apt still knows no linux-image-6.12*-amd64: add a Debian source that has it"
+	qemu_fits || die "the QEMU of this release does not fit: version 9.2 to 11.0 is needed"
+	[ "$system" != debian ] || apt_knows_the_kernel || die "apt still knows no linux-image-6.12*-amd64: add a Debian source that has it"
 }
 
 if [ -n "$packages$kernel_source" ]; then plan_packages; fi

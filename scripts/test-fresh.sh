@@ -25,8 +25,8 @@ bookworm-root-* | bookworm-user-* | trixie-root-* | trixie-user-*) ;;
 	exit 2
 	;;
 esac
-[ "$(id -u)" -eq 0 ] || { echo "test-fresh: making a file system and mounting needs root: sudo $0" >&2; exit 2; }
-command -v mmdebstrap >/dev/null || { echo "test-fresh: needs mmdebstrap: apt-get install mmdebstrap" >&2; exit 2; }
+. "$(dirname "$0")/bare-debian.sh"
+bare_needs test-fresh
 
 # All mounts are of this script alone, and go with it.
 if [ -z "${KPRISM_FRESH_INNER:-}" ]; then
@@ -52,26 +52,8 @@ mkdir -p "$place"
 home=/root
 [ "$AS" = root ] || home=/home/kprism
 
-mirror() {
-	# shellcheck disable=SC2016 # apt's own variables
-	apt-get indextargets --format '$(ORIGIN) $(CODENAME) $(REPO_URI)' 'Created-By: Packages' |
-		awk -v suffix="$1" '$1 == "Debian" && $2 !~ /backports/ && ($2 ~ /-security$/) == (suffix != "") { print $3; exit }'
-}
-main=$(mirror "")
-security=$(mirror security)
-
 printf '== %s, %s, as %s, %s rustup: making it\n' "$SUITE" "$ORDER" "$AS" "$RUST"
-mmdebstrap --quiet --variant=minbase --include=sudo,ca-certificates "$SUITE" "$root" \
-	"deb $main $SUITE main" "deb $main $SUITE-updates main" "deb $security $SUITE-security main" \
-	>"$place/mmdebstrap.log" 2>&1 || { tail -n 5 "$place/mmdebstrap.log" >&2; exit 1; }
-# A root that is no mount has no propagation that `unshare --mount` could change, as a machine's root has.
-mount --bind "$root" "$root"
-cp /etc/resolv.conf /etc/hosts "$root/etc/"
-# This machine's own authorities, if it has any.
-if [ -d /usr/local/share/ca-certificates ]; then
-	cp -r /usr/local/share/ca-certificates "$root/usr/local/share/"
-	chroot "$root" update-ca-certificates >/dev/null 2>&1
-fi
+bare_make "$SUITE" "$root" "$place/mmdebstrap.log" sudo,ca-certificates
 if [ "$AS" = user ]; then
 	chroot "$root" useradd -m -s /bin/sh kprism
 	echo 'kprism ALL=(ALL) NOPASSWD: ALL' >"$root/etc/sudoers.d/kprism"
@@ -93,17 +75,13 @@ fi
 mkdir -p "$root$home/kprism/target/checked"
 echo "$commit" >"$root$home/kprism/target/checked/commit"
 
-mount -t proc proc "$root/proc"
-mount --rbind /sys "$root/sys"
-mount --rbind /dev "$root/dev"
-mount -t tmpfs tmpfs "$root/dev/shm"
+bare_mounts "$root"
 # bind_ro FROM TO
 bind_ro() {
 	mkdir -p "$root$2"
 	mount --bind "$1" "$root$2"
 	mount -o remount,bind,ro "$root$2"
 }
-path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 mkdir -p "$root$home/.cargo"
 if [ "$RUST" = with ]; then
 	bind_ro "${RUSTUP_HOME:-$HOME/.rustup}" "$home/.rustup"
@@ -117,12 +95,9 @@ fi
 
 # Captures are not part of a fresh machine.
 inside() {
-	if [ "$AS" = root ]; then
-		env -i HOME=$home PATH=$path LANG=C.UTF-8 chroot "$root" sh -c "cd $home/kprism && $1" </dev/null
-	else
-		env -i HOME=$home PATH=$path LANG=C.UTF-8 chroot --userspec=kprism:kprism "$root" \
-			sh -c "cd $home/kprism && $1" </dev/null
-	fi
+	user=root
+	[ "$AS" = root ] || user=kprism
+	bare_inside "$root" $user "$home/kprism" "$1"
 }
 
 failed=0
@@ -139,8 +114,6 @@ for target in $(echo "$ORDER" | tr , ' '); do
 	tail -n 3 "$place/$target.log"
 done
 if [ "$KEEP" = no ]; then
-	# With all that is mounted below it.
-	umount -l "$root"
-	rm -rf --one-file-system "$root"
+	bare_end "$root"
 fi
 exit $failed

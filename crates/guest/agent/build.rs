@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Links the agent statically, so that it runs as /init in any initramfs, with or without a C library.
+//! Links the agent, the recorder and the command line statically: the agent runs as /init in any initramfs, with or without a
+//! C library, and the command line on every distribution, whatever its C library.
 //!
 //! `-C target-feature=+crt-static` cannot be set for one crate of a workspace; set for all of them it breaks procedural
-//! macros and the observer's shared library. So the agent alone is linked with `-static` against a directory that holds
+//! macros and the observer's shared library. So these programs are linked with `-static` against a directory that holds
 //! only the static archives of the libraries that `std` needs. The linker searches that directory first, and finds no
 //! shared library to prefer.
 
@@ -13,7 +14,7 @@ use std::process::Command;
 const ARCHIVES: [&str; 6] = ["c", "m", "dl", "rt", "pthread", "util"];
 
 fn main() {
-    // Both crates that use this file. A path that does not exist would cause a rebuild each time.
+    // All crates that use this file. A path that does not exist would cause a rebuild each time.
     println!("cargo::rerun-if-changed=../../guest/agent/build.rs");
     println!("cargo::rerun-if-env-changed=CC");
     let is_glibc = std::env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os == "linux")

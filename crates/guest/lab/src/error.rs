@@ -4,6 +4,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::qemu_find::Unfit;
+
 /// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -45,16 +47,21 @@ pub enum Error {
         /// The way to install it.
         remedy: &'static str,
     },
-    /// QEMU is installed but too old.
-    #[error(
-        "QEMU {found} is too old, 10.0 or later is needed: install qemu-system-x86 from bookworm-backports (scripts/setup.sh does it)"
-    )]
-    OldQemu {
-        /// Its version.
-        found: String,
+    /// There is no QEMU that fits: each that is installed is too old, or has no plugins.
+    #[error("{}\n{remedy}", no_qemu(program, found))]
+    NoQemu {
+        /// The program searched for.
+        program: PathBuf,
+        /// Each one found, with the reason why it does not fit.
+        found: Vec<Unfit>,
+        /// The way to get one on this distribution.
+        remedy: String,
     },
     /// A file of kprism's own build is missing.
-    #[error("{file} not found beside {}: build everything with `cargo build --release`, or name the file in ${variable}", place.display())]
+    #[error(
+        "{file} not found beside {} or in ../lib/kprism: unpack or install kprism whole (from source: `cargo build --release`), or name \
+         the file in ${variable}", place.display()
+    )]
     NotBuilt {
         /// File name.
         file: String,
@@ -112,6 +119,16 @@ pub enum Error {
     /// An option is invalid.
     #[error("{0}")]
     Option(String),
+}
+
+/// None was found, or each on a line of its own.
+fn no_qemu(program: &Path, found: &[Unfit]) -> String {
+    match found.is_empty() {
+        true => format!("{} not found", program.display()),
+        false => {
+            found.iter().fold("no QEMU here fits:".to_owned(), |text, unfit| format!("{text}\n  {unfit}"))
+        }
+    }
 }
 
 /// The advice for putting a file of kprism's on another disk.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Finds files of kprism's own build. The agent, the observer and the recorder lie beside the running program.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -45,11 +44,6 @@ pub(crate) fn find_guest_image() -> Option<PathBuf> {
 pub fn content(path: &Path) -> Result<String> {
     let bytes = std::fs::read(path).at("read", path)?;
     Ok(Key::default().add(bytes).finish())
-}
-
-/// QEMU's system mode: `$KPRISM_QEMU`, or `qemu-system-x86_64`.
-pub fn qemu_program() -> OsString {
-    std::env::var_os("KPRISM_QEMU").unwrap_or_else(|| "qemu-system-x86_64".into())
 }
 
 /// QEMU's user mode with plugins: `$KPRISM_QEMU_USER`, the one that `scripts/qemu-user.sh` put into the cache, or

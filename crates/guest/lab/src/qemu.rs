@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Finds and checks QEMU, configures the machine, and makes sure that no QEMU is left behind.
+//! Configures the machine, starts QEMU, and makes sure that no QEMU is left behind. `qemu_find` finds QEMU.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -16,10 +16,6 @@ use crate::network::{Forward, Network};
 use crate::options::Pace;
 use crate::qmp::Qmp;
 
-const OLDEST: (u32, u32) = (10, 0);
-const INSTALL: &str =
-    "install qemu-system-x86 10.0 or later from bookworm-backports (scripts/setup.sh does it)";
-
 /// A suitable QEMU.
 #[derive(Debug, Clone)]
 pub struct Qemu {
@@ -27,39 +23,6 @@ pub struct Qemu {
     pub program: PathBuf,
     /// Its version line. A snapshot is valid for exactly this QEMU only.
     pub version: String,
-}
-
-impl Qemu {
-    /// `$KPRISM_QEMU`, or `qemu-system-x86_64` from the path; fails if it is missing or too old.
-    pub fn find() -> Result<Self> {
-        Self::of(crate::files::qemu_program())
-    }
-
-    /// This program; fails if it is missing or too old.
-    ///
-    /// # Errors
-    /// It is not there, or too old.
-    pub fn of(program: OsString) -> Result<Self> {
-        let output =
-            Command::new(&program).arg("--version").output().map_err(|error| match error.kind() {
-                std::io::ErrorKind::NotFound => {
-                    Error::MissingProgram { program: program.to_string_lossy().into_owned(), remedy: INSTALL }
-                }
-                _ => Error::Io { what: "run", path: PathBuf::from(&program), source: error },
-            })?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let version = text.lines().next().unwrap_or_default().to_owned();
-        if parse_version(&version).is_none_or(|found| found < OLDEST) {
-            return Err(Error::OldQemu { found: version });
-        }
-        Ok(Self { program: program.into(), version })
-    }
-}
-
-/// Parses (major, minor) of "QEMU emulator version 10.0.2 (Debian …)".
-fn parse_version(line: &str) -> Option<(u32, u32)> {
-    let mut numbers = line.split("version ").nth(1)?.split(['.', ' ']);
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 /// The machine. It must be the same when a snapshot is made and when it is used.
@@ -277,7 +240,9 @@ impl Running {
             // Most likely QEMU refused its arguments. Its own message is better than this error.
             running.wait(Duration::from_secs(2));
             let said = running.stderr_text();
-            return Err(Error::Qemu { reason: if said.is_empty() { error.to_string() } else { said } });
+            return Err(Error::Qemu {
+                reason: if said.is_empty() { error.to_string() } else { explained(said) },
+            });
         }
         Ok(running)
     }
@@ -331,16 +296,20 @@ impl Drop for Running {
     }
 }
 
+/// QEMU's message; with the remedy, if its plugin interface is of a version that the observer does not fit.
+fn explained(said: String) -> String {
+    match said.contains("requires API version") {
+        true => format!(
+            "{said}\nThis kprism is for version 4 of QEMU's plugin interface (QEMU 9.2 to 11.0): use a newer kprism, or name \
+             another QEMU in $KPRISM_QEMU"
+        ),
+        false => said,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn versions_are_compared_as_numbers() {
-        assert_eq!(parse_version("QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2)"), Some((10, 0)));
-        assert!(parse_version("QEMU emulator version 7.2.17 (Debian)").unwrap() < OLDEST);
-        assert_eq!(parse_version("something else"), None);
-    }
 
     #[test]
     fn commas_in_paths_are_doubled() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Declarations of the part of QEMU's TCG plugin interface (API version 4, QEMU 10) that the observer uses. All symbols
+//! Declarations of the part of QEMU's TCG plugin interface (API version 4, since QEMU 9.2) that the observer uses. All symbols
 //! resolve against the QEMU process that loads the plugin; nothing is linked.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};

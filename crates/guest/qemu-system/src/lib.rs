@@ -57,7 +57,7 @@ use state::{STATE, State};
 use sync::lock;
 use vcpus::VCPUS;
 
-/// Version of the plugin interface for which this is written: QEMU 10.0.
+/// Version of the plugin interface for which this is written: QEMU 9.2, the first that reads memory, to 11.0.
 #[unsafe(no_mangle)]
 pub static qemu_plugin_version: c_int = 4;
 

@@ -76,12 +76,18 @@ fn cpus() -> Item {
 }
 
 fn qemu() -> Item {
-    const REMEDY: &str = "install qemu-system-x86 of bookworm-backports: scripts/setup.sh does it";
-    let output = Command::new(kprism_lab::qemu_program()).arg("--version").output();
-    let text = output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
-    let version = text.split_whitespace().skip_while(|w| *w != "version").nth(1).unwrap_or("none").to_owned();
-    let major: u32 = version.split('.').next().and_then(|m| m.parse().ok()).unwrap_or(0);
-    Item::new("QEMU", major >= 10, State::Missing, format!("{version} (10 or later is needed)"), REMEDY)
+    match kprism_lab::Qemu::find() {
+        Ok(qemu) => {
+            let found = format!("{}, {}", qemu.program.display(), qemu.version);
+            Item::new("QEMU", true, State::Missing, found, "")
+        }
+        Err(kprism_lab::Error::NoQemu { found, remedy, .. }) => {
+            let each: Vec<String> = found.iter().map(ToString::to_string).collect();
+            let found = if each.is_empty() { "none".into() } else { each.join("; ") };
+            Item::new("QEMU", false, State::Missing, found, &remedy)
+        }
+        Err(error) => Item::new("QEMU", false, State::Missing, "none", &error.to_string()),
+    }
 }
 
 fn beside(name: &'static str, file: Result<std::path::PathBuf, kprism_lab::Error>) -> Item {

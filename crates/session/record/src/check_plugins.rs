@@ -16,14 +16,17 @@ pub(crate) struct Tried {
 
 /// The observer, in an empty machine.
 pub(crate) fn observer() -> Tried {
-    let remedy =
-        "build plugin and program together (cargo build --release), and use QEMU 10 (scripts/setup.sh)";
+    let remedy = "take plugin and program of one build, and QEMU 9.2 to 11.0; $KPRISM_QEMU names another";
     let plugin = match kprism_lab::find_observer() {
         Ok(plugin) => plugin,
         Err(e) => return refused("not found", &e.to_string()),
     };
+    let qemu = match kprism_lab::Qemu::find() {
+        Ok(qemu) => qemu,
+        Err(_) => return refused("not tried: no QEMU fits", "see QEMU above"),
+    };
     tried(&plugin, remedy, |folder| {
-        let mut qemu = Command::new(kprism_lab::qemu_program());
+        let mut qemu = Command::new(&qemu.program);
         qemu.args([
             "-accel",
             "tcg",

@@ -163,7 +163,8 @@ fn import_flow(settings: &Settings, source: &Source, progress: &Progress) -> Res
     progress.step("reading the recording");
     let search = Search {
         symfs: settings.symfs.clone(),
-        cache: std::env::home_dir().map(|home| home.join(".debug")),
+        // Not the user database's home: in a static program, glibc would load its modules from this machine for it.
+        cache: std::env::var_os("HOME").map(|home| Path::new(&home).join(".debug")),
         kcore: settings.kcore.clone(),
         vmlinux: settings.vmlinux.clone(),
         kallsyms: settings.kallsyms.clone(),

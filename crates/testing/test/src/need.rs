@@ -100,13 +100,14 @@ needs! {
     BABELTRACE = "babeltrace2", SETUP, || runs("babeltrace2", "--version");
     /// The reader of trace.dat.
     TRACE_CMD = "trace-cmd", SETUP, || Command::new("trace-cmd").arg("-h").output().is_ok();
-    /// QEMU for the guest: 10 or later.
-    QEMU = "qemu-system-x86_64, 10.0 or later", SETUP, || {
+    /// QEMU for the guest: 9.2 to 11.0.
+    QEMU = "qemu-system-x86_64, 9.2 to 11.0", SETUP, || {
         let named = std::env::var_os("KPRISM_QEMU").unwrap_or_else(|| "qemu-system-x86_64".into());
         let said = Command::new(named).arg("--version").stdin(Stdio::null()).output();
         let said = said.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-        let version = said.split("version ").nth(1).and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
-        version.is_some_and(|major| major >= 10)
+        let mut numbers = said.split("version ").nth(1).unwrap_or_default().split(['.', ' ']);
+        let mut next = || numbers.next().and_then(|number| number.parse::<u32>().ok()).unwrap_or(0);
+        ((9, 2)..(11, 1)).contains(&(next(), next()))
     };
     /// apt, which downloads the guest's kernel.
     APT = "apt", "a Debian system", || runs("apt-cache", "--version");
