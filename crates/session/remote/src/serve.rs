@@ -200,6 +200,9 @@ fn read(link: &Link, folder: &Path, words_to: &Sender<Words>, input: &Sender<Vec
     Ok(())
 }
 
+/// A stream of the command line, if it has one.
+type Pipe = Option<Box<dyn Read + Send>>;
+
 /// Starts the threads between the connection and the command line's standard input, output and error.
 fn pumps(link: &Arc<Link>, child: &mut Child, input: Receiver<Vec<u8>>, folder: &Path, shown: &[u8]) {
     let stdin = child.stdin.take();
@@ -215,7 +218,7 @@ fn pumps(link: &Arc<Link>, child: &mut Child, input: Receiver<Vec<u8>>, folder: 
         }
     });
     let run = run_in(folder);
-    let streams: [(Option<Box<dyn Read + Send>>, fn(Vec<u8>) -> Frame); 2] = [
+    let streams: [(Pipe, fn(Vec<u8>) -> Frame); 2] = [
         (child.stdout.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>), Frame::Output),
         (child.stderr.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>), Frame::Error),
     ];
