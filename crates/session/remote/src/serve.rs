@@ -202,6 +202,8 @@ fn read(link: &Link, folder: &Path, words_to: &Sender<Words>, input: &Sender<Vec
 
 /// A stream of the command line, if it has one.
 type Pipe = Option<Box<dyn Read + Send>>;
+/// Makes a frame of bytes.
+type Wrap = fn(Vec<u8>) -> Frame;
 
 /// Starts the threads between the connection and the command line's standard input, output and error.
 fn pumps(link: &Arc<Link>, child: &mut Child, input: Receiver<Vec<u8>>, folder: &Path, shown: &[u8]) {
@@ -218,7 +220,7 @@ fn pumps(link: &Arc<Link>, child: &mut Child, input: Receiver<Vec<u8>>, folder: 
         }
     });
     let run = run_in(folder);
-    let streams: [(Pipe, fn(Vec<u8>) -> Frame); 2] = [
+    let streams: [(Pipe, Wrap); 2] = [
         (child.stdout.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>), Frame::Output),
         (child.stderr.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>), Frame::Error),
     ];
@@ -235,12 +237,7 @@ fn pumps(link: &Arc<Link>, child: &mut Child, input: Receiver<Vec<u8>>, folder: 
 }
 
 /// Passes a stream on until its end.
-fn pump(
-    link: &Link,
-    pipe: &mut dyn Read,
-    frame: fn(Vec<u8>) -> Frame,
-    rename: &mut Rename,
-) -> io::Result<()> {
+fn pump(link: &Link, pipe: &mut dyn Read, frame: Wrap, rename: &mut Rename) -> io::Result<()> {
     let mut buffer = vec![0; CHUNK];
     loop {
         let bytes = match pipe.read(&mut buffer) {
