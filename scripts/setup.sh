@@ -154,6 +154,9 @@ if [ "$purpose" = test ]; then
 	need mmdebstrap "makes a disk image with systemd, for a test" have mmdebstrap
 	need e2fsprogs "the same" test -x /usr/sbin/mke2fs
 	need qemu-utils "reads disk images that are not raw" have qemu-img
+	need openssh-client "records on another machine, in a test" have ssh
+	need openssh-server "is that machine, on the loopback and in a guest" test -x /usr/sbin/sshd
+	need busybox-static "its shell and tools are enough there, in a test" have busybox
 	need libcap2-bin "gives a program single rights, in a test" have setcap
 	# What qemu-x86_64 takes depends on the release: see there.
 	if ! sh "$(dirname "$0")/qemu-user.sh" --have; then

@@ -10,10 +10,15 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Libraries that `std` links on Linux with glibc. `gcc_s` has no static archive of the same name: see [`main`].
+/// Libraries that `std` links on Linux with glibc. `gcc_s` has no static archive of the same name: see [`link`].
 const ARCHIVES: [&str; 6] = ["c", "m", "dl", "rt", "pthread", "util"];
 
 fn main() {
+    link(&["-static", "-no-pie"]);
+}
+
+/// Has the crate's programs linked with these arguments, which ask for a static program. `crates/kprism` uses it too.
+pub fn link(arguments: &[&str]) {
     // All crates that use this file. A path that does not exist would cause a rebuild each time.
     println!("cargo::rerun-if-changed=../../guest/agent/build.rs");
     println!("cargo::rerun-if-env-changed=CC");
@@ -43,7 +48,7 @@ fn main() {
         format!("GROUP ( {} {} libc.a )\n", unwinder[0], unwinder[1]),
     )
     .expect("OUT_DIR is writable");
-    for argument in ["-static", "-no-pie", &format!("-L{}", directory.display())] {
+    for argument in arguments.iter().copied().chain([&*format!("-L{}", directory.display())]) {
         println!("cargo::rustc-link-arg-bins={argument}");
     }
 }

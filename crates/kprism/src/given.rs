@@ -11,7 +11,7 @@ use clap::{ArgMatches, Command};
 use crate::cmd::guest_args::{GUEST, GUEST_PLACE};
 
 /// Options that every command honours.
-const ALWAYS: [&str; 5] = ["verbose", "quiet", "color", "strict", "input"];
+const ALWAYS: [&str; 6] = ["verbose", "quiet", "color", "strict", "input", "on"];
 
 /// Options that one view alone honours, with that view.
 const HOMES: [(&[&str], &str); 10] = [

@@ -29,7 +29,9 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 
 use exit::Outcome;
 use given::Given;
+use kprism_remote::placed::{Placed, placed};
 use kprism_report::plain::{Plain, plain};
+use kprism_session::errors::{is_broken_pipe, text_of};
 use progress::Level;
 
 const AFTER_HELP: &str = "\
@@ -72,10 +74,15 @@ fn main() -> ExitCode {
     if kprism_tracefs::guard::was_guard() {
         return ExitCode::SUCCESS;
     }
-    let (mut definition, kept) = match kprism_options::definition(Cli::command()) {
+    // SAFETY: no other thread runs yet.
+    if unsafe { placed() } == Placed::Serves {
+        return kprism_remote::serve().into();
+    }
+    let (mut definition, kept) = match kprism_options::definition(Cli::command(), kprism_remote::is_target())
+    {
         Ok(found) => found,
         Err(error) => {
-            eprintln!("kprism: {}", plain(&exit::text_of(&error)));
+            eprintln!("kprism: {}", plain(&text_of(&error)));
             return ExitCode::from(2);
         }
     };
@@ -110,16 +117,16 @@ fn main() -> ExitCode {
     let result = cmd::run(&cli.command, &given, &kept, cli.color, &progress, out).and_then(|outcome| {
         match out.flush().context("standard output") {
             // How the guest's command ended does not depend on who reads what it wrote.
-            Err(error) if in_lab && exit::is_broken_pipe(&error) => Ok(outcome),
+            Err(error) if in_lab && is_broken_pipe(&error) => Ok(outcome),
             flushed => flushed.map(|()| outcome),
         }
     });
     progress.clear();
     match result {
         Ok(outcome) => outcome.into(),
-        Err(error) if exit::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("kprism: {}", plain(&exit::text_of(&error)));
+            eprintln!("kprism: {}", plain(&text_of(&error)));
             if in_lab { Outcome::Code(exit::LAB_FAILED).into() } else { ExitCode::from(2) }
         }
     }

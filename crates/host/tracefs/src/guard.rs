@@ -69,7 +69,7 @@ pub fn was_guard() -> bool {
 }
 
 /// True if the process is a guard.
-pub(crate) fn is_guard(pid: u32) -> bool {
+pub fn is_guard(pid: u32) -> bool {
     let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     words.split(|&byte| byte == 0).next() == Some(NAME.as_bytes())
 }

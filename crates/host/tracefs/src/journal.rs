@@ -147,6 +147,20 @@ fn path() -> PathBuf {
     Path::new(FOLDER).join(FILE)
 }
 
+/// The journal's folder, which the first recording on a machine makes.
+pub fn folder() -> &'static Path {
+    Path::new(FOLDER)
+}
+
+/// Removes the journal and its folder, for a recorder that leaves no file on the machine. They stay while another recording
+/// holds the journal, or if it has changes that could not be undone.
+pub fn forget() {
+    let Ok(file) = OpenOptions::new().read(true).write(true).open(path()) else { return };
+    if lock(&file, &path()).is_ok() && file.metadata().is_ok_and(|file| file.len() == 0) {
+        fs::remove_file(path()).and_then(|()| fs::remove_dir(FOLDER)).ok();
+    }
+}
+
 /// Identifier of this boot. Changes made in an earlier boot are gone.
 fn boot() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()

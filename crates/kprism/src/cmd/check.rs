@@ -4,8 +4,11 @@
 use std::io::Write;
 
 use anyhow::Result;
-use kprism_record::check::{State, machine};
+use kprism_record::check::{State, machine, recorders, to_text};
+use kprism_remote::{Target, is_target};
+use kprism_session::Progress;
 
+use super::on;
 use crate::exit::Outcome;
 
 /// Options of `kprism check`.
@@ -14,34 +17,23 @@ pub struct Args {
     /// Print as JSON
     #[arg(long)]
     pub json: bool,
+    /// Look at this machine instead, through ssh
+    #[arg(long, value_name = "ssh:[USER@]HOST[:PORT]")]
+    pub on: Option<Target>,
 }
 
 /// Looks and prints. Ends with 1 if something is missing that the lab needs.
-pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome> {
-    let items = machine();
+pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    if let Some(target) = on::other(&args.on) {
+        return on::look(target, progress, out);
+    }
+    let items = if is_target() { recorders() } else { machine() };
     let missing = items.iter().any(|i| i.state == State::Missing);
     if args.json {
         serde_json::to_writer_pretty(&mut *out, &items)?;
         writeln!(out)?;
     } else {
-        for item in &items {
-            let mark = match item.state {
-                State::Ok => "ok",
-                State::Optional => "--",
-                State::Missing => "MISSING",
-            };
-            writeln!(out, "{mark:<8}{:<18}{}", item.name, item.found)?;
-            if !item.remedy.is_empty() {
-                writeln!(out, "{:<26}{}", "", item.remedy)?;
-            }
-        }
-        writeln!(out)?;
-        let verdict = if missing {
-            "kprism lab run will not work yet: see MISSING above"
-        } else {
-            "kprism lab run can work here"
-        };
-        writeln!(out, "{verdict}")?;
+        write!(out, "{}", to_text(&items))?;
     }
     Ok(if missing { Outcome::NothingMatched } else { Outcome::Done })
 }

@@ -8,7 +8,6 @@ use anyhow::{Context, Result, bail};
 use kprism_profile::parse;
 use kprism_profile::units::quoted;
 use kprism_record::guest::is_interrupt;
-use kprism_record::impact::tracers::{self, Tracer};
 use kprism_record::impact::{self as recorder, Recording, Settings};
 use kprism_report::Style;
 use kprism_report::header::Header;
@@ -97,30 +96,6 @@ fn show(args: &Args, page: &Page, style: Style, progress: &Progress, out: &mut d
     Ok(if measured { Outcome::Done } else { Outcome::NothingMatched })
 }
 
-/// The tracers asked for.
-fn chosen(args: &Args) -> Result<Vec<Tracer>> {
-    let known = tracers::names();
-    let mut chosen = Vec::new();
-    let all = args.tracer.is_empty() && args.with.is_empty();
-    let wanted = |name: &&str| match args.tracer.is_empty() {
-        true => all && (*name != tracers::LTTNG || args.lttng.is_some()),
-        false => args.tracer.iter().any(|t| t == name),
-    };
-    if let Some(unknown) = args.tracer.iter().find(|t| !known.contains(&t.as_str())) {
-        bail!("no tracer {unknown:?}; there are: {}; or give one with --with", known.join(", "));
-    }
-    chosen.extend(known.iter().filter(|name| wanted(name)).filter_map(|name| tracers::find(name)));
-    for (name, command) in &args.with {
-        if !recorder::is_name(name) || chosen.iter().any(|t| t.name == *name) {
-            bail!(
-                "--with {name:?}: a recording's folder gets this name: it must be new, of letters, digits, _ - ."
-            );
-        }
-        chosen.push(Tracer::of_user(name, command));
-    }
-    Ok(chosen)
-}
-
 /// As comparisons want it.
 fn side(recording: &Recording) -> Side<'_> {
     Side { profile: &recording.profile, pid: recording.pid }
@@ -132,7 +107,7 @@ fn measure(args: &Args, progress: &Progress) -> Result<Page> {
         output: args.output.clone(),
         job: args.place.job(&args.command),
         guest: args.guest.options(),
-        tracers: chosen(args)?,
+        tracers: recorder::choose(&args.tracer, &args.with, args.lttng.is_some())?,
         lttng: args.lttng.clone(),
     };
     let series = recorder::begin(&settings, progress)?;

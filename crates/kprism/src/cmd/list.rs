@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use kprism_report::info;
 use kprism_report::plain::plain;
+use kprism_session::Progress;
 use kprism_session::open::{Runs, runs_in};
 use serde_json::json;
 
@@ -36,9 +37,9 @@ enum What {
 }
 
 /// Prints one line a run, by name.
-pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome> {
+pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     if let Some(What::Events(args)) = &args.what {
-        return super::list_events::run(args, out);
+        return super::list_events::run(args, progress, out);
     }
     let Runs { runs, broken } = runs_in(&args.folder)?;
     if args.json {

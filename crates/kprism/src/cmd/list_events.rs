@@ -6,9 +6,11 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
+use kprism_remote::Target;
 use kprism_report::tracepoints as view;
-use kprism_session::tracepoints;
+use kprism_session::{Progress, tracepoints};
 
+use super::on;
 use super::output::print_json;
 use crate::exit::Outcome;
 
@@ -33,10 +35,16 @@ pub struct Args {
     /// Print as JSON
     #[arg(long)]
     json: bool,
+    /// Look at this machine instead, through ssh
+    #[arg(long, value_name = "ssh:[USER@]HOST[:PORT]")]
+    on: Option<Target>,
 }
 
 /// Prints them.
-pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome> {
+pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    if let Some(target) = on::other(&args.on) {
+        return on::look(target, progress, out);
+    }
     let pattern = args.pattern.as_deref();
     let events = match (&args.exec, &args.vmlinux) {
         (Some(file), _) => tracepoints::of_program(file, pattern)?,

@@ -25,6 +25,7 @@ mod lab;
 mod list;
 mod list_events;
 mod observe;
+mod on;
 mod output;
 mod record;
 mod report;
@@ -53,9 +54,8 @@ pub enum Command {
     Observe(Box<observe::Args>),
     /// Begin and pause what `kprism observe` records
     Mark(observe::MarkArgs),
-    /// Record on this machine's own processor
-    #[command(subcommand)]
-    Record(record::Command),
+    /// Record on this machine's own processor, or another machine's
+    Record(record::Args),
     /// Show where the time went: tables, call tree, HTML
     Report(Box<report::Args>),
     /// What software tracers add to each system call of a command
@@ -162,7 +162,7 @@ pub fn run(
         Command::Lab(lab::Command::Boot(args)) => record::boot_guest(args, color, progress, out),
         Command::Observe(args) => observe::run(args, progress),
         Command::Mark(args) => observe::mark(args, out),
-        Command::Record(command) => record::run(command, given, color, progress, out),
+        Command::Record(args) => record::run(args, given, color, progress, out),
         Command::Report(args) => {
             let outcome = report::run(args, given, color, progress, out)?;
             strict::judge(args.strict, &[&args.input], outcome, progress)
@@ -192,8 +192,8 @@ pub fn run(
             let outcome = info::run(args, kept, out)?;
             strict::judge(args.strict, &[&args.input], outcome, progress)
         }
-        Command::List(args) => list::run(args, out),
-        Command::Check(args) => check::run(args, out),
+        Command::List(args) => list::run(args, progress, out),
+        Command::Check(args) => check::run(args, progress, out),
         Command::Completions(args) => generate::completions(args, out),
         Command::Man(args) => generate::man(args, out),
     }

@@ -48,6 +48,34 @@ impl Item {
     }
 }
 
+/// The parts as text: a line or two each, and whether `kprism lab run` can work.
+pub fn to_text(items: &[Item]) -> String {
+    let mut text = String::new();
+    for item in items {
+        let mark = match item.state {
+            State::Ok => "ok",
+            State::Optional => "--",
+            State::Missing => "MISSING",
+        };
+        text.push_str(&format!("{mark:<8}{:<18}{}\n", item.name, item.found));
+        if !item.remedy.is_empty() {
+            text.push_str(&format!("{:<26}{}\n", "", item.remedy));
+        }
+    }
+    let of_lab = items.iter().any(|item| item.name == "guest agent");
+    text.push_str(match items.iter().any(|item| item.state == State::Missing) {
+        _ if !of_lab => "",
+        true => "\nkprism lab run will not work yet: see MISSING above\n",
+        false => "\nkprism lab run can work here\n",
+    });
+    text
+}
+
+/// Looks at what recorders of this machine's own kernel need, without the lab's parts.
+pub fn recorders() -> Vec<Item> {
+    [cpus(), intel_pt(), perf(), function_tracer(), bpf()].into_iter().chain(killed_recording()).collect()
+}
+
 /// Looks at this machine.
 pub fn machine() -> Vec<Item> {
     let items = [

@@ -29,6 +29,7 @@
 //! | records of probes, their account | [`probe`] |
 //! | the kernel's own tests, one by one | [`kernel_tests`] |
 //! | a condition compiled, to be shown; static tracepoints | [`explain`], [`tracepoints`] |
+//! | the text of an error | [`errors`] |
 //! | what a run holds | [`held`] |
 //! | a run as perf.data | [`perfdata`] |
 //!
@@ -43,6 +44,7 @@ pub mod cover;
 pub mod date;
 pub mod deltas;
 pub mod durations;
+pub mod errors;
 pub mod explain;
 pub mod files;
 pub mod flow;

@@ -114,6 +114,8 @@ needs! {
     /// A disk image that boots systemd, with its kernel beside it: folder `tools/systemd-image` of [`cache`].
     SYSTEMD_IMAGE = "a disk image with systemd", "sh scripts/systemd-image.sh makes it, as root",
         || cache().join("tools/systemd-image/recipe").is_file();
+    /// ssh and its server, which tests start on the loopback.
+    SSHD = "ssh and sshd", SETUP, || Path::new("/usr/sbin/sshd").exists() && Command::new("ssh").arg("-V").output().is_ok();
     /// A browser and its driver: `chromium()`.
     BROWSER = "Chromium with chromedriver", SETUP, || chromium().is_some() && runs("chromedriver", "--version");
     /// Perfetto's trace processor, and Node to run it: `perfetto()`.

@@ -32,6 +32,10 @@ pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest) -> String {
             tree.gaps.iter().for_each(|gap| line("  note", printable(gap)));
         }
     }
+    if let Some(on) = m.options.get("on").and_then(|on| on.as_str()) {
+        let machine = m.options.get("machine").and_then(|name| name.as_str()).unwrap_or("no name");
+        line("recorded on", format!("{} ({}, through ssh)", printable(on), printable(machine)));
+    }
     if !m.created.is_empty() {
         line("created", m.created.clone());
     }
@@ -94,6 +98,7 @@ fn kind(instruments: &[Instrument], m: &Manifest) -> &'static str {
         RunKind::Machine => "machine (QEMU with the user's own options, seen by the observer)",
         RunKind::Import => "import (recorded elsewhere)",
         RunKind::Host if is_user_mode(m) => "host (a program of this machine under QEMU's user mode)",
+        RunKind::Host if m.options.contains_key("on") => "host (another machine, by its kernel's tracer)",
         RunKind::Host => "host (this machine, by its kernel's tracer)",
     }
 }

@@ -43,7 +43,7 @@ the kernels, or what they are told, do.";
 pub struct Args {
     /// Run folder to write; an older run there is renamed to RUN.old
     #[arg(short, long, value_name = "RUN", default_value = kprism_session::DEFAULT_RUN)]
-    output: PathBuf,
+    pub output: PathBuf,
     #[command(flatten)]
     plan: PlanArgs,
     /// Print the command line even if this boot was traced
@@ -98,7 +98,7 @@ pub fn run(
         writeln!(out, "{}", args.plan.plan().command_line())?;
         return Ok(Outcome::Done);
     }
-    let recorded = collect(&args.output)?;
+    let recorded = collect(&kprism_remote::output(&args.output))?;
     show(&recorded, 12, Style { color: wants_color(color) }, progress, out)
 }
 

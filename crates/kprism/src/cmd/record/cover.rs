@@ -33,7 +33,7 @@ pub struct Args {
     command: Vec<String>,
     /// Run folder to write; an older run there is renamed to RUN.old
     #[arg(short, long, value_name = "RUN", default_value = kprism_session::DEFAULT_RUN)]
-    output: PathBuf,
+    pub output: PathBuf,
     /// Then report this folder or file of the source, as kernel/sched
     #[arg(long, value_name = "PATH")]
     show: Option<String>,
@@ -55,7 +55,7 @@ pub struct Args {
 pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     kprism_signals::catch(Second::EndsProcess)?;
     let settings = Settings {
-        output: args.output.clone(),
+        output: kprism_remote::output(&args.output),
         command: args.command.clone(),
         duration: args.duration.map(Duration::from_secs),
         reset: args.reset,

@@ -130,7 +130,7 @@ impl Args {
             false => None,
         };
         Ok(Settings {
-            output: self.output.clone(),
+            output: kprism_remote::output(&self.output),
             command: self.command.clone(),
             backend: match self.backend {
                 Backend::Auto => recorder::Backend::Auto,

@@ -39,7 +39,7 @@ pub struct Args {
     pid: Option<u32>,
     /// Run folder to write; an older run there is renamed to RUN.old
     #[arg(short, long, value_name = "RUN", default_value = kprism_session::DEFAULT_RUN)]
-    output: PathBuf,
+    pub output: PathBuf,
     /// Stop after this time
     #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     duration: Option<Duration>,

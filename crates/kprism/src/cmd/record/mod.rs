@@ -14,14 +14,26 @@ mod tlb;
 
 use std::io::Write;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
+use kprism_remote::Target;
 
 pub use boot::{GUEST_HELP as BOOT_HELP, LabArgs as BootArgs, in_guest as boot_guest};
 pub use probe_args::ProbeArgs;
 
+use crate::cmd::on;
 use crate::exit::Outcome;
 use crate::given::Given;
 use kprism_session::Progress;
+
+/// Options of `kprism record`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Record on this machine, through ssh, and bring the run back (not tlb)
+    #[arg(long, global = true, value_name = "ssh:[USER@]HOST[:PORT]")]
+    on: Option<Target>,
+    #[command(subcommand)]
+    command: Command,
+}
 
 /// What can be recorded.
 #[derive(Debug, clap::Subcommand)]
@@ -48,13 +60,29 @@ pub enum Command {
 
 /// Records.
 pub fn run(
-    command: &Command,
+    args: &Args,
     given: &Given,
     color: clap::ColorChoice,
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    match command {
+    if let Some(target) = on::other(&args.on) {
+        let (output, file) = match &args.command {
+            Command::Flow(args) => (&args.output, None),
+            Command::Durations(args) => (&args.output, None),
+            Command::Cover(args) => (&args.output, None),
+            Command::Probe(args) => (&args.output, args.program.as_deref()),
+            Command::Boot(args) => (&args.output, None),
+            Command::Tlb(_) => {
+                bail!("--on does not go with `record tlb`, which needs QEMU: run kprism there")
+            }
+        };
+        if let Some(option) = given.first(&["guest"]) {
+            bail!("--on does not go with {option}: a guest is another machine already");
+        }
+        return on::run(target, Some(output), file, progress, out);
+    }
+    match &args.command {
         Command::Flow(args) => flow::run(args, progress),
         Command::Durations(args) => durations::run(args, given, progress, out),
         Command::Cover(args) => cover::run(args, progress, out),

@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use kprism_probe::plan::file::Compiled;
-use kprism_probe::stream::Description;
 use kprism_profile::parse;
-use kprism_record::probe::{self as recorder, KEYS, Recorded, Settings, load, record};
+use kprism_record::probe::{self as recorder, KEYS, Recorded, Settings, load, record, summary_lines};
 use kprism_session::Progress;
 use kprism_session::probe::Loaded;
 use kprism_signals::Second;
@@ -69,7 +68,7 @@ pub struct Args {
     command: Vec<String>,
     /// Probes that `kprism compile` made, on this machine or another
     #[arg(long, value_name = "FILE", conflicts_with_all = COMPILED)]
-    program: Option<PathBuf>,
+    pub program: Option<PathBuf>,
     /// Stop after so many records
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
     pub stop_after: Option<u32>,
@@ -112,7 +111,7 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
         no_guest(given)?;
     }
     let compiled = match &args.program {
-        Some(path) => load(path, args.what.exec.as_deref(), progress)?,
+        Some(path) => load(&kprism_remote::given(path), args.what.exec.as_deref(), progress)?,
         None => args.what.probes().compile(&args.command, &args.pid, progress)?,
     };
     let has_keys =
@@ -121,7 +120,7 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
         bail!("--keys: nothing is counted by keys (--by)");
     }
     let settings = Settings {
-        output: args.output.clone(),
+        output: kprism_remote::output(&args.output),
         command: args.command.clone(),
         processes: args.pid.clone(),
         everybody: args.all,
@@ -174,19 +173,4 @@ fn in_guest(
         progress.say(&format!("recorded in {}; see: kprism report probe", run.dir().display()));
     }
     Ok(Outcome::Code(lab::code(&ran)))
-}
-
-/// The counts, a line for each probe, and faults. `last`: only so many records are kept.
-fn summary_lines(description: &Description, last: Option<u32>) -> Vec<String> {
-    let mut lines = Vec::new();
-    for (probe, counts) in description.probes.iter().zip(&description.counts) {
-        let mut said = kprism_probe::view::summary::counted(probe, counts).into_iter();
-        lines.extend(said.next().map(|first| format!("{}: {first}", probe.place)));
-        lines.extend(said);
-    }
-    lines.extend(kprism_probe::view::summary::sums(&description.probes, &description.counts));
-    lines.extend(last.map(|last| format!("of all records the last {last} are kept")));
-    let variables = description.variables.iter().map(|(name, value)| format!("${name} = {value}"));
-    lines.extend(variables);
-    lines
 }

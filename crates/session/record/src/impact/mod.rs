@@ -84,6 +84,33 @@ pub fn is_name(name: &str) -> bool {
     !WITHOUT.contains(&name) && !name.starts_with('.') && name.chars().all(fits)
 }
 
+/// The tracers that are asked for: those named, and the user's own (name and command); all that are known if none is. LTTng is
+/// one of all only `with_lttng`, as it needs modules.
+///
+/// # Errors
+/// There is no such tracer, or a name cannot be a folder's or is taken.
+pub fn choose(named: &[String], own: &[(String, String)], with_lttng: bool) -> Result<Vec<Tracer>> {
+    let known = tracers::names();
+    let all = named.is_empty() && own.is_empty();
+    let wanted = |name: &&&str| match named.is_empty() {
+        true => all && (**name != LTTNG || with_lttng),
+        false => named.iter().any(|tracer| tracer == **name),
+    };
+    if let Some(unknown) = named.iter().find(|tracer| !known.contains(&tracer.as_str())) {
+        bail!("no tracer {unknown:?}; there are: {}; or give one with --with", known.join(", "));
+    }
+    let mut chosen: Vec<_> = known.iter().filter(wanted).filter_map(|name| tracers::find(name)).collect();
+    for (name, command) in own {
+        if !is_name(name) || chosen.iter().any(|tracer| tracer.name == *name) {
+            bail!(
+                "--with {name:?}: a recording's folder gets this name: it must be new, of letters, digits, _ - ."
+            );
+        }
+        chosen.push(Tracer::of_user(name, command));
+    }
+    Ok(chosen)
+}
+
 /// Makes the guest, and records the command three times without a tracer.
 ///
 /// # Errors

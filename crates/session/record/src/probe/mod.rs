@@ -15,3 +15,20 @@ mod kept;
 
 pub use attach::{KEYS, Recorded, Settings, record};
 pub use compile::{Probes, load, variable};
+
+use kprism_probe::stream::Description;
+
+/// The counts, a line for each probe, and faults. `last`: only so many records are kept.
+pub fn summary_lines(description: &Description, last: Option<u32>) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (probe, counts) in description.probes.iter().zip(&description.counts) {
+        let mut said = kprism_probe::view::summary::counted(probe, counts).into_iter();
+        lines.extend(said.next().map(|first| format!("{}: {first}", probe.place)));
+        lines.extend(said);
+    }
+    lines.extend(kprism_probe::view::summary::sums(&description.probes, &description.counts));
+    lines.extend(last.map(|last| format!("of all records the last {last} are kept")));
+    let variables = description.variables.iter().map(|(name, value)| format!("${name} = {value}"));
+    lines.extend(variables);
+    lines
+}
