@@ -6,6 +6,7 @@
 #   kprism-VERSION-x86_64-linux.tar.gz          everything, below one folder; runs from where it was unpacked
 #   kprism-VERSION-debug-x86_64-linux.tar.gz    names and line tables of the same programs, for gdb
 #   kprism_VERSION_amd64.deb                    the Debian package (scripts/deb.sh)
+#   kprism-guest-VERSION-x86_64.tar             a guest image, for machines without apt; only where there is apt (GUEST=no: none)
 #   SHA256SUMS
 #
 #   BUILT=FOLDER               takes the programs from there, for a quick look, instead of building the profile `shipped`;
@@ -18,7 +19,7 @@ set -eu
 
 top=$(cd "$(dirname "$0")/.." && pwd)
 cd "$top"
-: "${CARGO:=cargo}" "${BUILT:=}"
+: "${CARGO:=cargo}" "${BUILT:=}" "${GUEST:=yes}"
 target=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-target}" && pwd)
 : "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct)}"
 export SOURCE_DATE_EPOCH LC_ALL=C TZ=UTC
@@ -86,9 +87,14 @@ pack() {
 pack "$name"
 pack "$debug"
 NOTICES=$stage/THIRD-PARTY.txt sh scripts/deb.sh "$stage/built" "$out" "$version"
-(cd "$out" && sha256sum ./*.tar.gz ./*.deb | sed 's, \./, ,' >SHA256SUMS)
+if [ "$GUEST" = yes ] && command -v apt-get >/dev/null; then
+	"$stage/built/kprism" --no-config lab save-guest "$out/kprism-guest-$version-x86_64.tar"
+elif [ "$GUEST" = yes ]; then
+	say "no guest image: there is no apt here to make it with"
+fi
+(cd "$out" && find . -maxdepth 1 -name 'kprism*' -type f | sort | xargs sha256sum | sed 's, \./, ,' >SHA256SUMS)
 
 glibc=$(objdump -T "$stage/built/libkprism_observer.so" "$stage/built/libkprism_user.so" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1)
 say "the plugins need $glibc or later; kprism, kprism-agent and kprism-recorder need none"
 rm -rf "$stage"
-(cd "$out" && ls -l ./*.tar.gz ./*.deb) | awk '{ print $5, $NF }' >&2
+(cd "$out" && ls -l ./kprism*) | awk '{ print $5, $NF }' >&2

@@ -2,8 +2,8 @@
 # shellcheck shell=sh
 #
 # What each distribution calls the packages that setup.sh asks for: Debian's name, Ubuntu's (`=`: the same), Fedora's. `-`: there is
-# none, or none is known; what needs it is skipped. Sourced by setup.sh. Debian's are proven on 12 and 13; the others are
-# from package lists, and nobody has tried them.
+# none, or none is known; what needs it is skipped. Sourced by setup.sh. Debian's are proven on 12 and 13; the others
+# are as far as we know them, and nobody has tried them.
 package_names='
 rustc-web            -                    rust
 cargo-web            -                    cargo

@@ -129,20 +129,22 @@ fn plugin(name: &'static str, otherwise: State, tried: check_plugins::Tried) -> 
     Item::new(name, tried.ok, otherwise, tried.found, &tried.remedy)
 }
 
-/// The kernel comes from the cache or from apt.
+/// The kernel comes from a guest image, from the cache or from apt.
 fn guest_kernel() -> Item {
     let cached =
         cache_folder().map(|c| c.join("kernel")).is_some_and(|k| k.read_dir().is_ok_and(|d| d.count() > 0));
     let known = Command::new("apt-cache").args(["pkgnames", "linux-image-6.12."]).output();
     let known = known.is_ok_and(|o| o.status.success() && !o.stdout.is_empty());
-    let found = match (cached, known) {
-        (true, _) => "in the cache",
-        (false, true) => "apt can fetch it",
-        (false, false) => "neither in the cache nor known to apt",
+    let image = kprism_lab::guest_image::named_or_installed();
+    let found = match (&image, cached, known) {
+        (Some(image), ..) => format!("in the guest image {}", image.display()),
+        (None, true, _) => "in the cache".to_owned(),
+        (None, false, true) => "apt can fetch it".to_owned(),
+        (None, false, false) => "neither in the cache nor known to apt".to_owned(),
     };
-    const REMEDY: &str =
-        "add bookworm-backports to apt's sources (scripts/setup.sh does it), or use --kernel and --initrd";
-    Item::new("guest kernel", cached || known, State::Missing, found, REMEDY)
+    const REMEDY: &str = "on Debian 12 add bookworm-backports to apt's sources (scripts/setup.sh does it); without apt use a guest image \
+                          (--guest-image), or --kernel and --root";
+    Item::new("guest kernel", image.is_some() || cached || known, State::Missing, found, REMEDY)
 }
 
 fn disk() -> Item {

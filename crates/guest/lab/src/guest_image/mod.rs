@@ -39,6 +39,12 @@ const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG_TYPE: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER_TYPE: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
+/// The guest image that `$KPRISM_GUEST_IMAGE` names, or, on a machine without apt, the one that was installed with kprism.
+pub fn named_or_installed() -> Option<PathBuf> {
+    let named = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+    named.or_else(|| files::find_guest_image().filter(|_| !crate::apt::is_here()))
+}
+
 /// A guest image, unpacked in the cache.
 #[derive(Debug, Clone)]
 pub(crate) struct GuestImage {
@@ -57,9 +63,7 @@ impl GuestImage {
     /// # Errors
     /// The named image cannot be read, or is none.
     pub fn find(options: &Options, cache: &Cache, report: Report<'_>) -> Result<Option<Self>> {
-        let named = options.guest_image.clone().or_else(|| std::env::var_os(VARIABLE).map(PathBuf::from));
-        let installed = || files::find_guest_image().filter(|_| !crate::apt::is_here());
-        match named.or_else(installed) {
+        match options.guest_image.clone().or_else(named_or_installed) {
             Some(path) => read::open(&path, cache, report).map(Some),
             None => Ok(None),
         }
