@@ -236,6 +236,26 @@ mod tests {
     }
 
     #[test]
+    fn any_text_is_options_or_an_error_with_a_line() {
+        let text = "[guest]\nsmp = 0x1_0\npackage = ['a', 'b']\n[profile.ci.lab.run]\nfast = true\n\"\u{e9}\" = 1.5\n";
+        for at in 0..text.len() {
+            for byte in b"\n\"'[]={}.,#0-\x00" {
+                let mut bytes = text.as_bytes().to_vec();
+                bytes[at] = *byte;
+                let Ok(changed) = String::from_utf8(bytes) else { continue };
+                match parse(&changed) {
+                    Ok(file) => {
+                        assert!(file.entries.iter().all(|entry| entry.line <= changed.lines().count()))
+                    }
+                    Err(error) => {
+                        assert!(error.to_string().starts_with("kprism.toml:"), "{changed}: {error}")
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_file_that_others_write_to_is_not_taken() {
         use std::os::unix::fs::PermissionsExt as _;
         let folder = tempfile::tempdir().unwrap();

@@ -126,3 +126,112 @@ impl GuestImage {
 fn bad(path: &Path, reason: impl Into<String>) -> Error {
     Error::BadFile { path: path.to_owned(), reason: reason.into() }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    /// A guest of a few small files: its kernel, its programs, and the image of both.
+    fn image(folder: &Path) -> PathBuf {
+        let (kernel, programs) = (folder.join("kernel"), folder.join("programs"));
+        let modules = kernel.join("lib/modules/6.1-x/kernel");
+        fs::create_dir_all(&modules).unwrap();
+        fs::create_dir_all(programs.join("root/usr/bin")).unwrap();
+        fs::write(kernel.join("vmlinuz"), "the kernel").unwrap();
+        fs::write(modules.join("a.ko"), "a module").unwrap();
+        let tool = programs.join("root/usr/bin/tool");
+        fs::write(&tool, "a program").unwrap();
+        fs::set_permissions(&tool, fs::Permissions::from_mode(0o4755)).unwrap();
+        symlink("usr/bin", programs.join("root/bin")).unwrap();
+        fs::write(programs.join("packages"), "tool=1.0\nother=2").unwrap();
+        let kernel = Kernel::from_folder(&kernel, "linux-image-6.1-x_1_amd64".into()).unwrap();
+        let rootfs = RootFs { root: programs.join("root"), key: "programs".into() };
+        let file = folder.join("guest.tar");
+        write::write(&kernel, &rootfs, &rootfs.packages().unwrap(), &file).unwrap();
+        file
+    }
+
+    fn open(file: &Path, cache: &Path) -> Result<GuestImage> {
+        crate::cache::remove(cache).unwrap();
+        read::open(file, &Cache::at(cache.to_owned()).unwrap(), &mut |_| {})
+    }
+
+    /// Paths, modes and contents below a folder.
+    fn tree(folder: &Path) -> Vec<(PathBuf, u32, Vec<u8>)> {
+        let mut found = Vec::new();
+        let mut folders = vec![folder.to_owned()];
+        while let Some(at) = folders.pop() {
+            for entry in fs::read_dir(&at).unwrap() {
+                let path = entry.unwrap().path();
+                let metadata = fs::symlink_metadata(&path).unwrap();
+                let contents = match metadata.is_file() {
+                    true => fs::read(&path).unwrap(),
+                    false => fs::read_link(&path)
+                        .map(|to| to.as_os_str().as_encoded_bytes().to_vec())
+                        .unwrap_or_default(),
+                };
+                if metadata.is_dir() {
+                    folders.push(path.clone());
+                }
+                found.push((
+                    path.strip_prefix(folder).unwrap().to_owned(),
+                    metadata.permissions().mode(),
+                    contents,
+                ));
+            }
+        }
+        found.sort();
+        found
+    }
+
+    #[test]
+    fn a_guest_comes_back_as_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = image(dir.path());
+        let found = open(&file, &dir.path().join("cache")).unwrap();
+        assert_eq!(tree(&found.folder.join("programs")), tree(&dir.path().join("programs")));
+        assert_eq!(tree(&found.folder.join("kernel")), tree(&dir.path().join("kernel")));
+        assert_eq!(found.kernel(&KernelSource::Newest).unwrap().unwrap().key, "linux-image-6.1-x_1_amd64");
+        let named = KernelSource::Package("linux-image-6.1-x".into());
+        assert!(found.kernel(&named).unwrap().is_some());
+        assert!(found.kernel(&KernelSource::Image("vmlinuz".into())).unwrap().is_none());
+        assert!(found.programs(&["tool".into()]).is_ok());
+        let missing = found.programs(&["tool".into(), "jq".into()]).unwrap_err().to_string();
+        assert!(missing.contains("lacks the packages jq"), "{missing}");
+    }
+
+    /// Whatever is damaged or cut off: an error, or the same guest (bits of tar's headers that nobody reads).
+    #[test]
+    fn a_damaged_image_is_an_error_or_the_same_guest() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = image(dir.path());
+        let whole = fs::read(&file).unwrap();
+        let (damaged, cache) = (dir.path().join("damaged.tar"), dir.path().join("cache"));
+        let mut refused = 0;
+        let mut one = |bytes: &[u8]| {
+            fs::write(&damaged, bytes).unwrap();
+            match open(&damaged, &cache) {
+                Ok(found) => {
+                    assert_eq!(
+                        tree(&found.folder.join("programs/root")),
+                        tree(&dir.path().join("programs/root"))
+                    );
+                    assert_eq!(tree(&found.folder.join("kernel")), tree(&dir.path().join("kernel")));
+                }
+                Err(_) => refused += 1,
+            }
+        };
+        for at in (0..whole.len()).step_by(13) {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1 << (at % 8);
+            one(&bytes);
+        }
+        for end in (0..whole.len()).step_by(509) {
+            one(&whole[..end]);
+        }
+        assert!(refused > 100, "{refused}");
+    }
+}

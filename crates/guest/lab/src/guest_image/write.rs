@@ -62,7 +62,7 @@ pub fn save(options: &Options, to: &Path, report: Report<'_>) -> Result<Saved> {
     }
 }
 
-fn write(kernel: &Kernel, rootfs: &RootFs, packages: &str, to: &Path) -> Result<u64> {
+pub(super) fn write(kernel: &Kernel, rootfs: &RootFs, packages: &str, to: &Path) -> Result<u64> {
     // A blob's name is its hash, so the layers are written first, beside the image.
     let folder = to.with_extension("blobs");
     cache::remove(&folder)?;
