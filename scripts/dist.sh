@@ -88,7 +88,7 @@ pack "$name"
 pack "$debug"
 NOTICES=$stage/THIRD-PARTY.txt sh scripts/deb.sh "$stage/built" "$out" "$version"
 if [ "$GUEST" = yes ] && command -v apt-get >/dev/null; then
-	"$stage/built/kprism" --no-config lab save-guest "$out/kprism-guest-$version-x86_64.tar"
+	"$stage/built/kprism" --no-options-file lab save-guest "$out/kprism-guest-$version-x86_64.tar"
 elif [ "$GUEST" = yes ]; then
 	say "no guest image: there is no apt here to make it with"
 fi

@@ -58,13 +58,13 @@ pub struct Cli {
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     color: clap::ColorChoice,
     /// Take options that are not typed from this file [default: the nearest kprism.toml in this folder or above]
-    #[arg(long, global = true, value_name = "FILE", conflicts_with = "no_config")]
-    config: Option<PathBuf>,
+    #[arg(long, global = true, value_name = "FILE", conflicts_with = "no_options_file")]
+    options_file: Option<PathBuf>,
     /// Take no options from a file
     #[arg(long, global = true)]
-    no_config: bool,
+    no_options_file: bool,
     /// Use the tables of this profile of the file, too
-    #[arg(long, global = true, value_name = "NAME", conflicts_with = "no_config")]
+    #[arg(long, global = true, value_name = "NAME", conflicts_with = "no_options_file")]
     profile: Option<String>,
     #[command(subcommand)]
     command: cmd::Command,

@@ -47,19 +47,29 @@ fn a_file_holds_where_nothing_is_typed() {
     assert_eq!(rows(&below, &[]), 2);
     assert_eq!(rows(&below, &["--limit", "1"]), 1);
     assert_eq!(rows(&below, &["--profile", "ci"]), 3);
-    assert!(rows(&below, &["--no-config"]) > 3);
+    assert!(rows(&below, &["--no-options-file"]) > 3);
 
     // info shows it; without a run, too.
     let shown = out(&kprism(&below, &["info", "--options"]));
     assert!(shown.contains("[report.syscalls] limit = 2") && shown.contains("other profiles: ci"), "{shown}");
     let run = run();
     assert!(out(&kprism(&below, &["info", "-i", &run])).contains("options file  "));
-    assert_eq!(kprism(&below, &["info", "--options", "--no-config"]).status.code(), Some(1));
+    assert_eq!(kprism(&below, &["info", "--options", "--no-options-file"]).status.code(), Some(1));
 
     // A file elsewhere is named.
     let other = below.join("other.toml");
     fs::write(&other, "[report.syscalls]\nlimit = 1\n").unwrap();
-    assert_eq!(rows(&below, &["--config", other.to_str().unwrap()]), 1);
+    assert_eq!(rows(&below, &["--options-file", other.to_str().unwrap()]), 1);
+}
+
+/// Options of commands that have the name or the value of one that all have.
+#[test]
+fn commands_with_options_of_their_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let gcov = ["lab", "gcov-kernel", "--config", "CONFIG_X=y", "--smp", "none", "--", "true"];
+    let output = kprism(dir.path(), &gcov);
+    assert!(matches!(output.status.code(), Some(2)), "{}", err(&output));
+    assert!(!err(&output).contains("panicked"), "{}", err(&output));
 }
 
 #[test]
@@ -78,9 +88,11 @@ fn what_is_wrong_in_a_file_is_an_error_with_its_line() {
         let output = kprism(dir.path(), &["report", "syscalls", "-i", &run]);
         assert_eq!(output.status.code(), Some(2), "{text}: {}", err(&output));
         assert!(err(&output).contains(expected), "{text}: {}", err(&output));
-        assert!(kprism(dir.path(), &["report", "syscalls", "-i", &run, "--no-config"]).status.success());
+        assert!(
+            kprism(dir.path(), &["report", "syscalls", "-i", &run, "--no-options-file"]).status.success()
+        );
     }
-    let output = kprism(dir.path(), &["report", "-i", &run, "--config", "missing.toml"]);
+    let output = kprism(dir.path(), &["report", "-i", &run, "--options-file", "missing.toml"]);
     assert_eq!(output.status.code(), Some(2));
 }
 

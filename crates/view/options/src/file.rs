@@ -60,8 +60,8 @@ pub fn find(folder: &Path) -> Result<Option<PathBuf>> {
     let user = unsafe { libc::geteuid() };
     if (found.uid() != user && found.uid() != 0) || found.mode() & 0o002 != 0 {
         bail!(
-            "{}: another user can write to this file, so its options are not taken; name it with --config if they are to \
-             hold, or add --no-config",
+            "{}: another user can write to this file, so its options are not taken; name it with --options-file if they are to \
+             hold, or add --no-options-file",
             path.display()
         );
     }
@@ -266,6 +266,6 @@ mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         assert_eq!(find(&below).unwrap().as_deref(), Some(path.as_path()));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
-        assert!(find(&below).unwrap_err().to_string().contains("--no-config"));
+        assert!(find(&below).unwrap_err().to_string().contains("--no-options-file"));
     }
 }

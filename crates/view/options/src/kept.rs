@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The file in use: found as the command line says (`--config`, `--no-config`, `--profile`), applied, and shown.
+//! The file in use: found as the command line says (`--options-file`, `--no-options-file`, `--profile`), applied, and shown.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -47,11 +47,11 @@ pub fn definition(definition: Command, is_complete: bool) -> Result<(Command, Ke
     };
     // They are written into files for other machines.
     let ignores = matches!(typed.subcommand_name(), Some("completions" | "man") | None);
-    if ignores || typed.get_flag("no_config") {
+    if ignores || typed.get_flag("no_options_file") {
         return Ok((definition, KeptOptions::default()));
     }
     let profile = typed.get_one::<String>("profile").cloned();
-    let path = match typed.get_one::<PathBuf>("config") {
+    let path = match typed.get_one::<PathBuf>("options_file") {
         Some(path) => Some(path.clone()),
         None => find(&std::env::current_dir().context("the current folder")?)?,
     };
@@ -104,7 +104,7 @@ impl KeptOptions {
         for name in &self.command {
             while let Some(word) = typed.get(at) {
                 let word = word.to_string_lossy();
-                let takes_next = ["--config", "--profile", "--color"].contains(&&*word);
+                let takes_next = ["--options-file", "--profile", "--color"].contains(&&*word);
                 at += if takes_next { 2 } else { 1 };
                 if !word.is_empty() && name.starts_with(&*word) {
                     break;
