@@ -23,13 +23,14 @@ show diff cached direct --syscall pwrite64 --limit 5
 show report syscalls -i two --limit 8
 show report delta irqs -i cached --limit 3
 
-# Pages taken in the longest of these intervals.
-"$KPRISM" report delta irqs -q --json --limit 1 -i "$OUT/cached" >"$OUT/irqs.json"
+# Pages taken in the longest of these intervals that began in the page allocator.
+"$KPRISM" report delta irqs -q --json --limit 10 -i "$OUT/cached" >"$OUT/irqs.json"
 longest=$(python3 -c 'import json, sys
-row = json.load(open(sys.argv[1]))["delta"]["longest"][0]
+rows = json.load(open(sys.argv[1]))["delta"]["longest"]
+row = next(row for row in rows if "< __rmqueue_pcplist <" in row["from"])
 print("--from {}ns --to {}ns".format(row["start_ns"], row["start_ns"] + row["ns"]))' "$OUT/irqs.json")
 # shellcheck disable=SC2086 # several words
-echo "pages in the longest: $("$KPRISM" script calls -i "$OUT/cached" --func __rmqueue_pcplist --depth 2 $longest |
+echo "pages in the allocator's longest: $("$KPRISM" script calls -i "$OUT/cached" --func __rmqueue_pcplist --depth 2 $longest |
 	grep -c __mod_zone_page_state)"
 "$KPRISM" report functions -q --json --limit 0 -i "$OUT/two" --comm fio | python3 -c 'import json, sys
 for row in json.load(sys.stdin)["rows"]:

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
 # Instructions of single operations of the kernel (ops.c): files, faults, mappings, processes, context switches, pipes,
-# sockets, connections. A nanosecond of the guest is an instruction, so the program's own clock counts them; each run is made
-# twice and must be the same. With two kernels, what the second adds to each: gcov's counters, for instance.
+# sockets, connections. A nanosecond of the guest is an instruction, so the program's own clock counts them. Each operation has
+# a run of its own, as what one leaves to the kernel to be done later would be counted to the next; each run is made twice and
+# must be the same. With two kernels, what the second adds to each: gcov's counters, for instance.
 #
 #   ops.sh [IMAGE [IMAGE]]   images (bzImage); without any, the lab's own kernel. See lib.sh for KPRISM and OUT.
 set -eu
@@ -11,22 +12,42 @@ set -eu
 
 mkdir -p "$OUT/ops"
 cc -O2 -Wall -static -o "$OUT/ops/ops" "$here/ops.c"
+operations=$(sed -n 's/^\t{ "\([a-z0-9-]*\)", .*/\1/p' "$here/ops.c")
 
-# measure NAME [IMAGE]
+# measure NAME [IMAGE]: a line of the program for each operation.
 measure() {
 	name=$1
 	shift
 	[ $# -eq 0 ] || set -- --kernel "$(realpath "$1")"
 	for again in "" .again; do
-		(cd "$OUT" && "$KPRISM" lab run -q --unobserved -o ops-run "$@" --share ops --cwd /tmp -- /share/ops 500) \
-			>"$OUT/ops-$name$again"
+		for operation in $operations; do
+			# Files are deleted in the run that creates them.
+			deleted=
+			case $operation in
+			create-*) deleted=delete-${operation#create-} ;;
+			delete-*) continue ;;
+			esac
+			(cd "$OUT" && "$KPRISM" lab run -q --unobserved -o ops-run "$@" --share ops --cwd /tmp -- \
+				/share/ops 500 "$operation" ${deleted:+"$deleted"})
+		done >"$OUT/ops-$name$again"
 	done
 	cmp "$OUT/ops-$name" "$OUT/ops-$name.again"
 }
+# Each on a line of its own: `set -e` does not end a script within `&&`.
 case $# in
-0) measure debian && set -- debian ;;
-1) measure first "$1" && set -- first ;;
-*) measure first "$1" && measure second "$2" && set -- first second ;;
+0)
+	measure debian
+	set -- debian
+	;;
+1)
+	measure first "$1"
+	set -- first
+	;;
+*)
+	measure first "$1"
+	measure second "$2"
+	set -- first second
+	;;
 esac
 python3 - "$OUT" "$@" <<'END'
 import math, sys
