@@ -151,7 +151,8 @@ fn of_report(option: &str, view: View<'_>) -> Option<Try<'static>> {
         _ => &["-calls"],
     };
     Some(match option {
-        "help" | "verbose" | "quiet" | "color" | "input" | "strict" => Always,
+        "help" | "verbose" | "quiet" | "color" | "options-file" | "no-options-file" | "profile" | "input"
+        | "strict" => Always,
         "html" => With(&["FILE"]),
         // A run without errors has nothing to sort or to limit.
         "sort" | "limit" | "json" if view == ["errors"] => Always,
@@ -193,7 +194,8 @@ fn of_report(option: &str, view: View<'_>) -> Option<Try<'static>> {
 fn of_export(option: &str, view: View<'_>) -> Option<Try<'static>> {
     let _ = view;
     Some(match option {
-        "help" | "verbose" | "quiet" | "color" | "input" | "strict" | "output" => Always,
+        "help" | "verbose" | "quiet" | "color" | "options-file" | "no-options-file" | "profile" | "input"
+        | "strict" | "output" => Always,
         "task" => With(&["1"]),
         "comm" => With(&["ls"]),
         "syscall" => With(&["mmap"]),
@@ -210,7 +212,8 @@ fn of_export(option: &str, view: View<'_>) -> Option<Try<'static>> {
 
 fn of_script(option: &str, view: View<'_>) -> Option<Try<'static>> {
     Some(match option {
-        "help" | "verbose" | "quiet" | "color" | "input" | "strict" => Always,
+        "help" | "verbose" | "quiet" | "color" | "options-file" | "no-options-file" | "profile" | "input"
+        | "strict" => Always,
         "cpu" => With(&["7"]),
         "task" => With(&["1"]),
         "comm" => With(&["ls"]),
@@ -291,7 +294,8 @@ fn options_of_durations_too() {
 fn of_diff(option: &str, view: View<'_>) -> Option<Try<'static>> {
     let is_coverage = view.len() < 2 || view.contains(&"--cover") || view.contains(&"--patch");
     Some(match option {
-        "help" | "verbose" | "quiet" | "color" | "strict" | "cover" | "patch" => Always,
+        "help" | "verbose" | "quiet" | "color" | "options-file" | "no-options-file" | "profile"
+        | "strict" | "cover" | "patch" => Always,
         "html" if is_coverage => Foreign(&["/nonexistent"]),
         "html" => With(&["FILE"]),
         "syscall" | "function" if is_coverage => Foreign(&["mmap"]),

@@ -160,6 +160,11 @@ pub enum Message {
         /// The kernel's build ID note, lower-case hex.
         build_id: String,
     },
+    /// The guest stops itself now.
+    Stops {
+        /// Its time stamp counter, which counts nanoseconds if guest time follows the instructions.
+        at_ns: u64,
+    },
     /// The guest's own init has started it, as far as it does.
     Init {
         /// Its state in words; see [`INIT_READY`].

@@ -157,6 +157,7 @@ fn wait_for_job(modules: &str) -> io::Result<Job> {
         if shown.is_none() {
             boot::settle();
             shown = Some(show_symbols(modules)?);
+            say(&Message::Stops { at_ns: ports::time_stamp() });
             ports::write(PAUSE_PORT, &[PAUSE]);
             continue;
         }

@@ -52,6 +52,12 @@ fn in8(port: u16) -> u8 {
     value
 }
 
+/// The time stamp counter.
+pub fn time_stamp() -> u64 {
+    // SAFETY: RDTSC only reads a counter, which Linux lets programs read.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
 /// Executes the CPUID instruction that the observer takes as a mark.
 #[inline(never)]
 pub fn mark(what: u32, pid: u32) {

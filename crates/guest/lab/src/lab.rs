@@ -106,6 +106,9 @@ impl Prepared {
             ("qemu".to_owned(), self.qemu.version.clone()),
             ("machine".to_owned(), self.machine.arguments().join(" ")),
         ];
+        if self.snapshot.kernel.time_jumped {
+            parts.push(("snapshot".to_owned(), "guest time jumped while it was made".to_owned()));
+        }
         for (i, image) in self.images.iter().enumerate() {
             parts.push((format!("disk {i}"), image.key.clone()));
         }

@@ -47,6 +47,7 @@ mod qmp;
 mod rootfs;
 mod run;
 mod snapshot;
+mod stop_time;
 mod symbols;
 mod tail;
 mod tree;

@@ -87,6 +87,11 @@ impl Machine {
         arguments
     }
 
+    /// True if guest time follows the instructions alone, and jumps to the next timer when the guest is idle.
+    pub fn has_exact_time(&self) -> bool {
+        self.pace == Pace::Exact && self.network == Network::None
+    }
+
     /// Arguments for the network's other end, which is no part of a snapshot.
     pub fn network_arguments(&self, ports: &[Forward]) -> Vec<OsString> {
         let backend = self.network.backend(ports).into_iter();

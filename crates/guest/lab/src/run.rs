@@ -365,7 +365,7 @@ impl<'a> Watch<'a> {
                 Ok(Message::Exit { code }) => self.exit_code = Some(code),
                 Ok(Message::Failed { what }) => self.failed = Some(what),
                 Ok(Message::Modules { modules, kallsyms }) => self.modules = Some((modules, kallsyms)),
-                Ok(Message::Ready { .. }) => {}
+                Ok(Message::Ready { .. } | Message::Stops { .. }) => {}
                 Err(error) => self.failed = Some(format!("the guest's agent sent nonsense: {error}")),
             }
         }

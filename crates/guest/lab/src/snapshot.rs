@@ -21,10 +21,14 @@ use crate::initramfs::Initramfs;
 use crate::kernel::Kernel;
 use crate::options::{Progress, Report};
 use crate::qemu::{Machine, PortFiles, Qemu, Running};
+use crate::stop_time;
 use crate::tail::{Lines, Tail, find_panic, last_lines};
 
 /// Number of snapshots in the cache. Each has 200 MB and more.
 const KEPT: usize = 8;
+
+/// Number of boots after which a snapshot is taken even if guest time jumped. Then the environment of its runs says so.
+const BOOTS: u32 = 4;
 
 /// A saved guest in the cache.
 #[derive(Debug, Clone)]
@@ -45,6 +49,9 @@ pub struct KernelFacts {
     /// State of the guest's own init, if the root file system has one: [`kprism_agent::INIT_READY`], or what is wrong.
     #[serde(default)]
     pub init: Option<String>,
+    /// True if guest time jumped while the snapshot was made: runs from it are not those from another snapshot of this guest.
+    #[serde(default)]
+    pub time_jumped: bool,
 }
 
 impl Snapshot {
@@ -52,8 +59,17 @@ impl Snapshot {
     pub(crate) fn find(boot: &Boot<'_>, cache: &Cache, limit: Duration, report: Report<'_>) -> Result<Self> {
         let disks_mib: u64 = boot.images.iter().map(|image| disk::space_mib(&image.raw) * 5 / 4).sum();
         let need_mib = boot.machine.mem_mib / 8 + 300 + disks_mib;
-        let place =
-            cache.entry("snapshot", &boot.key(), need_mib, |folder| make(boot, folder, limit, report))?;
+        let place = cache.entry("snapshot", &boot.key(), need_mib, |folder| {
+            for _ in 1..BOOTS {
+                if !make(boot, folder, limit, report)? {
+                    return Ok(());
+                }
+                report(Progress::Step("guest time jumped while the guest was saved: booting it again"));
+                crate::cache::remove(folder)?;
+                fs::create_dir(folder).at("create", folder)?;
+            }
+            make(boot, folder, limit, report).map(drop)
+        })?;
         cache.keep_recent("snapshot", &place, KEPT);
         let path = place.join("kernel.json");
         let facts = fs::read(&path).at("read", &path)?;
@@ -117,7 +133,8 @@ impl Boot<'_> {
     }
 }
 
-fn make(boot: &Boot<'_>, folder: &Path, limit: Duration, report: Report<'_>) -> Result<()> {
+/// Boots the guest and saves it in `folder`. Returns true if guest time jumped meanwhile.
+fn make(boot: &Boot<'_>, folder: &Path, limit: Duration, report: Report<'_>) -> Result<bool> {
     report(Progress::Step("booting the guest, once for this kind of guest"));
     let files = PortFiles {
         console: folder.join("console.log"),
@@ -150,6 +167,10 @@ fn make(boot: &Boot<'_>, folder: &Path, limit: Duration, report: Report<'_>) -> 
     report(Progress::Step("saving the guest"));
     // The guest stops itself, always at the same instruction. So the snapshot does not depend on the host's time.
     wait_stopped(&mut qemu)?;
+    let time_jumped = match (boot.machine.has_exact_time(), stopped_at(&files.control)?) {
+        (true, Some(before)) => stop_time::jumped(&mut qemu.qmp, before)?,
+        _ => false,
+    };
     let read = |qemu: &mut Running, region: Option<Region>| -> Result<Vec<u8>> {
         let mut contents = Vec::new();
         read_region(qemu, &region.unwrap_or_default(), folder, &mut contents)?;
@@ -158,7 +179,8 @@ fn make(boot: &Boot<'_>, folder: &Path, limit: Duration, report: Report<'_>) -> 
     let kallsyms = read(&mut qemu, kallsyms)?;
     let btf = read(&mut qemu, btf)?;
     let vdso = read(&mut qemu, vdso)?;
-    let facts = serde_json::to_vec(&KernelFacts { release, build_id, init }).map_err(std::io::Error::other);
+    let facts = serde_json::to_vec(&KernelFacts { release, build_id, init, time_jumped });
+    let facts = facts.map_err(std::io::Error::other);
     let hooks = crate::hooks::make(&kallsyms, &btf)?;
     for (name, contents) in [
         ("kallsyms", kallsyms),
@@ -176,7 +198,19 @@ fn make(boot: &Boot<'_>, folder: &Path, limit: Duration, report: Report<'_>) -> 
     for name in ["control", "qemu.log"] {
         fs::remove_file(folder.join(name)).ok();
     }
-    Ok(())
+    Ok(time_jumped)
+}
+
+/// The guest's time right before it stopped, as its agent told.
+fn stopped_at(control: &Path) -> Result<Option<u64>> {
+    let said = fs::read(control).at("read", control)?;
+    let messages = said.split(|&byte| byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
+    Ok(messages
+        .filter_map(|message| match message {
+            Message::Stops { at_ns } => Some(at_ns),
+            _ => None,
+        })
+        .last())
 }
 
 /// Waits for the agent's message that is to be `Ready`. An init's state may come before it.
@@ -204,6 +238,8 @@ fn wait_ready(
         control.follow(|bytes| {
             messages.add(bytes, |line| match serde_json::from_slice(line) {
                 Ok(Message::Init { state }) => init = Some(state),
+                // It follows `Ready`, and is read when the guest has stopped.
+                Ok(Message::Stops { .. }) => {}
                 other => message = Some(other),
             });
         });
