@@ -60,7 +60,7 @@ fn a_guest_image_is_the_same_guest_without_apt() {
     let output = ok(&["lab", "run", "-q", "-o", text(&run), "--", "ls", "/bin"]);
     assert_eq!(output, ran.stdout);
     let diff = String::from_utf8(ok(&["diff", "-q", text(&run), text(&other)])).unwrap();
-    for file in ["cpu0.pt", "cpu0.side.jsonl"] {
+    for file in ["cpu0.pt", "sideband.jsonl"] {
         let bytes = |run: &Path| fs::read(run.join("streams").join(file)).unwrap();
         assert!(bytes(&run) == bytes(&other), "{file} differs\n{diff}");
     }

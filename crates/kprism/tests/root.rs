@@ -192,7 +192,7 @@ fn disks_are_read_and_kept_and_never_changed() {
         assert_eq!(String::from_utf8_lossy(&ok(&line(keep))), "disk0\ndisk1\nchanged");
         assert_eq!(run.join("disks").exists(), keep);
     }
-    assert!(fs::read(run.join("disks/disk1")).unwrap().starts_with(b"changed"));
+    assert!(fs::read(run.join("disks/disk1.raw")).unwrap().starts_with(b"changed"));
     for (disk, contents) in disks.iter().zip(&contents) {
         assert!(&fs::read(disk).unwrap() == contents, "{}", disk.display());
     }
@@ -231,7 +231,7 @@ fn folders_and_archives() {
     fs::write(root.join("large"), vec![1; 100 << 20]).unwrap();
     let line = ["lab", "run", "--root", text(&root), "--mem", "300M", "-o", text(&run), "--", "sh"];
     let said = String::from_utf8_lossy(&kprism(&line).stderr).into_owned();
-    assert!(said.contains("too large for a guest with 300 MiB") && said.contains("--mem 512M"), "{said}");
+    assert!(said.contains("too large for a guest with 300 MiB") && said.contains("--mem 1024M"), "{said}");
 }
 
 #[test]
