@@ -64,7 +64,7 @@ fn a_guest_image_is_the_same_guest_without_apt() {
         let bytes = |run: &Path| fs::read(run.join("streams").join(file)).unwrap();
         assert!(bytes(&run) == bytes(&other), "{file} differs\n{diff}");
     }
-    let environment = |run: &Path| json(&["info", "--json", "-i", text(run)])["environment"]["hash"].clone();
+    let environment = |run: &Path| json(&["info", "--json", "-i", text(run)])["environment"]["id"].clone();
     assert!(environment(&run).is_string());
     assert_eq!(environment(&run), environment(&other));
 
