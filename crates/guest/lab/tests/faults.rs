@@ -146,7 +146,7 @@ fn no_agent() {
 fn no_apt() {
     // The QEMU script needs only /bin/sh, by its full path.
     let text = complaint("apt", &[("PATH", Path::new("/no/such/folder"))]);
-    assert_says(&text, &["apt-cache not found", "--kernel and --initrd"]);
+    assert_says(&text, &["apt-cache not found", "--guest-image FILE", "--kernel or --tree"]);
 }
 
 #[test]

@@ -308,7 +308,7 @@ fn a_bad_kernel_a_bad_initrd_and_a_bad_snapshot_are_told() {
     let short = Options { boot_timeout: Duration::from_secs(300), ..Options::default() };
     let options = Options { kernel: KernelSource::Image(garbage.clone()), ..short.clone() };
     let error = kprism_lab::prepare(&options, &mut |_| {}).unwrap_err();
-    assert!(matches!(error, Error::Qemu { .. } | Error::Boot { .. }), "{error}");
+    assert!(matches!(&error, Error::BadFile { path, .. } if *path == garbage), "{error}");
     let options = Options { kernel: KernelSource::Image("/no/such/kernel".into()), ..short.clone() };
     assert!(kprism_lab::prepare(&options, &mut |_| {}).unwrap_err().to_string().contains("/no/such/kernel"));
     // Too small for the files to unpack.
