@@ -14,9 +14,13 @@ use crate::cache::Cache;
 use crate::error::{Context, Error, Result};
 use crate::kernel::Kernel;
 use crate::modules::{self, Module, ModuleFolder};
+use crate::network::Network;
 
 /// Drivers of the disks, which are NVDIMMs.
 const DISK: [&str; 3] = ["libnvdimm", "nfit", "nd_pmem"];
+
+/// Drivers of the network device.
+const NETWORK: [&str; 2] = ["virtio_pci", "virtio_net"];
 
 /// File systems that may hold a root.
 const FILE_SYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
@@ -135,6 +139,23 @@ impl Drivers {
         Ok(())
     }
 
+    /// Adds the drivers of a network's device.
+    ///
+    /// # Errors
+    /// The kernel has none.
+    pub fn add_network(&mut self, network: Network, kernel: &Kernel) -> Result<()> {
+        for name in NETWORK.iter().filter(|_| network == Network::User) {
+            let found = modules::of(kernel, name)?.ok_or_else(|| {
+                Error::Option(format!(
+                    "{} has no driver {name}: a guest with a network needs CONFIG_VIRTIO_PCI and CONFIG_VIRTIO_NET",
+                    kernel.name()
+                ))
+            })?;
+            self.add(found, true, false);
+        }
+        Ok(())
+    }
+
     /// Adds the drivers to modules of the user's. Of two with one name the user's is loaded, in place of the driver.
     pub fn merge_into(&mut self, modules: &mut Vec<Module>) {
         for driver in std::mem::take(&mut self.modules) {
@@ -149,8 +170,7 @@ impl Drivers {
         }
     }
 
-    /// Adds modules, to be loaded or not, and maybe such as the guest can do without.
-    pub fn add(&mut self, found: Vec<Module>, load: bool, optional: bool) {
+    fn add(&mut self, found: Vec<Module>, load: bool, optional: bool) {
         for mut module in found {
             (module.load, module.optional) = (load, optional);
             merge(&mut self.modules, module);

@@ -4,8 +4,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::qemu_find::Unfit;
-
 /// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -128,6 +126,21 @@ fn no_qemu(program: &Path, found: &[Unfit]) -> String {
         false => {
             found.iter().fold("no QEMU here fits:".to_owned(), |text, unfit| format!("{text}\n  {unfit}"))
         }
+    }
+}
+
+/// A QEMU that does not fit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unfit {
+    /// The program.
+    pub program: PathBuf,
+    /// The reason.
+    pub why: String,
+}
+
+impl std::fmt::Display for Unfit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.program.display(), self.why)
     }
 }
 

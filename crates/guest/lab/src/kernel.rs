@@ -9,7 +9,6 @@ use kprism_agent::content;
 use crate::apt;
 use crate::cache::{Cache, Key};
 use crate::error::{Context, Error, Result};
-use crate::guest_image::GuestImage;
 use crate::modules::ModuleFolder;
 use crate::options::{KernelSource, Options, Progress, Report};
 use crate::packed::is_packed;
@@ -44,17 +43,9 @@ impl Kernel {
         }
     }
 
-    /// Returns the given kernel. Debian's are those of `image`, or are downloaded if needed.
-    pub(crate) fn find(
-        options: &Options,
-        image: Option<&GuestImage>,
-        cache: &Cache,
-        report: Report<'_>,
-    ) -> Result<Self> {
+    /// Returns the given kernel. Debian's are downloaded if needed.
+    pub(crate) fn find(options: &Options, cache: &Cache, report: Report<'_>) -> Result<Self> {
         let refresh = options.refresh;
-        if let Some(kernel) = image.map(|image| image.kernel(&options.kernel)).transpose()?.flatten() {
-            return Ok(kernel);
-        }
         match &options.kernel {
             KernelSource::Newest => {
                 Self::from_cache("debian", cache, refresh, |report| fetch(cache, report), report)

@@ -141,7 +141,11 @@ pub fn prepare(options: &Options, report: Report<'_>) -> Result<Prepared> {
     let agent = files::find_agent()?;
     let cache = Cache::open()?;
     let image = GuestImage::find(options, &cache, report)?;
-    let mut kernel = Kernel::find(options, image.as_ref(), &cache, report)?;
+    let of_image = image.as_ref().map(|image| image.kernel(&options.kernel)).transpose()?.flatten();
+    let mut kernel = match of_image {
+        Some(kernel) => kernel,
+        None => Kernel::find(options, &cache, report)?,
+    };
     let memory_root = match &options.root {
         Some(path) => MemoryRoot::find(path, options.mem_mib, &cache, report)?,
         None => None,
@@ -177,7 +181,7 @@ pub fn prepare(options: &Options, report: Report<'_>) -> Result<Prepared> {
     if on_disk && !modules.is_empty() {
         drivers.add_overlay(&kernel)?;
     }
-    drivers.add(options.network.drivers(&kernel)?, true, false);
+    drivers.add_network(options.network, &kernel)?;
     drivers.merge_into(&mut modules);
     let root = (options.root.is_some() || !images.is_empty()).then(|| RootPlan {
         disks: images.len(),

@@ -52,7 +52,7 @@ mod symbols;
 mod tail;
 mod tree;
 
-pub use error::{Error, Result};
+pub use error::{Error, Result, Unfit};
 pub use files::{content, find_agent, find_observer, find_qemu_user, find_recorder, find_user_plugin};
 pub use kernel::{Kernel, packages as kernel_packages};
 pub use kprism_agent::{CounterReading, INIT_READY};
@@ -61,7 +61,6 @@ pub use modules::{ModuleFile, is_path as is_module_file};
 pub use network::{Forward, Network};
 pub use options::{Job, KernelSource, ObserverOptions, Options, Pace, Progress, Report, Share, Span};
 pub use qemu::Qemu;
-pub use qemu_find::Unfit;
 pub use run::{Ended, MissingFile, Outcome, accepts, fetch, run};
 pub use snapshot::{KernelFacts, Snapshot};
 pub use symbols::{inside, mapped_files};

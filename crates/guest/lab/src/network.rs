@@ -7,10 +7,6 @@
 
 use std::fmt;
 
-use crate::error::{Error, Result};
-use crate::kernel::Kernel;
-use crate::modules::{self, Module};
-
 /// The guest's network.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Network {
@@ -72,9 +68,6 @@ impl fmt::Display for Forward {
     }
 }
 
-/// Modules of QEMU's network device.
-const DRIVERS: [&str; 2] = ["virtio_pci", "virtio_net"];
-
 impl Network {
     /// QEMU's argument for the device, which is a part of the machine.
     pub(crate) fn device(self) -> Option<String> {
@@ -88,24 +81,6 @@ impl Network {
             format!(",hostfwd={protocol}:127.0.0.1:{host}-:{guest}")
         });
         (self == Self::User).then(|| format!("user,id=net{}", forwards.collect::<String>()))
-    }
-
-    /// The drivers of the device that the kernel has as modules.
-    ///
-    /// # Errors
-    /// It has none.
-    pub(crate) fn drivers(self, kernel: &Kernel) -> Result<Vec<Module>> {
-        let mut all = Vec::new();
-        for name in DRIVERS.iter().filter(|_| self == Self::User) {
-            let found = modules::of(kernel, name)?.ok_or_else(|| {
-                Error::Option(format!(
-                    "{} has no driver {name}: a guest with a network needs CONFIG_VIRTIO_PCI and CONFIG_VIRTIO_NET",
-                    kernel.name()
-                ))
-            })?;
-            all.extend(found.into_iter().map(|module| Module { load: true, ..module }));
-        }
-        Ok(all)
     }
 }
 

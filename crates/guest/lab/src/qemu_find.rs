@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use object::read::elf::FileHeader;
 use object::{Endianness, ReadCache, elf};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Unfit};
 use crate::qemu::Qemu;
 
 /// The first release with version 4 of the plugin interface: it has `qemu_plugin_read_memory_vaddr`, by which the observer reads
@@ -27,21 +27,6 @@ const TOO_NEW: (u32, u32) = (11, 1);
 const RANGE: &str = "9.2 to 11.0";
 
 const NAME: &str = "qemu-system-x86_64";
-
-/// A QEMU that does not fit.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unfit {
-    /// The program.
-    pub program: PathBuf,
-    /// The reason.
-    pub why: String,
-}
-
-impl std::fmt::Display for Unfit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.program.display(), self.why)
-    }
-}
 
 impl Qemu {
     /// `$KPRISM_QEMU`; without it, the first that fits in PATH, `/usr/local/bin`, `~/.local/bin` and `/opt/*/bin`, and the

@@ -13,7 +13,8 @@ use kprism_session::Progress;
 use kprism_signals::Second;
 
 use super::guest_args::{MachineArgs, PlaceArgs};
-use super::lab::{self, Output};
+use super::lab;
+use super::pass::Output;
 use crate::exit::Outcome;
 
 /// Help that follows the options.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kprism lab`: commands in a guest with a stock kernel, watched from outside.
 
-use std::io::{IsTerminal as _, Write};
+use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -12,6 +12,7 @@ use kprism_signals::Second;
 
 use super::guest_args::{GuestArgs, PacketArgs, PartArgs, PlaceArgs};
 use super::kernel_tests;
+use super::pass::Output;
 use crate::exit::{self, Outcome};
 
 /// What to do with the lab.
@@ -189,45 +190,5 @@ pub fn code(ran: &Ran) -> u8 {
         Ended::Timeout => exit::TIMED_OUT,
         Ended::Interrupted => exit::INTERRUPTED,
         Ended::Panic(_) | Ended::Failed(_) => exit::LAB_FAILED,
-    }
-}
-
-/// Passes the output of a guest's command on, to standard output and error.
-pub struct Output<'a> {
-    out: &'a mut dyn Write,
-    progress: &'a Progress,
-    /// A live line is shown. It goes when output comes to the same terminal.
-    live: bool,
-    /// Somebody reads standard output. If nobody does, the recording goes on nevertheless.
-    open: bool,
-}
-
-impl<'a> Output<'a> {
-    pub fn new(out: &'a mut dyn Write, progress: &'a Progress) -> Self {
-        Output { out, progress, live: true, open: true }
-    }
-
-    pub fn pass(&mut self, p: kprism_lab::Progress<'_>) {
-        match p {
-            kprism_lab::Progress::Stdout(bytes) if self.open => {
-                if std::io::stdout().is_terminal() {
-                    self.make_room();
-                }
-                self.open = self.out.write_all(bytes).and_then(|()| self.out.flush()).is_ok();
-            }
-            kprism_lab::Progress::Stdout(_) => {}
-            kprism_lab::Progress::Stderr(bytes) => {
-                self.make_room();
-                // If nobody reads our standard error, there is nowhere to say so.
-                let _ = std::io::stderr().write_all(bytes);
-            }
-            other => guest::show(self.progress, other),
-        }
-    }
-
-    fn make_room(&mut self) {
-        if std::mem::take(&mut self.live) {
-            self.progress.clear();
-        }
     }
 }

@@ -27,6 +27,7 @@ mod list_events;
 mod observe;
 mod on;
 mod output;
+mod pass;
 mod record;
 mod report;
 pub mod script;

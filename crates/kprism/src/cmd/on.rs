@@ -9,7 +9,7 @@ use kprism_remote::{Job, Stream, Target, is_target};
 use kprism_session::Progress;
 use kprism_signals::Second;
 
-use super::lab::Output;
+use super::pass::Output;
 use crate::exit::Outcome;
 
 /// The machine that is asked for, if this is not it.

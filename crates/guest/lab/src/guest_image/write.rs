@@ -39,7 +39,7 @@ pub struct Saved {
 /// apt cannot provide a package, or the disk is full. Then `to` is as it was.
 pub fn save(options: &Options, to: &Path, report: Report<'_>) -> Result<Saved> {
     let cache = Cache::open()?;
-    let kernel = Kernel::find(options, None, &cache, report)?;
+    let kernel = Kernel::find(options, &cache, report)?;
     let rootfs = RootFs::find(&options.packages, &cache, options.refresh, report)?;
     let place = match to.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,

@@ -10,7 +10,8 @@ use kprism_signals::Second;
 
 use super::durations_args::Args;
 use crate::cmd::guest_args::no_guest;
-use crate::cmd::lab::{self, Output};
+use crate::cmd::lab;
+use crate::cmd::pass::Output;
 use crate::exit::{self, Outcome};
 use crate::given::Given;
 

@@ -17,7 +17,8 @@ use kprism_signals::Second;
 
 use super::probe_args::ProbeArgs;
 use crate::cmd::guest_args::{GuestArgs, PlaceArgs, no_guest};
-use crate::cmd::lab::{self, Output};
+use crate::cmd::lab;
+use crate::cmd::pass::Output;
 use crate::exit::{self, Outcome};
 use crate::given::Given;
 

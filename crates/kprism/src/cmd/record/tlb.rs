@@ -12,7 +12,8 @@ use kprism_signals::Second;
 use kprism_tlb::presets;
 
 use crate::cmd::guest_args::{GUEST, GUEST_PLACE, GuestArgs, PLACE, PlaceArgs};
-use crate::cmd::lab::{self, Output};
+use crate::cmd::lab;
+use crate::cmd::pass::Output;
 use crate::exit::{self, Outcome};
 use crate::given::Given;
 
