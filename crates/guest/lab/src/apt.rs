@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crate::error::{Context, Error, Result};
+use crate::files;
 
 const NO_APT: &str = "the guest's kernel and programs are Debian packages, and there is no apt here to fetch them; \
                       give a guest image (--guest-image FILE, which `kprism lab save-guest` writes on Debian), or \
@@ -15,9 +16,7 @@ const REMEDY: &str = "Remedy: check the network, then `sudo apt-get update`; if 
 
 /// Returns true if this machine has apt, and dpkg to unpack what it fetches.
 pub(crate) fn is_here() -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let is_program = |name: &str| std::env::split_paths(&path).any(|folder| folder.join(name).is_file());
-    ["apt-get", "apt-cache", "dpkg-deb"].iter().all(|name| is_program(name))
+    ["apt-get", "apt-cache", "dpkg-deb"].iter().all(|name| !files::in_path(Path::new(name)).is_empty())
 }
 
 /// Package names that begin with `prefix`, as far as apt knows any.

@@ -30,6 +30,12 @@ pub fn find_user_plugin() -> Result<PathBuf> {
     find("libkprism_user.so", "KPRISM_USER_PLUGIN")
 }
 
+/// Programs of this name in the folders of PATH.
+pub(crate) fn in_path(name: &Path) -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|folder| folder.join(name)).filter(|file| file.is_file()).collect()
+}
+
 /// A guest image that was installed with kprism: `guest.tar` beside this program, or in `../share/kprism`.
 pub(crate) fn find_guest_image() -> Option<PathBuf> {
     let own = std::env::current_exe().ok()?;

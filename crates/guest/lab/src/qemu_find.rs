@@ -14,6 +14,7 @@ use object::read::elf::FileHeader;
 use object::{Endianness, ReadCache, elf};
 
 use crate::error::{Error, Result, Unfit};
+use crate::files::in_path;
 use crate::qemu::Qemu;
 
 /// The first release with version 4 of the plugin interface: it has `qemu_plugin_read_memory_vaddr`, by which the observer reads
@@ -65,12 +66,6 @@ impl Qemu {
         };
         Err(Error::NoQemu { program: path, found, remedy: remedy() })
     }
-}
-
-/// Programs of this name in the folders of PATH.
-fn in_path(name: &Path) -> Vec<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).map(|folder| folder.join(name)).filter(|file| file.is_file()).collect()
 }
 
 /// Every QEMU of this machine, each once.

@@ -210,7 +210,7 @@ fn stopped_at(control: &Path) -> Result<Option<u64>> {
             Message::Stops { at_ns } => Some(at_ns),
             _ => None,
         })
-        .last())
+        .next_back())
 }
 
 /// Waits for the agent's message that is to be `Ready`. An init's state may come before it.

@@ -150,7 +150,9 @@ mod tests {
         let kernel = Kernel::from_folder(&kernel, "linux-image-6.1-x_1_amd64".into()).unwrap();
         let rootfs = RootFs { root: programs.join("root"), key: "programs".into() };
         let file = folder.join("guest.tar");
-        write::write(&kernel, &rootfs, &rootfs.packages().unwrap(), &file).unwrap();
+        let scratch = folder.join("scratch");
+        fs::create_dir(&scratch).unwrap();
+        write::write(&scratch, &kernel, &rootfs, &rootfs.packages().unwrap(), &file).unwrap();
         file
     }
 

@@ -15,6 +15,7 @@ use super::{FORMAT, GuestImage, KERNEL, PACKAGES, PART, PROGRAMS, VERSION, bad};
 use crate::cache::{Cache, Key};
 use crate::error::{Context, Error, Result};
 use crate::kernel;
+use crate::layers::blob_name;
 use crate::options::{Progress, Report};
 
 /// Maximum size of a description, bytes.
@@ -53,7 +54,7 @@ pub(super) fn open(path: &Path, cache: &Cache, report: Report<'_>) -> Result<Gue
     let [named] = &index.manifests[..] else {
         return Err(bad(path, format!("{} images in it, one is expected: {REMEDY}", index.manifests.len())));
     };
-    let manifest: Manifest = image.description(&blob(&named.digest), Some(&named.digest))?;
+    let manifest: Manifest = image.description(&blob_name(&named.digest), Some(&named.digest))?;
     let said = |name: &str| manifest.annotations.get(name).cloned();
     match said(FORMAT).as_deref() {
         Some(VERSION) => {}
@@ -87,10 +88,6 @@ pub(super) fn open(path: &Path, cache: &Cache, report: Report<'_>) -> Result<Gue
     })?;
     cache.keep_recent("guest-image", &folder, 4);
     Ok(GuestImage { path: path.to_owned(), folder, keys: (kernel, programs) })
-}
-
-fn blob(digest: &str) -> String {
-    format!("blobs/{}", digest.replacen(':', "/", 1))
 }
 
 /// An OCI archive: where its files are.
@@ -143,7 +140,7 @@ impl<'a> Image<'a> {
     fn unpack(&mut self, layer: &Descriptor, to: &Path) -> Result<()> {
         let path = self.path;
         fs::create_dir_all(to).at("create", to)?;
-        let name = blob(&layer.digest);
+        let name = blob_name(&layer.digest);
         let damaged = |error: io::Error| match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::Full { path: to.to_owned() },
             _ => bad(path, format!("{name} cannot be unpacked: {error}")),

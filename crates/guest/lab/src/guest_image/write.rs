@@ -16,9 +16,10 @@ use super::{
     CONFIG_TYPE, FORMAT, INDEX_TYPE, KERNEL, LAYER_TYPE, MANIFEST_TYPE, PACKAGES, PART, PROGRAMS, VERSION,
     bad,
 };
-use crate::cache::{self, Cache};
+use crate::cache::{self, Cache, Scratch};
 use crate::error::{Context, Result};
 use crate::kernel::Kernel;
+use crate::layers::blob_name;
 use crate::options::{Options, Progress, Report};
 use crate::rootfs::RootFs;
 
@@ -47,29 +48,13 @@ pub fn save(options: &Options, to: &Path, report: Report<'_>) -> Result<Saved> {
     };
     cache::require_space(place, 450)?;
     report(Progress::Step(&format!("packing the guest into {}", to.display())));
-    let mut name = to.as_os_str().to_owned();
-    name.push(format!(".{}.new", std::process::id()));
-    let staging = Path::new(&name);
-    let packages = rootfs.packages()?;
-    let written = write(&kernel, &rootfs, &packages, staging)
-        .and_then(|bytes| fs::rename(staging, to).at("rename", staging).map(|()| bytes));
-    match written {
-        Ok(bytes) => Ok(Saved { kernel: kernel.key, packages: packages.lines().count(), bytes }),
-        Err(error) => {
-            fs::remove_file(staging).ok();
-            Err(error)
-        }
-    }
-}
-
-pub(super) fn write(kernel: &Kernel, rootfs: &RootFs, packages: &str, to: &Path) -> Result<u64> {
     // A blob's name is its hash, so the layers are written first, beside the image.
-    let folder = to.with_extension("blobs");
-    cache::remove(&folder)?;
-    fs::create_dir_all(&folder).at("create", &folder)?;
-    let result = write_from(&folder, kernel, rootfs, packages, to);
-    cache::remove(&folder)?;
-    result
+    let scratch = Scratch::new(place, ".kprism-guest.")?;
+    let staging = scratch.path().join("image");
+    let packages = rootfs.packages()?;
+    let bytes = write(scratch.path(), &kernel, &rootfs, &packages, &staging)?;
+    fs::rename(&staging, to).at("rename", &staging)?;
+    Ok(Saved { kernel: kernel.key, packages: packages.lines().count(), bytes })
 }
 
 /// A blob: its file, its hash, and the hash of what it holds unpacked.
@@ -80,7 +65,14 @@ struct Blob {
     bytes: u64,
 }
 
-fn write_from(folder: &Path, kernel: &Kernel, rootfs: &RootFs, packages: &str, to: &Path) -> Result<u64> {
+/// Writes the image `to`, and its layers into `folder`.
+pub(super) fn write(
+    folder: &Path,
+    kernel: &Kernel,
+    rootfs: &RootFs,
+    packages: &str,
+    to: &Path,
+) -> Result<u64> {
     let programs = layer(&folder.join("programs"), |tar| append_tree(tar, &rootfs.root, ""))?;
     let modules = kernel.installed_modules().ok_or_else(|| {
         bad(&kernel.image, "a guest image holds a kernel of Debian's packages: give --kernel linux-image-…")
@@ -147,10 +139,6 @@ fn write_from(folder: &Path, kernel: &Kernel, rootfs: &RootFs, packages: &str, t
     let file = output.into_inner().map_err(io::IntoInnerError::into_error).at("write", to)?;
     file.sync_all().at("write", to)?;
     Ok(file.metadata().at("read", to)?.len())
-}
-
-fn blob_name(digest: &str) -> String {
-    format!("blobs/{}", digest.replacen(':', "/", 1))
 }
 
 fn digest_of(bytes: &[u8]) -> String {

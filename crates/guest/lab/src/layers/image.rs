@@ -88,6 +88,11 @@ struct Platform {
     variant: Option<String>,
 }
 
+/// The file of a blob in an image (OCI image specification, "Image Layout").
+pub(crate) fn blob_name(digest: &str) -> String {
+    format!("blobs/{}", digest.replacen(':', "/", 1))
+}
+
 impl Descriptor {
     /// Its name for people: the one that it was saved under, or its digest.
     fn name(&self) -> &str {
@@ -100,7 +105,7 @@ impl Descriptor {
 
     /// Its file in the image.
     fn blob(&self) -> String {
-        format!("blobs/{}", self.digest.replacen(':', "/", 1))
+        blob_name(&self.digest)
     }
 
     fn fits(&self) -> bool {

@@ -20,6 +20,8 @@ use crate::error::{Context, Error, Result};
 use crate::packed::{MAGIC, is_packed, unpacked};
 use plan::{Kind, Plan};
 
+pub(crate) use image::blob_name;
+
 /// A part of a file that is a tar archive, maybe compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Layer {
