@@ -88,7 +88,7 @@ impl Guest<'_> {
              set_graph_function set_graph_notrace max_graph_depth tracing_thresh trace_clock buffer_size_kb set_event \
              set_ftrace_pid set_event_pid tracing_cpumask options/sleep-time options/graph-time options/funcgraph-irqs; \
              do echo $f: $(cat $f); done; ls instances; ls -a /tmp /var/tmp /dev/shm /root /run; \
-             cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -o 'kprism-[^ ]*\\|sleep [0-9.]*'",
+             cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -o '[k]prism-[^ ]*\\|[s]leep [0-9.]*'",
         );
         String::from_utf8(output.stdout).unwrap()
     }
