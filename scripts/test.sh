@@ -13,6 +13,9 @@ trap 'rm -f "$log" "$reasons"' EXIT
 passed=0
 failed=0
 skipped=0
+# The tests use more kinds of guests than the cache keeps, and each would be booted again.
+: "${KPRISM_CACHE_KEEP:=60}"
+export KPRISM_CACHE_KEEP
 
 # check NAME COMMAND...: one check that passes or fails as a whole.
 check() {

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use kprism_agent::{
-    CONTROL_PORT, EXIT_PORT, JOB_FILE, Job, Message, PAUSE, PAUSE_PORT, Region, SHARE_FILE, gcov,
+    CONTROL_PORT, EXIT_PORT, JOB_FILE, Job, MARK_STOP, Message, PAUSE, PAUSE_PORT, Region, SHARE_FILE, gcov,
 };
 use kprism_layout::GcovFiles;
 
@@ -144,6 +144,9 @@ fn give_piece(region: Region) {
     ports::write(PAUSE_PORT, &[PAUSE]);
 }
 
+/// Turns of a loop that takes 100 µs of guest time or more, five times as long as the host accepts for the way to a stop.
+const LET_GO: u32 = 100_000;
+
 /// Reads the job from fw_cfg. If there is none yet, a snapshot will be taken: the guest reports that it is ready,
 /// exposes its symbols, and stops. After it resumes there is a job.
 fn wait_for_job(modules: &str) -> io::Result<Job> {
@@ -158,7 +161,15 @@ fn wait_for_job(modules: &str) -> io::Result<Job> {
             boot::settle();
             shown = Some(show_symbols(modules)?);
             say(&Message::Stops { at_ns: ports::time_stamp() });
-            ports::write(PAUSE_PORT, &[PAUSE]);
+            // The observer holds the guest here, if there is one, and QEMU stops it. So there is a job when it goes on.
+            ports::mark(MARK_STOP, 0);
+            // A guest that was let go before QEMU stopped it stops somewhere in here, which is noticed: guest time passes.
+            for _ in 0..LET_GO {
+                std::hint::black_box(());
+            }
+            if ports::find_file(JOB_FILE).is_none() {
+                ports::write(PAUSE_PORT, &[PAUSE]);
+            }
             continue;
         }
         std::thread::sleep(Duration::from_millis(1));
@@ -168,20 +179,32 @@ fn wait_for_job(modules: &str) -> io::Result<Job> {
 /// Sends [`Message::Ready`]. The returned buffers hold the memory to which it refers.
 fn show_symbols(modules: &str) -> io::Result<Vec<ports::PinnedBuffer>> {
     let mut buffers = Vec::new();
-    let mut show = |contents: io::Result<Vec<u8>>| -> io::Result<Option<kprism_agent::Region>> {
+    let mut hold = |contents: io::Result<Vec<u8>>| -> io::Result<Option<(usize, usize)>> {
         let Ok(contents) = contents else { return Ok(None) };
-        let buffer = ports::PinnedBuffer::holding(&contents)?;
-        let region = buffer.region(contents.len())?;
-        buffers.push(buffer);
-        Ok(Some(region))
+        buffers.push(ports::PinnedBuffer::holding(&contents)?);
+        Ok(Some((buffers.len() - 1, contents.len())))
     };
-    let kallsyms = show(fs::read("/proc/kallsyms"))?;
-    let btf = show(fs::read("/sys/kernel/btf/vmlinux"))?;
-    let vdso = show(boot::vdso())?;
+    let held =
+        [hold(fs::read("/proc/kallsyms"))?, hold(fs::read("/sys/kernel/btf/vmlinux"))?, hold(boot::vdso())?];
+    let places = |buffers: &[ports::PinnedBuffer]| -> io::Result<[Option<Region>; 3]> {
+        let mut regions = [const { None }; 3];
+        for (region, held) in regions.iter_mut().zip(held) {
+            *region = held.map(|(buffer, length)| buffers[buffer].region(length)).transpose()?;
+        }
+        Ok(regions)
+    };
     let release = read("/proc/sys/kernel/osrelease").trim().to_owned();
-    let (modules, build_id) = (modules.to_owned(), boot::build_id());
-    say(&Message::Ready { release, kallsyms, btf, vdso, modules, build_id });
-    Ok(buffers)
+    let build_id = boot::build_id();
+    // The kernel may move pages that were locked a moment ago, while it makes room for others. The last message counts.
+    loop {
+        let regions = places(&buffers)?;
+        let [kallsyms, btf, vdso] = regions.clone();
+        let (modules, build_id, release) = (modules.to_owned(), build_id.clone(), release.clone());
+        say(&Message::Ready { release, kallsyms, btf, vdso, modules, build_id });
+        if places(&buffers)? == regions {
+            return Ok(buffers);
+        }
+    }
 }
 
 fn modules() -> String {

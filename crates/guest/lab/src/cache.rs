@@ -113,8 +113,11 @@ impl Cache {
         Ok(text)
     }
 
-    /// Marks the entry as just used, and removes all but the `keep` most recently used of its kind.
+    /// Marks the entry as just used, and removes all but the `keep` most recently used of its kind; or as many as
+    /// `$KPRISM_CACHE_KEEP` says, if that is more.
     pub fn keep_recent(&self, kind: &str, used: &Path, keep: usize) {
+        let asked = std::env::var("KPRISM_CACHE_KEEP").ok().and_then(|number| number.parse().ok());
+        let keep = keep.max(asked.unwrap_or(0));
         if let Ok(folder) = File::open(used) {
             folder.set_modified(SystemTime::now()).ok();
         }

@@ -6,10 +6,8 @@
 //! stops itself by writing to a port. Then the host reads its memory.
 
 use std::fs::{self, File};
-use std::io::{BufWriter, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use kprism_gcov::memory::{Roots, read, symbol};
 use kprism_kmem::paging::Paged;
@@ -18,6 +16,7 @@ use serde_json::json;
 
 use crate::archive::Archive;
 use crate::error::{Context, Error, Result};
+use crate::hold::Holder;
 use crate::machine::memory::GuestMemory;
 use crate::qemu::Running;
 use crate::snapshot::wait_stopped;
@@ -30,17 +29,13 @@ pub(crate) struct CounterReader {
     folder: PathBuf,
     scratch: PathBuf,
     next: Option<String>,
-    /// Connection on which the observer reports that the guest is held, and waits for an answer. Without it, the
-    /// machine has stopped itself.
-    observer: Option<UnixStream>,
+    /// The observer, which holds the guest. Without it, the machine has stopped itself.
+    holder: Option<Holder>,
 }
 
-/// Maximum time from the guest's message to its mark, which is a few instructions later.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 impl CounterReader {
-    pub fn new(kallsyms: PathBuf, folder: &Path, scratch: &Path, observer: Option<UnixStream>) -> Self {
-        Self { kallsyms, folder: folder.to_owned(), scratch: scratch.to_owned(), next: None, observer }
+    pub fn new(kallsyms: PathBuf, folder: &Path, scratch: &Path, holder: Option<Holder>) -> Self {
+        Self { kallsyms, folder: folder.to_owned(), scratch: scratch.to_owned(), next: None, holder }
     }
 
     /// Announces that the guest comes to a stop mark, or is there. `name` is that of the reading's archive, as in [`GcovFiles`];
@@ -52,13 +47,8 @@ impl CounterReader {
     /// Reads counters if the guest has stopped for it, and resumes it.
     pub fn read(&mut self, qemu: &mut Running) -> Result<()> {
         let Some(name) = self.next.take() else { return Ok(()) };
-        let unanswered =
-            |source| Error::Qemu { reason: format!("the observer, to hold the guest: {source}") };
-        match &mut self.observer {
-            Some(observer) => {
-                observer.set_read_timeout(Some(PATIENCE)).map_err(unanswered)?;
-                observer.read_exact(&mut [0]).map_err(unanswered)?;
-            }
+        match &mut self.holder {
+            Some(holder) => holder.wait()?,
             None => wait_stopped(qemu)?,
         }
         let symbols = fs::read(&self.kallsyms).at("read", &self.kallsyms)?;
@@ -92,8 +82,8 @@ impl CounterReader {
             archive.file(object.trim_start_matches('/'), 0o400, &data.to_bytes()).at("write", &path)?;
         }
         archive.finish().and_then(|mut output| output.flush()).at("write", &path)?;
-        match &mut self.observer {
-            Some(observer) => observer.write_all(&[1]).map_err(unanswered),
+        match &mut self.holder {
+            Some(holder) => holder.release(),
             None => qemu.qmp.call("cont", json!({})).map(|_| ()),
         }
     }

@@ -28,6 +28,7 @@ mod collect;
 mod counters;
 mod disk;
 mod drivers;
+mod hold;
 mod image_format;
 mod initramfs;
 mod kernel;

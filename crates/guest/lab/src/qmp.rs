@@ -42,15 +42,26 @@ impl Qmp {
 
     /// Executes `command` and returns the answer.
     pub fn call(&mut self, command: &str, arguments: Value) -> Result<Value> {
+        let id = self.begin(command, arguments)?;
+        self.answer(command, id)
+    }
+
+    /// Sends `command`, and returns the number by which its answer is known.
+    pub fn begin(&mut self, command: &str, arguments: Value) -> Result<u64> {
         self.id += 1;
         let request = json!({ "execute": command, "arguments": arguments, "id": self.id });
         self.stream.get_mut().write_all(format!("{request}\n").as_bytes()).map_err(|error| lost(&error))?;
+        Ok(self.id)
+    }
+
+    /// Waits for the answer to the command that was sent last.
+    pub fn answer(&mut self, command: &str, id: u64) -> Result<Value> {
         loop {
             let mut answer = self.read()?;
             self.note(&answer);
             // An error without a number is of a request that could not be read, so of this one.
             let is_ours = match answer.get("id") {
-                Some(id) => id.as_u64() == Some(self.id),
+                Some(number) => number.as_u64() == Some(id),
                 None => answer.get("error").is_some(),
             };
             if !is_ours {

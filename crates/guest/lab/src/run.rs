@@ -4,8 +4,6 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -17,6 +15,7 @@ use crate::collect::Collected;
 use crate::counters::CounterReader;
 use crate::disk;
 use crate::error::{Context, Error, Result};
+use crate::hold::Holder;
 use crate::lab::Prepared;
 use crate::network::Network;
 use crate::options::{Job, ObserverOptions, Pace, Progress, Report, Span};
@@ -117,18 +116,18 @@ pub fn run(
     symbols::begin(prepared, &folder)?;
     let mut arguments = job_arguments(job, prepared.machine.mem_mib, scratch.path())?;
     let streams = folder.join("streams");
-    let stops = (job.counters == kprism_agent::CounterReading::Held).then(UnixStream::pair).transpose();
-    let (host, guest) = stops.at("make a socket for", &folder)?.unzip();
+    let held = job.counters == kprism_agent::CounterReading::Held;
+    let (holder, guest) = held.then(|| Holder::new(&folder)).transpose()?.unzip();
     let mut plugin = OsString::new();
     if let Some(observer) = observer {
         fs::create_dir_all(&streams).at("create", &streams)?;
         plugin.push(plugin_arguments(prepared, job, observer, &streams)?);
     }
     if let Some(guest) = &guest {
-        if plugin.is_empty() {
-            plugin = option("", &crate::find_observer()?);
+        match plugin.is_empty() {
+            true => plugin = Holder::plugin(&crate::find_observer()?, guest),
+            false => plugin.push(Holder::argument(guest)),
         }
-        plugin.push(format!(",stops={}", guest.as_raw_fd()));
     }
     if !plugin.is_empty() {
         arguments.extend(["-plugin".into(), plugin]);
@@ -147,14 +146,7 @@ pub fn run(
     }
     let start = Instant::now();
     let log = scratch.path().join("qemu.log");
-    let mut qemu = Running::start(
-        &prepared.qemu,
-        &prepared.machine,
-        &files,
-        &arguments,
-        guest.map(OwnedFd::from),
-        &log,
-    )?;
+    let mut qemu = Running::start(&prepared.qemu, &prepared.machine, &files, &arguments, guest, &log)?;
     if job.span == Span::Command
         && let Err(error) = snapshot::restore(&mut qemu, &prepared.machine, &prepared.snapshot)
     {
@@ -165,7 +157,7 @@ pub fn run(
         });
     }
     let kallsyms = prepared.snapshot.folder.join("kallsyms");
-    let counters = CounterReader::new(kallsyms, &folder, scratch.path(), host);
+    let counters = CounterReader::new(kallsyms, &folder, scratch.path(), holder);
     let mut watch =
         Watch::new(&files, (start, job.span == Span::Boot), Collected::new(scratch.path()), counters);
     let ended = watch.until_the_end(&mut qemu, (job.timeout, job.asks_first), report);

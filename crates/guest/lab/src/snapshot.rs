@@ -17,6 +17,7 @@ use serde_json::json;
 use crate::cache::{Cache, Key};
 use crate::disk::{self, Image};
 use crate::error::{Context, Error, Result};
+use crate::hold::Holder;
 use crate::initramfs::Initramfs;
 use crate::kernel::Kernel;
 use crate::options::{Progress, Report};
@@ -110,7 +111,7 @@ pub(crate) struct Boot<'a> {
 impl Boot<'_> {
     fn key(&self) -> String {
         Key::default()
-            .add("layout 1")
+            .add("layout 2")
             .add(&self.qemu.version)
             .add(self.machine.arguments().join(" "))
             .add(&self.kernel.key)
@@ -149,13 +150,19 @@ fn make(boot: &Boot<'_>, folder: &Path, limit: Duration, report: Report<'_>) -> 
     let mut arguments = boot.arguments();
     arguments.extend(boot.machine.disk_arguments(&disks, true));
     arguments.extend(boot.machine.network_arguments(&[]));
-    let mut qemu =
-        Running::start(boot.qemu, boot.machine, &files, &arguments, None, &folder.join("qemu.log"))?;
-    let (Message::Ready { release, kallsyms, btf, vdso, modules, build_id }, init) =
-        wait_ready(&mut qemu, &files, limit, report)?
-    else {
-        return Err(Error::Qemu { reason: "the guest's agent spoke out of turn".into() });
+    // Where guest time is the host's, no two snapshots are the same anyway.
+    let observer = boot.machine.has_exact_time().then(crate::find_observer).transpose()?;
+    let held = observer.map(|observer| Holder::new(folder).map(|both| (observer, both))).transpose()?;
+    let (holder, guest) = match held {
+        Some((observer, (holder, guest))) => {
+            arguments.extend(["-plugin".into(), Holder::plugin(&observer, &guest)]);
+            (Some(holder), Some(guest))
+        }
+        None => (None, None),
     };
+    let mut qemu =
+        Running::start(boot.qemu, boot.machine, &files, &arguments, guest, &folder.join("qemu.log"))?;
+    let init = wait_ready(&mut qemu, &files, limit, report)?;
     let console = fs::read(&files.console).unwrap_or_default();
     if String::from_utf8_lossy(&console).contains(NO_ROOM) {
         // The kernel goes on with the files that it has unpacked until then.
@@ -165,11 +172,21 @@ fn make(boot: &Boot<'_>, folder: &Path, limit: Duration, report: Report<'_>) -> 
         });
     }
     report(Progress::Step("saving the guest"));
-    // The guest stops itself, always at the same instruction. So the snapshot does not depend on the host's time.
-    wait_stopped(&mut qemu)?;
-    let time_jumped = match (boot.machine.has_exact_time(), stopped_at(&files.control)?) {
-        (true, Some(before)) => stop_time::jumped(&mut qemu.qmp, before)?,
-        _ => false,
+    // It stops always at the same instruction. So the snapshot does not depend on the host's time.
+    let time_jumped = match holder {
+        Some(mut holder) => {
+            holder.stop(&mut qemu)?;
+            let is_at_the_mark = wait_status(&mut qemu, "running", &["paused", STOPPED_ITSELF])? == "paused";
+            !is_at_the_mark || stop_time::jumped(&mut qemu.qmp, told(&files.control)?.1)?
+        }
+        None => {
+            wait_stopped(&mut qemu)?;
+            false
+        }
+    };
+    let (Message::Ready { release, kallsyms, btf, vdso, modules, build_id }, _) = told(&files.control)?
+    else {
+        return Err(Error::Qemu { reason: "the guest's agent spoke out of turn".into() });
     };
     let read = |qemu: &mut Running, region: Option<Region>| -> Result<Vec<u8>> {
         let mut contents = Vec::new();
@@ -201,25 +218,29 @@ fn make(boot: &Boot<'_>, folder: &Path, limit: Duration, report: Report<'_>) -> 
     Ok(time_jumped)
 }
 
-/// The guest's time right before it stopped, as its agent told.
-fn stopped_at(control: &Path) -> Result<Option<u64>> {
+/// What the agent told: the last [`Message::Ready`], and the guest's time right before it stopped.
+fn told(control: &Path) -> Result<(Message, u64)> {
     let said = fs::read(control).at("read", control)?;
-    let messages = said.split(|&byte| byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
-    Ok(messages
-        .filter_map(|message| match message {
-            Message::Stops { at_ns } => Some(at_ns),
-            _ => None,
-        })
-        .next_back())
+    let (mut ready, mut stops) = (None, None);
+    for line in said.split(|&byte| byte == b'\n') {
+        match serde_json::from_slice(line) {
+            Ok(Message::Stops { at_ns }) => stops = Some(at_ns),
+            Ok(message @ Message::Ready { .. }) => ready = Some(message),
+            _ => {}
+        }
+    }
+    ready
+        .zip(stops)
+        .ok_or_else(|| Error::Qemu { reason: "the guest stopped without its agent's word".into() })
 }
 
-/// Waits for the agent's message that is to be `Ready`. An init's state may come before it.
+/// Waits for the agent's message that is to be `Ready`. Returns the state of an init, which may come before it.
 fn wait_ready(
     qemu: &mut Running,
     files: &PortFiles,
     limit: Duration,
     report: Report<'_>,
-) -> Result<(Message, Option<String>)> {
+) -> Result<Option<String>> {
     let start = Instant::now();
     let (mut control, mut console) = (Tail::new(&files.control), Tail::new(&files.console));
     let (mut messages, mut lines) = (Lines::default(), Lines::default());
@@ -238,7 +259,7 @@ fn wait_ready(
         control.follow(|bytes| {
             messages.add(bytes, |line| match serde_json::from_slice(line) {
                 Ok(Message::Init { state }) => init = Some(state),
-                // It follows `Ready`, and is read when the guest has stopped.
+                // It follows `Ready`. Both are read when the guest has stopped.
                 Ok(Message::Stops { .. }) => {}
                 other => message = Some(other),
             });
@@ -248,7 +269,8 @@ fn wait_ready(
         });
         match message {
             Some(Ok(Message::Failed { what })) => return Err(failed(what)),
-            Some(Ok(message)) => return Ok((message, init)),
+            Some(Ok(Message::Ready { .. })) => return Ok(init),
+            Some(Ok(_)) => return Err(Error::Qemu { reason: "the guest's agent spoke out of turn".into() }),
             Some(Err(error)) => return Err(failed(format!("its agent sent nonsense: {error}"))),
             None => {}
         }
@@ -368,23 +390,25 @@ pub(crate) fn restore(qemu: &mut Running, machine: &Machine, snapshot: &Snapshot
     // CPUs' turns, which a guest with several CPUs could notice.
     qemu.qmp.call("migrate-set-parameters", json!({ "announce-rounds": 0 }))?;
     qemu.qmp.call("migrate-incoming", json!({ "uri": format!("file:{}", snapshot.memory().display()) }))?;
-    wait_status(qemu, "inmigrate", "guest-panicked")?;
+    wait_status(qemu, "inmigrate", &["paused", STOPPED_ITSELF])?;
     qemu.qmp.call("cont", json!({})).map(|_| ())
 }
 
 /// Waits until the guest has stopped itself.
 pub(crate) fn wait_stopped(qemu: &mut Running) -> Result<()> {
     qemu.qmp.wait_stopped()?;
-    wait_status(qemu, "running", "guest-panicked")
+    wait_status(qemu, "running", &[STOPPED_ITSELF]).map(drop)
 }
 
-/// Waits until the machine's state changes from `from` to `to`. QEMU calls a guest that stopped itself
-/// "guest-panicked".
-fn wait_status(qemu: &mut Running, from: &str, to: &str) -> Result<()> {
+/// QEMU's name for a guest that stopped itself.
+const STOPPED_ITSELF: &str = "guest-panicked";
+
+/// Waits until the machine's state changes from `from` to one of `to`, which is returned.
+fn wait_status(qemu: &mut Running, from: &str, to: &[&str]) -> Result<String> {
     loop {
         let state = qemu.qmp.call("query-status", json!({}))?;
         match state.get("status").and_then(|status| status.as_str()).unwrap_or("unknown") {
-            status if status == to => return Ok(()),
+            status if to.contains(&status) => return Ok(status.to_owned()),
             status if status == from => std::thread::sleep(Duration::from_millis(1)),
             status => return Err(Error::Qemu { reason: format!("the guest is in the state `{status}`") }),
         }

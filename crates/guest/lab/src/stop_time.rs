@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Checks that guest time stood still while the guest stopped itself for its snapshot.
+//! Checks that guest time stood still while the guest was stopped for its snapshot.
 //!
-//! QEMU handles the stop in its main thread, some microseconds after the vCPU's thread has ended. In between, it may take the vCPU
-//! for idle, and with `-icount sleep=off` guest time jumps to the next timer. This depends on the host's scheduler, so two boots
-//! of one guest would end in two snapshots, whose runs differ by some hundred instructions.
+//! A vCPU that stops itself by a device counts as idle before QEMU's main thread, some microseconds later, has stopped the machine. In
+//! between, with `-icount sleep=off`, guest time may jump to the next timer. This depends on the host's scheduler, so two boots of one
+//! guest would end in two snapshots, whose runs differ by some hundred instructions. So the observer holds the vCPU while QEMU stops
+//! ([`crate::hold`]); this is the check that it did.
 //!
-//! The agent tells the time right before it stops. The ACPI PM timer of the stopped machine tells the time after it: it counts
+//! The agent tells the time right before its mark. The ACPI PM timer of the stopped machine tells the time after it: it counts
 //! guest time at 3.579545 MHz, in 24 bits (ACPI specification, "Power Management Timer").
 
 use serde_json::json;
