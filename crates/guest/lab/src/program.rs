@@ -2,7 +2,7 @@
 //! Runs long programs of the host, as `make`: their output goes to a file, and Ctrl-C ends them.
 
 use std::fs::{self, File};
-use std::os::unix::process::CommandExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
@@ -37,9 +37,11 @@ pub(crate) fn output(command: &mut Command) -> Result<Output> {
         }
     };
     reader.join().ok();
-    match interrupted {
+    let output = output.at("run", &name)?;
+    // A Ctrl-C may come before the child is in its own group.
+    match interrupted || output.status.signal() == Some(libc::SIGINT) {
         true => Err(Error::Interrupted),
-        false => output.at("run", &name),
+        false => Ok(output),
     }
 }
 

@@ -11,7 +11,7 @@
 
 use serde_json::json;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::qmp::Qmp;
 
 /// I/O port of the PM timer on QEMU's q35 (ICH9: PMBASE + 8).
@@ -23,11 +23,18 @@ const BITS: u32 = 24;
 const LONGEST_WAY_NS: u128 = 20_000;
 
 /// Returns true if guest time jumped after `before_ns`, the guest's time stamp counter right before it stopped (1 GHz).
+///
+/// # Errors
+/// QEMU's answer is not understood.
 pub(crate) fn jumped(qmp: &mut Qmp, before_ns: u64) -> Result<bool> {
     let said = qmp.call("human-monitor-command", json!({ "command-line": format!("i /w {PORT:#x}") }))?;
-    // Such as `portl[0x0608] = 0x00a1b2c3`. Another QEMU may say it in another way: then nothing is known.
+    // Such as `portl[0x0608] = 0x00a1b2c3`.
     let ticks = said.as_str().and_then(|text| text.trim().rsplit_once("= 0x")).map(|(_, digits)| digits);
-    let Some(ticks) = ticks.and_then(|digits| u32::from_str_radix(digits, 16).ok()) else { return Ok(false) };
+    let ticks = ticks.and_then(|digits| u32::from_str_radix(digits, 16).ok()).ok_or_else(|| Error::Qemu {
+        reason: format!(
+            "it answered {said} for the ACPI PM timer, by which guest time is checked, not `portl[…] = 0x…`"
+        ),
+    })?;
     Ok(is_later(ticks, before_ns))
 }
 
