@@ -200,6 +200,81 @@ fn with_a_threshold_only_those_asked_for_are_shown() {
     assert!(said.contains("container kprism: this is a PID namespace"), "{said}");
 }
 
+/// A report in CSV, of one recording of `options.sh`: calls and the longest one of each function.
+fn calls(section: &str) -> HashMap<String, (u64, u64)> {
+    let columns =
+        section.lines().find_map(|line| line.strip_prefix("columns ")).unwrap_or_else(|| panic!("{section}"));
+    let of = |name: &str| {
+        columns.split(',').position(|column| column == name).unwrap_or_else(|| panic!("{columns}"))
+    };
+    let (function, count, longest) = (of("function"), of("count"), of("max_ns"));
+    let rows = section.lines().filter_map(|line| line.strip_prefix("call "));
+    rows.map(|row| {
+        let fields: Vec<&str> = row.split(',').collect();
+        let number = |at: usize| fields[at].parse().unwrap_or_else(|_| panic!("{row}"));
+        (fields[function].to_owned(), (number(count), number(longest)))
+    })
+    .collect()
+}
+
+/// Each option of function_graph does what the kernel's own documentation says of its file.
+#[test]
+fn options_are_honoured() {
+    let _guard = one_at_a_time();
+    let dir = tempfile::tempdir().unwrap();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/record_func/options.sh");
+    let output = kprism(&[
+        "lab",
+        "run",
+        "-q",
+        "--unobserved",
+        "--smp=2",
+        "-o",
+        dir.path().join("run").to_str().unwrap(),
+        &format!("--share={}:/test/kprism", env!("CARGO_BIN_EXE_kprism")),
+        &format!("--share={script}:/test/options.sh"),
+        "--",
+        "sh",
+        "/test/options.sh",
+        "/test/kprism",
+    ]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && !said.contains("failed"),
+        "{said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let sections: HashMap<&str, &str> =
+        said.split("option ").skip(1).filter_map(|section| section.split_once('\n')).collect();
+    let of = |name: &str| calls(sections.get(name).unwrap_or_else(|| panic!("no {name} in {said}")));
+    let interrupts =
+        |calls: &HashMap<String, (u64, u64)>| calls.keys().filter(|name| name.contains("sysvec")).count();
+
+    let some = of("some");
+    assert!(
+        some.contains_key("vfs_read") && some.contains_key("vfs_open") && interrupts(&some) > 0,
+        "{some:?}"
+    );
+    let below = of("graph-funcs");
+    assert!(below.contains_key("vfs_read") && below.contains_key("seq_read_iter"), "{below:?}");
+    assert!(!below.contains_key("vfs_open") && !below.contains_key("x64_sys_call"), "{below:?}");
+    let without = of("nograph-funcs");
+    assert!(!without.contains_key("vfs_read") && without.contains_key("vfs_open"), "{without:?}");
+    let quiet = of("no-irqs");
+    assert!(quiet.contains_key("vfs_read") && interrupts(&quiet) == 0, "{quiet:?}");
+    let sleep = "__x64_sys_clock_nanosleep";
+    let (asleep, awake) = (of("sleep")[sleep], of("no-sleep-time")[sleep]);
+    assert_eq!((asleep.0, awake.0), (3, 3));
+    assert!(asleep.1 > 20_000_000 && awake.1 < 1_000_000, "{asleep:?} {awake:?}");
+    assert!(sections["clock"].contains(r#""name": "boot""#), "{}", sections["clock"]);
+    assert!(of("clock").contains_key("vfs_read"));
+    let lines =
+        |name: &str| sections[name].lines().filter(|line| line.starts_with("stats ")).collect::<Vec<_>>();
+    assert_eq!((lines("clock"), lines("cpu")), (vec!["stats cpu0", "stats cpu1"], vec!["stats cpu1"]));
+    let shallow = of("depth");
+    assert!(shallow.contains_key("vfs_read") && !shallow.contains_key("seq_read_iter"), "{shallow:?}");
+}
+
 /// With all functions traced, a task has events after its switch: those of its way out. The switches alone say how long
 /// it was away, but for that way, which is counted here.
 #[test]

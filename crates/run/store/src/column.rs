@@ -2,20 +2,26 @@
 //! Conversion of columns of plain values to Parquet files and back.
 //!
 //! The input is a table's columns; the output is its file, or the reverse. Only the types that the tables need are
-//! supported: unsigned integers (some of them nullable), strings, and booleans. All rows of a table are one row group,
-//! except in tables that are too large for memory. Pages are compressed with Snappy and `created_by` is fixed, so the
-//! same values always give the same bytes.
+//! supported: integers (some of them nullable), strings, and booleans. Every integer is a signed INT64, as Spark and SQL have no
+//! others; addresses and keys are bit patterns. All rows of a table are one row group, except in tables that are too large for
+//! memory. Encodings are those that every reader knows; pages are compressed with Zstandard, and `created_by` is fixed, so the same values always
+//! give the same bytes.
+//!
+//! Metadata of each file: `kprism.schema` (2), `kprism.table`, `kprism.clock` (the run's), `kprism.units` (JSON: the unit of each
+//! column that has one).
 
 use crate::{Result, StoreError, io_at, write_atomically};
 use bytes::Bytes;
-use parquet::basic::Compression;
+use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
-use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int64Type};
 use parquet::errors::ParquetError;
-use parquet::file::properties::{WriterProperties, WriterVersion};
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder, WriterVersion};
 use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
+use parquet::schema::types::ColumnPath;
 use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -27,6 +33,8 @@ const BATCH: usize = 64 * 1024;
 pub(crate) enum Column {
     U64(Vec<u64>),
     U32(Vec<u32>),
+    /// Hashes.
+    Key(Vec<u64>),
     /// `None` is SQL's NULL.
     OptU32(Vec<Option<u32>>),
     /// `None` is SQL's NULL.
@@ -40,6 +48,7 @@ impl Column {
         match self {
             Column::U64(v) => v.is_empty(),
             Column::U32(v) => v.is_empty(),
+            Column::Key(v) => v.is_empty(),
             Column::OptU32(v) => v.is_empty(),
             Column::OptU64(v) => v.is_empty(),
             Column::Str(v) => v.is_empty(),
@@ -48,15 +57,41 @@ impl Column {
     }
 }
 
+/// Version of the tables.
+pub(crate) const SCHEMA: u32 = 2;
+
+/// Names of the files' metadata.
+pub(crate) const SCHEMA_KEY: &str = "kprism.schema";
+
+/// What a table's metadata tells.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct About<'a> {
+    /// Name of the table.
+    pub table: &'a str,
+    /// Name of the clock of its times.
+    pub clock: &'a str,
+    /// The run, in tables of many runs. Equal runs have equal tables, so those of the run's own folder do not have it.
+    pub run_id: Option<&'a str>,
+}
+
+/// The unit of a column, which is the end of its name.
+fn unit(column: &str) -> Option<&'static str> {
+    let is = |end: &str| column == end || column.strip_suffix(end).is_some_and(|rest| rest.ends_with('_'));
+    [("ns", "ns"), ("bytes", "bytes"), ("insns", "instructions"), ("instructions", "instructions")]
+        .into_iter()
+        .find(|(end, _)| is(end))
+        .map(|(_, unit)| unit)
+}
+
 /// Writes a table completely or not at all.
-pub(crate) fn write_table(path: &Path, name: &str, columns: &[(&str, Column)]) -> Result<()> {
+pub(crate) fn write_table(path: &Path, about: About<'_>, columns: &[(&str, Column)]) -> Result<()> {
     let bytes =
-        encode(name, columns).map_err(|source| StoreError::Parquet { path: path.to_path_buf(), source })?;
+        encode(about, columns).map_err(|source| StoreError::Parquet { path: path.to_path_buf(), source })?;
     write_atomically(path, &bytes)
 }
 
-fn encode(name: &str, columns: &[(&str, Column)]) -> Result<Vec<u8>, ParquetError> {
-    let mut writer = open_writer(Vec::new(), name, columns)?;
+fn encode(about: About<'_>, columns: &[(&str, Column)]) -> Result<Vec<u8>, ParquetError> {
+    let mut writer = open_writer(Vec::new(), about, columns)?;
     if columns.iter().all(|(_, values)| values.is_empty()) {
         return writer.into_inner(); // an empty row group would be legal, but some readers refuse it
     }
@@ -68,7 +103,7 @@ fn encode(name: &str, columns: &[(&str, Column)]) -> Result<Vec<u8>, ParquetErro
 /// first group, which may be empty.
 pub(crate) fn write_groups<'a>(
     path: &Path,
-    name: &str,
+    about: About<'_>,
     groups: impl Iterator<Item = Vec<(&'a str, Column)>>,
 ) -> Result<()> {
     let mut part = path.as_os_str().to_owned();
@@ -80,7 +115,7 @@ pub(crate) fn write_groups<'a>(
     let mut writer = None;
     for columns in groups {
         if let Some(file) = file.take() {
-            writer = Some(open_writer(file, name, &columns).map_err(bad)?);
+            writer = Some(open_writer(file, about, &columns).map_err(bad)?);
         }
         if let Some(writer) = writer.as_mut().filter(|_| columns.iter().any(|(_, values)| !values.is_empty()))
         {
@@ -95,31 +130,58 @@ pub(crate) fn write_groups<'a>(
 
 fn open_writer<W: std::io::Write + Send>(
     out: W,
-    name: &str,
+    about: About<'_>,
     columns: &[(&str, Column)],
 ) -> Result<SerializedFileWriter<W>, ParquetError> {
-    let mut schema = format!("message {name} {{ ");
+    let mut schema = format!("message {} {{ ", about.table);
+    let mut properties = properties();
     for (column, values) in columns {
         let _ = match values {
-            Column::U64(_) => write!(schema, "REQUIRED INT64 {column} (INTEGER(64,false)); "),
-            Column::U32(_) => write!(schema, "REQUIRED INT32 {column} (INTEGER(32,false)); "),
-            Column::OptU32(_) => write!(schema, "OPTIONAL INT32 {column} (INTEGER(32,false)); "),
-            Column::OptU64(_) => write!(schema, "OPTIONAL INT64 {column} (INTEGER(64,false)); "),
+            Column::U64(_) | Column::U32(_) | Column::Key(_) => write!(schema, "REQUIRED INT64 {column}; "),
+            Column::OptU32(_) | Column::OptU64(_) => write!(schema, "OPTIONAL INT64 {column}; "),
             Column::Str(_) => write!(schema, "REQUIRED BYTE_ARRAY {column} (UTF8); "),
             Column::Bool(_) => write!(schema, "REQUIRED BOOLEAN {column}; "),
         };
+        let is_first = columns.first().is_some_and(|(first, _)| first == column);
+        properties = match (values, *column) {
+            (Column::Str(_) | Column::Bool(_), _) => properties,
+            // Few values: a dictionary, which is the default.
+            (_, "cpu" | "pid" | "tgid" | "address_space" | "page_bytes" | "access_kind" | "geometries") => {
+                properties
+            }
+            // They rise.
+            (_, "start_ns" | "time_ns") => encoded(properties, column, Encoding::DELTA_BINARY_PACKED),
+            (Column::U32(_), _) if is_first => encoded(properties, column, Encoding::DELTA_BINARY_PACKED),
+            // Zstandard finds more in plain numbers than in their differences.
+            _ => encoded(properties, column, Encoding::PLAIN),
+        };
     }
     schema.push('}');
-    SerializedFileWriter::new(out, Arc::new(parse_message_type(&schema)?), properties())
+    let units: std::collections::BTreeMap<&str, &str> =
+        columns.iter().filter_map(|(column, _)| Some((*column, unit(column)?))).collect();
+    let mut told = vec![
+        (SCHEMA_KEY, SCHEMA.to_string()),
+        ("kprism.table", about.table.to_owned()),
+        ("kprism.clock", about.clock.to_owned()),
+        ("kprism.units", serde_json::to_string(&units).unwrap_or_default()),
+    ];
+    told.extend(about.run_id.map(|id| ("kprism.run_id", id.to_owned())));
+    let told = told.into_iter().map(|(key, value)| KeyValue::new(key.to_owned(), value)).collect();
+    let properties = properties.set_key_value_metadata(Some(told)).build();
+    SerializedFileWriter::new(out, Arc::new(parse_message_type(&schema)?), Arc::new(properties))
+}
+
+fn encoded(properties: WriterPropertiesBuilder, column: &str, encoding: Encoding) -> WriterPropertiesBuilder {
+    let path = ColumnPath::from(column);
+    properties.set_column_dictionary_enabled(path.clone(), false).set_column_encoding(path, encoding)
 }
 
 /// Writer properties of every table.
-pub(crate) fn properties() -> Arc<WriterProperties> {
-    let properties = WriterProperties::builder()
+pub(crate) fn properties() -> WriterPropertiesBuilder {
+    WriterProperties::builder()
         .set_writer_version(WriterVersion::PARQUET_1_0)
-        .set_compression(Compression::SNAPPY)
-        .set_created_by("kprism".to_string());
-    Arc::new(properties.build())
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .set_created_by("kprism".to_string())
 }
 
 fn write_group<W: std::io::Write + Send>(
@@ -130,22 +192,22 @@ fn write_group<W: std::io::Write + Send>(
     for (_, values) in columns {
         let Some(mut out) = group.next_column()? else { break };
         match values {
-            // Parquet stores unsigned integers in the signed type of the same width, bit for bit.
-            Column::U64(v) => {
-                let v: Vec<i64> = v.iter().map(|&x| x as i64).collect();
+            // Bit for bit.
+            Column::U64(v) | Column::Key(v) => {
+                let v: Vec<i64> = v.iter().map(|&x| x.cast_signed()).collect();
                 out.typed::<Int64Type>().write_batch(&v, None, None)?;
             }
             Column::U32(v) => {
-                let v: Vec<i32> = v.iter().map(|&x| x as i32).collect();
-                out.typed::<Int32Type>().write_batch(&v, None, None)?;
+                let v: Vec<i64> = v.iter().map(|&x| i64::from(x)).collect();
+                out.typed::<Int64Type>().write_batch(&v, None, None)?;
             }
             Column::OptU32(v) => {
-                let present: Vec<i32> = v.iter().flatten().map(|&x| x as i32).collect();
+                let present: Vec<i64> = v.iter().flatten().map(|&x| i64::from(x)).collect();
                 let levels: Vec<i16> = v.iter().map(|x| i16::from(x.is_some())).collect();
-                out.typed::<Int32Type>().write_batch(&present, Some(&levels), None)?;
+                out.typed::<Int64Type>().write_batch(&present, Some(&levels), None)?;
             }
             Column::OptU64(v) => {
-                let present: Vec<i64> = v.iter().flatten().map(|&x| x as i64).collect();
+                let present: Vec<i64> = v.iter().flatten().map(|&x| x.cast_signed()).collect();
                 let levels: Vec<i16> = v.iter().map(|x| i16::from(x.is_some())).collect();
                 out.typed::<Int64Type>().write_batch(&present, Some(&levels), None)?;
             }
@@ -181,8 +243,20 @@ impl<'a> Table<'a> {
                 .map_err(|source| StoreError::Parquet { path: path.to_path_buf(), source })
         })?;
         let table = Table { path, reader };
+        table.check_schema()?;
         table.check_ranges(size)?;
         Ok(table)
+    }
+
+    /// Fails if the table is of another version.
+    fn check_schema(&self) -> Result<()> {
+        let told = self.reader.metadata().file_metadata().key_value_metadata();
+        let found = told.into_iter().flatten().find(|pair| pair.key == SCHEMA_KEY);
+        let found = found.and_then(|pair| pair.value.clone()).unwrap_or_else(|| "1".to_owned());
+        match found == SCHEMA.to_string() {
+            true => Ok(()),
+            false => Err(StoreError::OtherSchema { path: self.path.to_path_buf(), found }),
+        }
     }
 
     /// Fails if a column chunk lies outside of the file. The Parquet reader trusts these ranges, so a damaged footer
@@ -207,42 +281,36 @@ impl<'a> Table<'a> {
         Ok(())
     }
 
-    /// True if the table has a column of this name.
-    pub(crate) fn has(&self, name: &str) -> bool {
-        let schema = self.reader.metadata().file_metadata().schema_descr();
-        schema.columns().iter().any(|column| column.path().string() == name)
-    }
-
     /// An error that names a row of this table.
     pub(crate) fn bad(&self, row: usize, what: impl Into<String>) -> StoreError {
         StoreError::Table { path: self.path.to_path_buf(), row, what: what.into() }
     }
 
     pub(crate) fn u64(&self, name: &str) -> Result<Vec<u64>> {
-        self.required(name, "INT64", |reader| match reader {
-            ColumnReader::Int64ColumnReader(r) => Some(r),
-            _ => None,
-        })
-        .map(|v| v.into_iter().map(|x: i64| x as u64).collect())
+        Ok(self.required(name, "INT64", int64)?.into_iter().map(i64::cast_unsigned).collect())
     }
 
     pub(crate) fn u32(&self, name: &str) -> Result<Vec<u32>> {
-        self.required(name, "INT32", int32).map(|v| v.into_iter().map(|x: i32| x as u32).collect())
+        self.narrow(name, self.required(name, "INT64", int64)?.into_iter())
     }
 
     pub(crate) fn u16(&self, name: &str) -> Result<Vec<u16>> {
-        self.u32(name)?
-            .into_iter()
-            .enumerate()
-            .map(|(row, x)| u16::try_from(x).map_err(|_| self.bad(row, format!("{name} {x} is above 65535"))))
-            .collect()
+        self.narrow(name, self.required(name, "INT64", int64)?.into_iter())
+    }
+
+    fn narrow<T: TryFrom<i64>>(&self, name: &str, values: impl Iterator<Item = i64>) -> Result<Vec<T>> {
+        let one = |(row, value)| {
+            T::try_from(value).map_err(|_| {
+                self.bad(row, format!("{name} {value} does not fit into {} bits", size_of::<T>() * 8))
+            })
+        };
+        values.enumerate().map(one).collect()
     }
 
     pub(crate) fn opt_u32(&self, name: &str) -> Result<Vec<Option<u32>>> {
-        let (values, levels) = self.read(name, "INT32", int32)?;
-        let mut values = values.into_iter();
-        let column: Vec<_> = levels.iter().map(|&l| if l > 0 { values.next() } else { None }).collect();
-        Ok(column.into_iter().map(|x| x.map(|x: i32| x as u32)).collect())
+        let (values, levels) = self.read(name, "INT64", int64)?;
+        let mut values = self.narrow(name, values.into_iter())?.into_iter();
+        Ok(levels.iter().map(|&l| if l > 0 { values.next() } else { None }).collect())
     }
 
     pub(crate) fn bool(&self, name: &str) -> Result<Vec<bool>> {
@@ -333,9 +401,9 @@ fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T>) -> Result<T> {
     })
 }
 
-fn int32(reader: ColumnReader) -> Option<ColumnReaderImpl<Int32Type>> {
+fn int64(reader: ColumnReader) -> Option<ColumnReaderImpl<Int64Type>> {
     match reader {
-        ColumnReader::Int32ColumnReader(r) => Some(r),
+        ColumnReader::Int64ColumnReader(r) => Some(r),
         _ => None,
     }
 }

@@ -5,13 +5,13 @@
 //!
 //! | table | content of a row | columns |
 //! |---|---|---|
-//! | deltas | a kind of interval | delta, name, from, to, scope (`cpu`, `task`), restarted, unfinished |
-//! | delta_bins | a bin of its histogram | delta, of (`ns`, `insns`), low, high, count, sum, min, max |
-//! | delta_longest | one of its longest intervals | delta, task, cpu, start_ns, ns, insns, from_ip, to_ip, from_node, to_node |
-//! | delta_sites | a context in which it began | delta, node, count, ns, insns, max_ns |
-//! | counts | an instruction pattern in a function | pattern, func, count |
+//! | deltas | a kind of interval | delta_id, name, from_marker, to_marker, counted_per (`cpu`, `task`), restarted, unfinished |
+//! | delta_bins | a bin of its histogram | delta_id, quantity (`ns`, `insns`), low_value, high_value, intervals, total, smallest, largest |
+//! | delta_longest | one of its longest intervals | delta_id, task_id, cpu, start_ns, duration_ns, insns, from_ip, to_ip, from_node_id, to_node_id |
+//! | delta_sites | a context in which it began | delta_id, node_id, intervals, total_ns, insns, max_ns |
+//! | counts | an instruction pattern in a function | pattern, func_id, executions |
 //!
-//! In `delta_bins` the sum, minimum and maximum are those of the whole histogram, and are the same in each of its rows.
+//! In `delta_bins` `total`, `smallest` and `largest` are those of the whole histogram, and are the same in each of its rows.
 
 use kprism_profile::{Bin, Count, Delta, Histogram, Interval, Scope, Site};
 
@@ -33,12 +33,12 @@ pub(crate) fn save_deltas(run: &Run, deltas: &[Delta], counts: &[Count]) -> Resu
         run,
         "deltas",
         vec![
-            ("delta", Column::U32((0..deltas.len() as u32).collect())),
+            ("delta_id", Column::U32((0..deltas.len() as u32).collect())),
             ("name", text(|d| &d.name)),
-            ("from", text(|d| &d.from)),
-            ("to", text(|d| &d.to)),
+            ("from_marker", text(|d| &d.from)),
+            ("to_marker", text(|d| &d.to)),
             (
-                "scope",
+                "counted_per",
                 text(|d| match d.scope {
                     Scope::Cpu => "cpu",
                     Scope::Task => "task",
@@ -56,14 +56,14 @@ pub(crate) fn save_deltas(run: &Run, deltas: &[Delta], counts: &[Count]) -> Resu
         run,
         "delta_bins",
         vec![
-            ("delta", u32s(&bins, |b| b.0)),
-            ("of", Column::Str(bins.iter().map(|b| b.1.to_owned()).collect())),
-            ("low", u64s(&bins, |b| b.3.low)),
-            ("high", u64s(&bins, |b| b.3.high)),
-            ("count", u64s(&bins, |b| b.3.count)),
-            ("sum", u64s(&bins, |b| b.2.sum)),
-            ("min", u64s(&bins, |b| b.2.min)),
-            ("max", u64s(&bins, |b| b.2.max)),
+            ("delta_id", u32s(&bins, |b| b.0)),
+            ("quantity", Column::Str(bins.iter().map(|b| b.1.to_owned()).collect())),
+            ("low_value", u64s(&bins, |b| b.3.low)),
+            ("high_value", u64s(&bins, |b| b.3.high)),
+            ("intervals", u64s(&bins, |b| b.3.count)),
+            ("total", u64s(&bins, |b| b.2.sum)),
+            ("smallest", u64s(&bins, |b| b.2.min)),
+            ("largest", u64s(&bins, |b| b.2.max)),
         ],
     )?;
     let longest: Vec<(u32, &Interval)> =
@@ -72,16 +72,16 @@ pub(crate) fn save_deltas(run: &Run, deltas: &[Delta], counts: &[Count]) -> Resu
         run,
         "delta_longest",
         vec![
-            ("delta", u32s(&longest, |i| i.0)),
-            ("task", u32s(&longest, |i| i.1.task)),
+            ("delta_id", u32s(&longest, |i| i.0)),
+            ("task_id", u32s(&longest, |i| i.1.task)),
             ("cpu", u32s(&longest, |i| i.1.cpu.into())),
             ("start_ns", u64s(&longest, |i| i.1.start_ns)),
-            ("ns", u64s(&longest, |i| i.1.ns)),
+            ("duration_ns", u64s(&longest, |i| i.1.ns)),
             ("insns", u64s(&longest, |i| i.1.insns)),
             ("from_ip", u64s(&longest, |i| i.1.from_ip)),
             ("to_ip", u64s(&longest, |i| i.1.to_ip)),
-            ("from_node", u32s(&longest, |i| i.1.from_node)),
-            ("to_node", u32s(&longest, |i| i.1.to_node)),
+            ("from_node_id", u32s(&longest, |i| i.1.from_node)),
+            ("to_node_id", u32s(&longest, |i| i.1.to_node)),
         ],
     )?;
     let sites: Vec<(u32, &Site)> =
@@ -90,10 +90,10 @@ pub(crate) fn save_deltas(run: &Run, deltas: &[Delta], counts: &[Count]) -> Resu
         run,
         "delta_sites",
         vec![
-            ("delta", u32s(&sites, |s| s.0)),
-            ("node", u32s(&sites, |s| s.1.node)),
-            ("count", u64s(&sites, |s| s.1.count)),
-            ("ns", u64s(&sites, |s| s.1.ns)),
+            ("delta_id", u32s(&sites, |s| s.0)),
+            ("node_id", u32s(&sites, |s| s.1.node)),
+            ("intervals", u64s(&sites, |s| s.1.count)),
+            ("total_ns", u64s(&sites, |s| s.1.ns)),
             ("insns", u64s(&sites, |s| s.1.insns)),
             ("max_ns", u64s(&sites, |s| s.1.max_ns)),
         ],
@@ -103,8 +103,8 @@ pub(crate) fn save_deltas(run: &Run, deltas: &[Delta], counts: &[Count]) -> Resu
         "counts",
         vec![
             ("pattern", Column::Str(counts.iter().map(|c| c.pattern.clone()).collect())),
-            ("func", u32s(counts, |c| c.func)),
-            ("count", u64s(counts, |c| c.count)),
+            ("func_id", u32s(counts, |c| c.func)),
+            ("executions", u64s(counts, |c| c.count)),
         ],
     )
 }
@@ -117,17 +117,17 @@ fn numbered(deltas: &[Delta]) -> impl Iterator<Item = (u32, &Delta)> {
 pub(crate) fn load_deltas(run: &Run, limits: &Limits) -> Result<(Vec<Delta>, Vec<Count>)> {
     let path = run.table("deltas");
     let t = Table::open(&path)?;
-    let mut deltas = rows!(t, name: t.str("name")?, from: t.str("from")?, to: t.str("to")?, scope: scopes(&t)?,
+    let mut deltas = rows!(t, name: t.str("name")?, from: t.str("from_marker")?, to: t.str("to_marker")?, scope: scopes(&t)?,
         restarted: t.u64("restarted")?, unfinished: t.u64("unfinished")?
         => Delta { name, from, to, scope, restarted, unfinished, ..Delta::default() });
 
     let path = run.table("delta_bins");
     let t = Table::open(&path)?;
-    let bins = rows!(t, delta: t.u32("delta")?, of: t.str("of")?, low: t.u64("low")?, high: t.u64("high")?,
-        count: t.u64("count")?, sum: t.u64("sum")?, min: t.u64("min")?, max: t.u64("max")?
+    let bins = rows!(t, delta: t.u32("delta_id")?, of: t.str("quantity")?, low: t.u64("low_value")?, high: t.u64("high_value")?,
+        count: t.u64("intervals")?, sum: t.u64("total")?, min: t.u64("smallest")?, max: t.u64("largest")?
         => (delta, of, Bin { low, high, count }, sum, min, max));
     for (row, (delta, of, bin, sum, min, max)) in bins.into_iter().enumerate() {
-        below(&t, row, "delta", delta, deltas.len())?;
+        below(&t, row, "delta_id", delta, deltas.len())?;
         if bin.high <= bin.low {
             return Err(t.bad(row, "a bin that holds nothing"));
         }
@@ -144,35 +144,35 @@ pub(crate) fn load_deltas(run: &Run, limits: &Limits) -> Result<(Vec<Delta>, Vec
 
     let path = run.table("delta_longest");
     let t = Table::open(&path)?;
-    let longest = rows!(t, delta: t.u32("delta")?, task: t.u32("task")?, cpu: t.u16("cpu")?,
-        start_ns: t.u64("start_ns")?, ns: t.u64("ns")?, insns: t.u64("insns")?, from_ip: t.u64("from_ip")?,
-        to_ip: t.u64("to_ip")?, from_node: t.u32("from_node")?, to_node: t.u32("to_node")?
+    let longest = rows!(t, delta: t.u32("delta_id")?, task: t.u32("task_id")?, cpu: t.u16("cpu")?,
+        start_ns: t.u64("start_ns")?, ns: t.u64("duration_ns")?, insns: t.u64("insns")?, from_ip: t.u64("from_ip")?,
+        to_ip: t.u64("to_ip")?, from_node: t.u32("from_node_id")?, to_node: t.u32("to_node_id")?
         => (delta, Interval { task, cpu, start_ns, ns, insns, from_ip, to_ip, from_node, to_node }));
     for (row, (delta, interval)) in longest.into_iter().enumerate() {
-        below(&t, row, "delta", delta, deltas.len())?;
-        below(&t, row, "task", interval.task, limits.tasks)?;
-        below(&t, row, "from_node", interval.from_node, limits.nodes)?;
-        below(&t, row, "to_node", interval.to_node, limits.nodes)?;
+        below(&t, row, "delta_id", delta, deltas.len())?;
+        below(&t, row, "task_id", interval.task, limits.tasks)?;
+        below(&t, row, "from_node_id", interval.from_node, limits.nodes)?;
+        below(&t, row, "to_node_id", interval.to_node, limits.nodes)?;
         deltas[delta as usize].longest.push(interval);
     }
 
     let path = run.table("delta_sites");
     let t = Table::open(&path)?;
-    let sites = rows!(t, delta: t.u32("delta")?, node: t.u32("node")?, count: t.u64("count")?,
-        ns: t.u64("ns")?, insns: t.u64("insns")?, max_ns: t.u64("max_ns")?
+    let sites = rows!(t, delta: t.u32("delta_id")?, node: t.u32("node_id")?, count: t.u64("intervals")?,
+        ns: t.u64("total_ns")?, insns: t.u64("insns")?, max_ns: t.u64("max_ns")?
         => (delta, Site { node, count, ns, insns, max_ns }));
     for (row, (delta, site)) in sites.into_iter().enumerate() {
-        below(&t, row, "delta", delta, deltas.len())?;
-        below(&t, row, "node", site.node, limits.nodes)?;
+        below(&t, row, "delta_id", delta, deltas.len())?;
+        below(&t, row, "node_id", site.node, limits.nodes)?;
         deltas[delta as usize].sites.push(site);
     }
 
     let path = run.table("counts");
     let t = Table::open(&path)?;
-    let counts = rows!(t, pattern: t.str("pattern")?, func: t.u32("func")?, count: t.u64("count")?
+    let counts = rows!(t, pattern: t.str("pattern")?, func: t.u32("func_id")?, count: t.u64("executions")?
         => Count { pattern, func, count });
     for (row, count) in counts.iter().enumerate() {
-        below(&t, row, "func", count.func, limits.funcs)?;
+        below(&t, row, "func_id", count.func, limits.funcs)?;
     }
     Ok((deltas, counts))
 }
@@ -183,5 +183,5 @@ fn scopes(table: &Table) -> Result<Vec<Scope>> {
         "task" => Ok(Scope::Task),
         other => Err(table.bad(row, format!("unknown scope {other:?}"))),
     };
-    table.str("scope")?.into_iter().enumerate().map(parse).collect()
+    table.str("counted_per")?.into_iter().enumerate().map(parse).collect()
 }

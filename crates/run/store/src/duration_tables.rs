@@ -4,9 +4,9 @@
 //!
 //! | table | content of a row | columns |
 //! |---|---|---|
-//! | durations | a function | func, calls, sum_ns, min_ns, max_ns, unfinished, gapped |
-//! | duration_bins | a bin of the histogram of its calls' durations | func, low, high, count |
-//! | node_times | a calling context | node, total_ns, off_cpu_ns, interrupts_ns |
+//! | durations | a function | func_id, calls, sum_ns, min_ns, max_ns, unfinished, gapped |
+//! | duration_bins | a bin of the histogram of its calls' durations | func_id, low_ns, high_ns, calls |
+//! | node_times | a calling context | node_id, total_ns, off_cpu_ns, interrupts_ns |
 //!
 //! The counts of the analysis are in the manifest, under `options.durations`.
 
@@ -33,7 +33,7 @@ pub fn save_times(run: &Run, times: &Times) -> Result<()> {
         run,
         "durations",
         vec![
-            ("func", numbers(funcs.len())),
+            ("func_id", numbers(funcs.len())),
             ("calls", u64s(funcs, |f| f.durations.count)),
             ("sum_ns", u64s(funcs, |f| f.durations.sum)),
             ("min_ns", u64s(funcs, |f| f.durations.min)),
@@ -48,10 +48,10 @@ pub fn save_times(run: &Run, times: &Times) -> Result<()> {
         run,
         "duration_bins",
         vec![
-            ("func", u32s(&bins, |b| b.0)),
-            ("low", u64s(&bins, |b| b.1.low)),
-            ("high", u64s(&bins, |b| b.1.high)),
-            ("count", u64s(&bins, |b| b.1.count)),
+            ("func_id", u32s(&bins, |b| b.0)),
+            ("low_ns", u64s(&bins, |b| b.1.low)),
+            ("high_ns", u64s(&bins, |b| b.1.high)),
+            ("calls", u64s(&bins, |b| b.1.count)),
         ],
     )?;
     let nodes = &times.nodes;
@@ -59,7 +59,7 @@ pub fn save_times(run: &Run, times: &Times) -> Result<()> {
         run,
         "node_times",
         vec![
-            ("node", numbers(nodes.len())),
+            ("node_id", numbers(nodes.len())),
             ("total_ns", u64s(nodes, |n| n.total_ns)),
             ("off_cpu_ns", u64s(nodes, |n| n.off_ns)),
             ("interrupts_ns", u64s(nodes, |n| n.irq_ns)),
@@ -92,10 +92,10 @@ pub fn load_times(run: &Run, profile: &Profile) -> Result<Times> {
     }
     let path = run.table("duration_bins");
     let t = Table::open(&path)?;
-    let bins = rows!(t, func: t.u32("func")?, low: t.u64("low")?, high: t.u64("high")?, count: t.u64("count")?
+    let bins = rows!(t, func: t.u32("func_id")?, low: t.u64("low_ns")?, high: t.u64("high_ns")?, count: t.u64("calls")?
         => (func, Bin { low, high, count }));
     for (row, (func, bin)) in bins.into_iter().enumerate() {
-        below(&t, row, "func", func, funcs.len())?;
+        below(&t, row, "func_id", func, funcs.len())?;
         funcs[func as usize].durations.bins.push(bin);
     }
     let path = run.table("node_times");

@@ -24,6 +24,7 @@ mod duration_tables;
 mod environment;
 mod facts;
 mod instrument;
+mod keys;
 mod manifest;
 mod mapped;
 mod records;
@@ -36,6 +37,7 @@ pub use duration_tables::{has_times, load_times, save_times};
 pub use environment::{Difference, Environment};
 pub use facts::{CallLosses, DurationFacts, KernelTests, ProbeFacts};
 pub use instrument::{About, Instrument};
+pub use keys::Keys;
 pub use kprism_layout::GcovFiles;
 pub use manifest::{Clock, Kernel, KernelModule, KernelTree, Manifest, RunKind};
 pub use mapped::Mapped;
@@ -108,6 +110,18 @@ pub enum StoreError {
     NoTable {
         /// The table's file.
         path: PathBuf,
+    },
+    /// A table is of another version of kprism.
+    #[error(
+        "{}: a table of schema {found}, and this kprism has schema 2; a run with its streams is decoded anew, another must be \
+         recorded or imported again",
+        path.display()
+    )]
+    OtherSchema {
+        /// The table's file.
+        path: PathBuf,
+        /// Its version.
+        found: String,
     },
     /// A table's bytes are not Parquet or break a rule of it.
     #[error("{}: {source}", path.display())]

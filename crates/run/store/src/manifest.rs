@@ -7,6 +7,10 @@ use crate::{Account, DurationFacts, Environment, Instrument, KernelTests, ProbeF
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+
+use sha2::{Digest as _, Sha256};
 
 /// Origin of the streams of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,6 +115,10 @@ pub struct Manifest {
     /// Program that made the run, with its version.
     #[serde(default)]
     pub tool: String,
+    /// Names this recording among all others: 32 hexadecimal digits. Empty in runs of older versions; see
+    /// [`Manifest::run_id`].
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub run_id: String,
     /// Origin of the streams.
     pub kind: RunKind,
     /// The instruments that recorded into the run; see [`Run::instruments`](crate::Run::instruments) for older runs.
@@ -196,11 +204,22 @@ impl Manifest {
         self.accounts.iter().find_map(|(name, account)| Some(format!("{name}: {}", account.fault()?)))
     }
 
+    /// Names this recording among all others: 32 hexadecimal digits. For a run of an older version, which has none, those of a
+    /// hash over what does not change when it is decoded again.
+    pub fn run_id(&self) -> String {
+        if !self.run_id.is_empty() {
+            return self.run_id.clone();
+        }
+        let facts = (&self.created, &self.command, self.kind, &self.kernel, self.vcpus, &self.clock);
+        hex(&serde_json::to_vec(&facts).unwrap_or_default())
+    }
+
     /// A manifest with only a kind and a number of CPUs.
     pub fn new(kind: RunKind, vcpus: u32) -> Self {
         Manifest {
             version: 1,
             tool: concat!("kprism ", env!("CARGO_PKG_VERSION")).into(),
+            run_id: new_id(),
             kind,
             instruments: Vec::new(),
             command: Vec::new(),
@@ -226,10 +245,34 @@ impl Manifest {
     }
 }
 
+/// An id that no other recording has: of the time, this process, and a count.
+fn new_id() -> String {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_nanos());
+    let host = std::fs::read("/proc/sys/kernel/random/uuid").unwrap_or_default();
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    hex(format!("{time} {} {count} {host:?}", std::process::id()).as_bytes())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Fate;
+
+    #[test]
+    fn recordings_have_ids_of_their_own() {
+        let (one, other) = (Manifest::new(RunKind::Lab, 1), Manifest::new(RunKind::Lab, 1));
+        assert_ne!(one.run_id(), other.run_id());
+        let mut old = Manifest { run_id: String::new(), ..one };
+        let id = old.run_id();
+        assert_eq!((id.len(), id.bytes().all(|byte| byte.is_ascii_hexdigit())), (32, true));
+        old.instructions = Some(1);
+        assert_eq!(old.run_id(), id);
+    }
 
     #[test]
     fn whole_runs_pass_and_others_say_why() {

@@ -34,7 +34,8 @@ impl Values {
     fn field(&self, name: &str) -> Result<Arc<Type>, ParquetError> {
         let (physical, logical) = match self {
             Values::Signed(_) => (Physical::INT64, Some(LogicalType::integer(64, true))),
-            Values::Unsigned(_) => (Physical::INT64, Some(LogicalType::integer(64, false))),
+            // Bit for bit: SQL and Spark have signed integers only.
+            Values::Unsigned(_) => (Physical::INT64, Some(LogicalType::integer(64, true))),
             Values::Float(_) => (Physical::DOUBLE, None),
             Values::Bool(_) => (Physical::BOOLEAN, None),
             Values::Text(_) => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
@@ -56,12 +57,11 @@ pub fn save_records(path: &Path, columns: &[(String, Values)]) -> Result<()> {
 fn encode(columns: &[(String, Values)]) -> Result<Vec<u8>, ParquetError> {
     let fields = columns.iter().map(|(name, values)| values.field(name)).collect::<Result<_, _>>()?;
     let schema = Type::group_type_builder("records").with_fields(fields).build()?;
-    let mut writer = SerializedFileWriter::new(Vec::new(), Arc::new(schema), properties())?;
+    let mut writer = SerializedFileWriter::new(Vec::new(), Arc::new(schema), Arc::new(properties().build()))?;
     let mut group = writer.next_row_group()?;
     for (_, values) in columns {
         let Some(out) = group.next_column()? else { break };
         match values {
-            // Parquet stores unsigned integers in the signed type of the same width, bit for bit.
             Values::Unsigned(all) => column::<Int64Type, _>(out, all, |n| n.cast_signed())?,
             Values::Signed(all) => column::<Int64Type, _>(out, all, |n| *n)?,
             Values::Float(all) => column::<DoubleType, _>(out, all, |n| *n)?,

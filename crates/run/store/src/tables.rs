@@ -4,21 +4,22 @@
 //!
 //! | table | content of a row | columns |
 //! |---|---|---|
-//! | functions | a function | func, name, module, start, kernel |
-//! | tasks | a task | task, pid, tgid, comm, root |
-//! | nodes | a calling context | node, parent (NULL at roots), func (NULL at roots), kind, calls, insns, self_ns |
-//! | syscalls | a system call | task, cpu, func, start_ns, wall_ns, on_cpu_ns, insns, node, and `_ns` and `_insns` of entry, interrupts, exit |
-//! | slices | a call on the timeline | task, cpu, func, depth, kind, start_ns, end_ns, insns |
+//! | functions | a function | func_id, func_key, name_key, name, module_name, address, is_kernel |
+//! | tasks | a task | task_id, pid, tgid, comm, root_node_id |
+//! | nodes | a calling context | node_id, parent_id (NULL at roots), func_id (NULL at roots), kind, calls, insns, self_ns |
+//! | syscalls | a system call | task_id, cpu, func_id, start_ns, wall_ns, on_cpu_ns, insns, node_id, and `_ns` and `_insns` of entry, interrupts, exit |
+//! | slices | a call on the timeline | task_id, cpu, func_id, depth, kind, start_ns, end_ns, insns |
 //! | errors | a place not decoded | cpu, stream_offset, time_ns, ip, kind |
 //! | cpus | a CPU's stream | cpu, instructions, branches, errors, overflows, lost_bytes, first_ns, last_ns |
 //!
 //! Intervals have their own tables, see [`crate::delta_tables`].
 //!
-//! `func`, `task` and `node` are row numbers of their own table. They are also that table's first column, so that SQL
-//! can join on them. Counts in `nodes` cover that context only.
+//! `func_id`, `task_id` and `node_id` are row numbers of their own table. They are also that table's first column, so that SQL
+//! can join on them. Keys are the same in all runs ([`crate::keys`]). Counts in `nodes` cover that context only.
 
-use crate::column::{Column, Table, write_table};
+use crate::column::{About, Column, Table, write_table};
 use crate::delta_tables::{Limits, load_deltas, save_deltas};
+use crate::keys::Keys;
 use crate::{Result, Run};
 use kprism_profile::{
     CpuTotals, FlowError, FrameKind, Func, NO_PARENT, Node, Part, Parts, Profile, Slice, Syscall, Task,
@@ -31,16 +32,20 @@ use kprism_profile::{
 /// Fails at the first file that cannot be written. Tables written before it stay.
 pub fn save_profile(run: &Run, profile: &Profile) -> Result<()> {
     std::fs::create_dir_all(run.tables()).map_err(crate::io_at(&run.tables()))?;
+    let kernel = run.manifest().ok().and_then(|manifest| manifest.kernel);
+    let keys = Keys::of(run, kernel.as_ref(), profile);
     let f = &profile.funcs;
     save(
         run,
         "functions",
         vec![
-            ("func", row_numbers(f.len())),
+            ("func_id", row_numbers(f.len())),
+            ("func_key", Column::Key(keys.funcs)),
+            ("name_key", Column::Key(keys.names)),
             ("name", Column::Str(f.iter().map(|f| f.name.clone()).collect())),
-            ("module", Column::Str(f.iter().map(|f| f.module.clone()).collect())),
-            ("start", u64s(f, |f| f.start)),
-            ("kernel", Column::Bool(f.iter().map(|f| f.kernel).collect())),
+            ("module_name", Column::Str(f.iter().map(|f| f.module.clone()).collect())),
+            ("address", u64s(f, |f| f.start)),
+            ("is_kernel", Column::Bool(f.iter().map(|f| f.kernel).collect())),
         ],
     )?;
     let t = &profile.tasks;
@@ -48,11 +53,11 @@ pub fn save_profile(run: &Run, profile: &Profile) -> Result<()> {
         run,
         "tasks",
         vec![
-            ("task", row_numbers(t.len())),
+            ("task_id", row_numbers(t.len())),
             ("pid", u32s(t, |t| t.pid)),
             ("tgid", u32s(t, |t| t.tgid)),
             ("comm", Column::Str(t.iter().map(|t| t.comm.clone()).collect())),
-            ("root", u32s(t, |t| t.root)),
+            ("root_node_id", u32s(t, |t| t.root)),
         ],
     )?;
     let n = &profile.nodes;
@@ -61,9 +66,9 @@ pub fn save_profile(run: &Run, profile: &Profile) -> Result<()> {
         run,
         "nodes",
         vec![
-            ("node", row_numbers(n.len())),
-            ("parent", Column::OptU32(n.iter().map(|n| unless_root(n, n.parent)).collect())),
-            ("func", Column::OptU32(n.iter().map(|n| unless_root(n, n.func)).collect())),
+            ("node_id", row_numbers(n.len())),
+            ("parent_id", Column::OptU32(n.iter().map(|n| unless_root(n, n.parent)).collect())),
+            ("func_id", Column::OptU32(n.iter().map(|n| unless_root(n, n.func)).collect())),
             ("kind", kinds(n.iter().map(|n| n.kind))),
             ("calls", u64s(n, |n| n.calls)),
             ("insns", u64s(n, |n| n.insns)),
@@ -75,14 +80,14 @@ pub fn save_profile(run: &Run, profile: &Profile) -> Result<()> {
         run,
         "syscalls",
         vec![
-            ("task", u32s(s, |s| s.task)),
+            ("task_id", u32s(s, |s| s.task)),
             ("cpu", u32s(s, |s| s.cpu.into())),
-            ("func", u32s(s, |s| s.func)),
+            ("func_id", u32s(s, |s| s.func)),
             ("start_ns", u64s(s, |s| s.start_ns)),
             ("wall_ns", u64s(s, |s| s.wall_ns)),
             ("on_cpu_ns", u64s(s, |s| s.on_cpu_ns)),
             ("insns", u64s(s, |s| s.insns)),
-            ("node", u32s(s, |s| s.node)),
+            ("node_id", u32s(s, |s| s.node)),
             ("entry_ns", u64s(s, |s| s.parts.entry.ns)),
             ("entry_insns", u64s(s, |s| s.parts.entry.insns)),
             ("interrupts_ns", u64s(s, |s| s.parts.interrupts.ns)),
@@ -96,9 +101,9 @@ pub fn save_profile(run: &Run, profile: &Profile) -> Result<()> {
         run,
         "slices",
         vec![
-            ("task", u32s(s, |s| s.task)),
+            ("task_id", u32s(s, |s| s.task)),
             ("cpu", u32s(s, |s| s.cpu.into())),
-            ("func", u32s(s, |s| s.func)),
+            ("func_id", u32s(s, |s| s.func)),
             ("depth", u32s(s, |s| s.depth.into())),
             ("kind", kinds(s.iter().map(|s| s.kind))),
             ("start_ns", u64s(s, |s| s.start_ns)),
@@ -137,7 +142,8 @@ pub fn save_profile(run: &Run, profile: &Profile) -> Result<()> {
 }
 
 pub(crate) fn save(run: &Run, name: &str, columns: Vec<(&str, Column)>) -> Result<()> {
-    write_table(&run.table(name), name, &columns)
+    let clock = run.manifest().map(|manifest| manifest.clock.name).unwrap_or_default();
+    write_table(&run.table(name), About { table: name, clock: &clock, run_id: None }, &columns)
 }
 
 fn row_numbers(rows: usize) -> Column {
@@ -163,9 +169,13 @@ const KINDS: [(FrameKind, &str); 8] = [
     (FrameKind::Resumed, "resumed"),
 ];
 
+/// Name of a kind in the tables.
+pub(crate) fn kind_name(kind: FrameKind) -> &'static str {
+    KINDS.iter().find(|(known, _)| *known == kind).map_or("call", |(_, name)| name)
+}
+
 fn kinds(kinds: impl Iterator<Item = FrameKind>) -> Column {
-    let name = |kind| KINDS.iter().find(|(k, _)| *k == kind).map_or("call", |(_, name)| name);
-    Column::Str(kinds.map(|k| name(k).to_string()).collect())
+    Column::Str(kinds.map(|kind| kind_name(kind).to_owned()).collect())
 }
 
 fn parse_kinds(table: &Table) -> Result<Vec<FrameKind>> {
@@ -210,52 +220,52 @@ pub(crate) use rows;
 pub fn load_profile(run: &Run) -> Result<Profile> {
     let path = run.table("functions");
     let t = Table::open(&path)?;
-    let funcs = rows!(t, name: t.str("name")?, module: t.str("module")?, start: t.u64("start")?,
-        kernel: t.bool("kernel")? => Func { name, module, start, kernel });
+    let funcs = rows!(t, name: t.str("name")?, module: t.str("module_name")?, start: t.u64("address")?,
+        kernel: t.bool("is_kernel")? => Func { name, module, start, kernel });
 
     let path = run.table("nodes");
     let t = Table::open(&path)?;
-    let nodes = rows!(t, parent: t.opt_u32("parent")?, func: t.opt_u32("func")?, kind: parse_kinds(&t)?,
+    let nodes = rows!(t, parent: t.opt_u32("parent_id")?, func: t.opt_u32("func_id")?, kind: parse_kinds(&t)?,
         calls: t.u64("calls")?, insns: t.u64("insns")?, ns: t.u64("self_ns")?
         => Node { parent: parent.unwrap_or(NO_PARENT), func: func.unwrap_or(0), calls, insns, ns, kind });
     for (row, node) in nodes.iter().enumerate() {
         if node.parent != NO_PARENT {
-            below(&t, row, "parent", node.parent, row)?;
-            below(&t, row, "func", node.func, funcs.len())?;
+            below(&t, row, "parent_id", node.parent, row)?;
+            below(&t, row, "func_id", node.func, funcs.len())?;
         }
     }
 
     let path = run.table("tasks");
     let t = Table::open(&path)?;
     let tasks = rows!(t, pid: t.u32("pid")?, tgid: t.u32("tgid")?, comm: t.str("comm")?,
-        root: t.u32("root")? => Task { pid, tgid, comm, root });
+        root: t.u32("root_node_id")? => Task { pid, tgid, comm, root });
     for (row, task) in tasks.iter().enumerate() {
-        below(&t, row, "root", task.root, nodes.len())?;
+        below(&t, row, "root_node_id", task.root, nodes.len())?;
     }
 
     let path = run.table("syscalls");
     let t = Table::open(&path)?;
-    let syscalls = rows!(t, task: t.u32("task")?, cpu: t.u16("cpu")?, func: t.u32("func")?,
+    let syscalls = rows!(t, task: t.u32("task_id")?, cpu: t.u16("cpu")?, func: t.u32("func_id")?,
         start_ns: t.u64("start_ns")?, wall_ns: t.u64("wall_ns")?, on_cpu_ns: t.u64("on_cpu_ns")?,
-        insns: t.u64("insns")?, node: t.u32("node")?, entry: part(&t, "entry")?,
+        insns: t.u64("insns")?, node: t.u32("node_id")?, entry: part(&t, "entry")?,
         interrupts: part(&t, "interrupts")?, exit: part(&t, "exit")?
         => Syscall { task, cpu, func, start_ns, wall_ns, on_cpu_ns, insns, node,
             parts: Parts { entry, interrupts, exit } });
     for (row, call) in syscalls.iter().enumerate() {
-        below(&t, row, "task", call.task, tasks.len())?;
-        below(&t, row, "func", call.func, funcs.len())?;
-        below(&t, row, "node", call.node, nodes.len())?;
+        below(&t, row, "task_id", call.task, tasks.len())?;
+        below(&t, row, "func_id", call.func, funcs.len())?;
+        below(&t, row, "node_id", call.node, nodes.len())?;
     }
 
     let path = run.table("slices");
     let t = Table::open(&path)?;
-    let slices = rows!(t, task: t.u32("task")?, cpu: t.u16("cpu")?, func: t.u32("func")?,
+    let slices = rows!(t, task: t.u32("task_id")?, cpu: t.u16("cpu")?, func: t.u32("func_id")?,
         depth: t.u16("depth")?, kind: parse_kinds(&t)?, start_ns: t.u64("start_ns")?,
         end_ns: t.u64("end_ns")?, insns: t.u64("insns")?
         => Slice { task, cpu, func, depth, start_ns, end_ns, insns, kind });
     for (row, slice) in slices.iter().enumerate() {
-        below(&t, row, "task", slice.task, tasks.len())?;
-        below(&t, row, "func", slice.func, funcs.len())?;
+        below(&t, row, "task_id", slice.task, tasks.len())?;
+        below(&t, row, "func_id", slice.func, funcs.len())?;
     }
 
     let path = run.table("errors");
@@ -266,21 +276,13 @@ pub fn load_profile(run: &Run) -> Result<Profile> {
     let path = run.table("cpus");
     let t = Table::open(&path)?;
     let per_cpu = rows!(t, instructions: t.u64("instructions")?, branches: t.u64("branches")?,
-        errors: t.u64("errors")?, overflows: overflows(&t)?, lost_bytes: t.u64("lost_bytes")?, first_ns: t.u64("first_ns")?,
+        errors: t.u64("errors")?, overflows: t.u64("overflows")?, lost_bytes: t.u64("lost_bytes")?, first_ns: t.u64("first_ns")?,
         last_ns: t.u64("last_ns")?
         => CpuTotals { instructions, branches, errors, overflows, lost_bytes, first_ns, last_ns });
     let limits = Limits { funcs: funcs.len(), tasks: tasks.len(), nodes: nodes.len() };
     let (deltas, counts) = load_deltas(run, &limits)?;
     let totals = Totals { per_cpu };
     Ok(Profile { funcs, tasks, nodes, syscalls, slices, deltas, counts, errors, totals })
-}
-
-/// Number of overflows of each CPU. Older tables do not have this column, because they count overflows as errors.
-fn overflows(table: &Table) -> Result<Vec<u64>> {
-    match table.has("overflows") {
-        true => table.u64("overflows"),
-        false => Ok(vec![0; table.u64("errors")?.len()]),
-    }
 }
 
 /// The two columns of one part of a system call.

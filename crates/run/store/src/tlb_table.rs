@@ -3,7 +3,7 @@
 //! [`MissRow`]s; the output is the table's file. It can have more rows than fit in memory, so it is written in row
 //! groups as the rows arrive.
 
-use crate::column::{Column, write_groups};
+use crate::column::{About, Column, write_groups};
 use crate::{Result, Run};
 
 /// Number of rows in a row group.
@@ -57,14 +57,16 @@ pub fn save_tlb_misses(run: &Run, rows: impl Iterator<Item = MissRow>) -> Result
             ("cpu", u32s(|r| r.cpu)),
             ("pid", u32s(|r| r.pid)),
             ("tgid", u32s(|r| r.tgid)),
-            ("space", u64s(|r| r.space)),
+            ("address_space", u64s(|r| r.space)),
             ("va", u64s(|r| r.va)),
             ("page_bytes", u64s(|r| r.page_bytes)),
             ("pte", Column::OptU64(group.iter().map(|r| r.pte).collect())),
             ("ip", u64s(|r| r.ip)),
-            ("access", u32s(|r| r.access)),
+            ("access_kind", u32s(|r| r.access)),
             ("geometries", u32s(|r| r.geometries)),
         ])
     });
-    write_groups(&run.table("tlb_misses"), "tlb_misses", groups)
+    let clock = run.manifest().map(|manifest| manifest.clock.name).unwrap_or_default();
+    let about = About { table: "tlb_misses", clock: &clock, run_id: None };
+    write_groups(&run.table("tlb_misses"), about, groups)
 }

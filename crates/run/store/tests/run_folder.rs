@@ -191,10 +191,10 @@ fn tables_that_break_the_rules_are_refused() {
     assert!(matches!(load_profile(&run), Err(StoreError::NoTable { .. })));
     type Break = (&'static str, fn(&mut Profile));
     let breaks: [Break; 4] = [
-        ("row 2: parent 2", |p| p.nodes[2].parent = 2),
-        ("row 3: func 9", |p| p.nodes[3].func = 9),
-        ("row 0: root 4", |p| p.tasks[0].root = 4),
-        ("row 0: node 40", |p| p.syscalls[0].node = 40),
+        ("row 2: parent_id 2", |p| p.nodes[2].parent = 2),
+        ("row 3: func_id 9", |p| p.nodes[3].func = 9),
+        ("row 0: root_node_id 4", |p| p.tasks[0].root = 4),
+        ("row 0: node_id 40", |p| p.syscalls[0].node = 40),
     ];
     for (expected, apply) in breaks {
         let mut profile = small_profile();
@@ -245,7 +245,9 @@ def rows(table, d=d):
         import pyarrow.parquet as pq
         t = pq.read_table(path)
         return list(zip(*(t.column(c).to_pylist() for c in t.column_names)))
-assert rows("functions")[2] == (2, "größe\n\"☃", "[weird]", 2**64 - 1, True), rows("functions")
+row = rows("functions")[2]
+assert row[:1] + row[3:] == (2, "größe\n\"☃", "[weird]", -1, True), rows("functions")
+assert len({row[1] for row in rows("functions")}) == len({row[2] for row in rows("functions")}) == 3
 assert rows("nodes")[0] == (0, None, None, "root", 0, 0, 0), rows("nodes")
 assert rows("nodes")[2] == (2, 1, 1, "syscall", 1, (2**64 - 1) // 4, (2**64 - 1) // 4 // 2), rows("nodes")
 assert rows("syscalls") == [(0, 1, 1, 10, 500, 400, 77, 2, 20, 21, 30, 31, 40, 41)]
@@ -253,6 +255,14 @@ assert rows("slices") == [(0, 1, 0, 3, "call", 5, 900, 1000)]
 assert rows("errors") == [(1, 4096, 77, 0x400000, "no code")]
 assert rows("cpus")[1] == (1, 5, 4, 1, 2, 16, 1, 1000)
 assert rows("tasks") == [(0, 41, 41, "ls", 0)]
+import pyarrow.parquet as pq
+for table in "functions tasks nodes syscalls slices errors cpus deltas delta_bins delta_longest delta_sites counts".split():
+    file = pq.ParquetFile(f"{d}/{table}.parquet")
+    said = file.schema_arrow.metadata
+    assert (said[b"kprism.schema"], said[b"kprism.table"]) == (b"2", table.encode()), said
+    types = {str(field.type) for field in file.schema_arrow}
+    assert types <= {"int64", "string", "bool"}, (table, types)
+assert b'"self_ns":"ns"' in pq.ParquetFile(f"{d}/nodes.parquet").schema_arrow.metadata[b"kprism.units"]
 for table in "functions tasks nodes syscalls slices errors cpus".split():
     assert rows(table, empty) == [], table
 print("read")
@@ -266,6 +276,47 @@ print("read")
     let out = python.arg("-c").arg(SCRIPT).arg(run.tables()).arg(empty.tables()).output().unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     assert_eq!(out.stdout, b"read\n");
+}
+
+/// Words that SQL:2016, Spark's ANSI mode or DuckDB keep for themselves are no names of columns.
+#[test]
+fn no_column_needs_quotes() {
+    const RESERVED: &str = "all and any array as asc at between both by case cast check collate column constraint count create cross \
+        cube current date delete desc distinct drop else end escape except exists false fetch filter float for foreign from full \
+        function grant group having in inner insert int intersect interval into is join lateral leading left like limit local \
+        match max merge min minus module natural no not null of offset on only or order out outer over overlaps partition \
+        position primary range references right row rows scope select session set some start sum system table then time to \
+        trailing true truncate union unique unknown update user using values when where window with within";
+    let dir = tempfile::tempdir().unwrap();
+    let run = Run::create(&dir.path().join("r")).unwrap();
+    save_profile(&run, &small_profile()).unwrap();
+    let mut python = python_with(&["pyarrow.parquet"]);
+    let script =
+        "import sys, pyarrow.parquet as p\nprint(*[n for f in sys.argv[1:] for n in p.read_schema(f).names])";
+    python.args(["-c", script]).args(TABLES.map(|table| run.table(table)));
+    let output = python.output().unwrap();
+    let names = String::from_utf8(output.stdout).unwrap();
+    assert!(names.split_whitespace().count() > 60, "{}", String::from_utf8_lossy(&output.stderr));
+    for name in names.split_whitespace() {
+        assert!(!RESERVED.split_whitespace().any(|word| word == name), "{name}");
+    }
+}
+
+/// Tables of an older kprism are told apart from damaged ones.
+#[test]
+fn tables_of_another_schema_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = Run::create(&dir.path().join("r")).unwrap();
+    save_profile(&run, &small_profile()).unwrap();
+    let mut python = python_with(&["pyarrow.parquet"]);
+    let script = "import sys, pyarrow.parquet as p\nf = sys.argv[1]\np.write_table(p.read_table(f).replace_schema_metadata({}), f)";
+    assert!(python.args(["-c", script]).arg(run.table("nodes")).status().unwrap().success());
+    let error = load_profile(&run).unwrap_err();
+    assert!(matches!(&error, StoreError::OtherSchema { found, .. } if found == "1"), "{error}");
+    assert!(
+        error.to_string().contains("nodes.parquet: a table of schema 1, and this kprism has schema 2"),
+        "{error}"
+    );
 }
 
 #[test]

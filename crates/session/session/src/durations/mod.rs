@@ -63,9 +63,13 @@ pub fn threshold_ns(manifest: &Manifest) -> u64 {
 pub fn open(run: &Run, progress: &Progress) -> Result<(Profile, Times)> {
     if run.has_tables() && has_times(run) {
         progress.step("reading the tables");
-        let profile = load_profile(run)?;
-        let times = load_times(run, &profile)?;
-        return Ok((profile, times));
+        let loaded = load_profile(run).and_then(|profile| Ok((load_times(run, &profile)?, profile)));
+        match loaded {
+            Ok((times, profile)) => return Ok((profile, times)),
+            // Tables are made from the streams: damaged ones, or those of an older kprism, are made again.
+            Err(error) if has_streams(run) => progress.note(&format!("{error}; reading the trace again")),
+            Err(error) => return Err(error.into()),
+        }
     }
     progress.step("reading the trace");
     let mut facts = Facts::default();
@@ -78,6 +82,11 @@ pub fn open(run: &Run, progress: &Progress) -> Result<(Profile, Times)> {
     }
     let Measured { profile, times, .. } = measured;
     Ok((profile, times))
+}
+
+/// True if the run has a trace to measure.
+fn has_streams(run: &Run) -> bool {
+    ["ftrace", "bpf"].iter().any(|kind| run.streams().join(kind).exists())
 }
 
 /// Measures a run, saves its tables, and enters what was read into its manifest.
@@ -103,7 +112,6 @@ pub fn again(run: &Run, consumer: &mut Consumer<'_>) -> Result<Measured> {
 
 /// Saves tables, sideband and manifest.
 fn enter(run: &Run, measured: &Measured, facts: Facts, progress: &Progress) -> Result<()> {
-    save_profile(run, &measured.profile)?;
     if !measured.switches.is_empty() {
         let line = |s: &kprism_durations::Switch| {
             json!({"k": "switch", "t": s.ns, "cpu": s.cpu, "prev_pid": s.prev.0, "prev_comm": s.prev.1,
@@ -135,6 +143,8 @@ fn enter(run: &Run, measured: &Measured, facts: Facts, progress: &Progress) -> R
     for note in &facts.notes {
         progress.note(note);
     }
+    // The tables name the manifest's clock.
+    save_profile(run, &measured.profile)?;
     Ok(save_times(run, &measured.times)?)
 }
 
