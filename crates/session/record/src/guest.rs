@@ -418,6 +418,7 @@ fn adopt(manifest: &mut Manifest, collected: Manifest) {
         other,
         // The lab knows these better, or nothing in the guest decodes.
         version: _,
+        run_id: _,
         tool: _,
         kind: _,
         command: _,
