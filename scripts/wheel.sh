@@ -6,6 +6,7 @@
 #   BUILT=target/release   the folder with the programs, the plugins and libkprism_python.so
 #   OUT=target/dist        where kprism-VERSION-cp39-abi3-manylinux_….whl goes
 #   GUEST=FILE             a guest image that goes along, for machines without apt
+#   STRIP=no               leaves names in the programs
 #   NOTICES=FILE           licences of the libraries in the programs; made by scripts/notices.py if it is not set
 #   SOURCE_DATE_EPOCH=SECONDS  time of every file in it; that of the commit if it is not set
 #
@@ -14,7 +15,7 @@ set -eu
 
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
-: "${BUILT:=$target/release}" "${OUT:=$target/dist}" "${GUEST:=}" "${NOTICES:=}"
+: "${BUILT:=$target/release}" "${OUT:=$target/dist}" "${GUEST:=}" "${NOTICES:=}" "${STRIP:=yes}"
 : "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct 2>/dev/null || echo 315532800)}"
 export SOURCE_DATE_EPOCH LC_ALL=C TZ=UTC
 umask 022
@@ -27,7 +28,8 @@ for file in kprism kprism-agent kprism-recorder libkprism_observer.so libkprism_
 		echo "wheel: $BUILT/$file is not built: cargo build --release --workspace" >&2
 		exit 1
 	}
-	case $file in
+	case $STRIP-$file in
+	no-*) cp "$BUILT/$file" "$stage/built/$file" ;;
 	*.so) strip --strip-unneeded -o "$stage/built/$file" "$BUILT/$file" ;;
 	*) strip --strip-all -o "$stage/built/$file" "$BUILT/$file" ;;
 	esac

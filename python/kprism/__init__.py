@@ -4,7 +4,7 @@
     import kprism, polars
 
     run = kprism.open("kprism.data")
-    calls = polars.from_arrow(run.table("syscalls"))
+    calls = polars.DataFrame(run.table("syscalls"))
 
 A table is handed over by Arrow's C interface, so polars, pandas, pyarrow and DuckDB take it as it is. `lab_run` and `record` make runs,
 by the program that this package brings along.

@@ -48,7 +48,7 @@ class Run:
         return self._run.tables()
 
     def table(self, name: str) -> _kprism.Table:
-        """A table, for whatever reads Arrow: `polars.from_arrow(run.table("syscalls"))`. Raises `KprismError` if there is none."""
+        """A table, for whatever reads Arrow: `polars.DataFrame(run.table("syscalls"))`. Raises `KprismError` if there is none."""
         self._decode()
         return self._run.table(name)
 

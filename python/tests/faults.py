@@ -53,7 +53,7 @@ tasks = (run / "tables/functions.parquet").read_bytes()
 import polars
 
 try:
-    rows = polars.from_arrow(kprism.open(run).table("functions"))
+    rows = polars.DataFrame(kprism.open(run).table("functions"))
     raise AssertionError(f"a damaged page gave {rows.height} rows")
 except AssertionError:
     raise

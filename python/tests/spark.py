@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""spark.py DECODE WHEEL RUN...: the job that decodes many recordings, on local[2] and on a standalone cluster of two workers of which one is killed
-while it works. All write the same bytes, and these are the runs' own tables."""
+"""spark.py DECODE WHEEL LAKE RUN...: the job that decodes many recordings, on local[2] and on a standalone cluster of two workers of which one is killed
+while it works. All write the same bytes, and these are the runs' own tables. The lake is left in LAKE."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cluster import HOME, Cluster
 
-decode, wheel, *runs = map(os.path.abspath, sys.argv[1:])
+decode, wheel, kept, *runs = map(os.path.abspath, sys.argv[1:])
 place = Path(tempfile.mkdtemp())
 # Workers have no kprism of their own: theirs is the one that comes with the job.
 environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "KPRISM")}
@@ -95,4 +95,5 @@ with Cluster(place, 2, environment) as cluster:
     assert "Lost executor" in log.read_text(), f"no executor was lost:\n{log.read_text()[-6000:]}"
 assert files(place / "cluster") == by_local
 print(f"cluster: a worker killed after {done} of {len(uris)} recordings; the same {len(by_local)} files")
+shutil.move(place / "local", kept)
 shutil.rmtree(place)

@@ -95,6 +95,8 @@ const SITE: &str = "import sysconfig; print(sysconfig.get_path('purelib'))";
 fn pack(out: &Path) -> String {
     let mut command = Command::new("sh");
     command.arg(top().join("scripts/wheel.sh")).env("BUILT", built()).env("OUT", out);
+    // With the agent of the other tests, its guests start from their snapshot.
+    command.env("STRIP", "no");
     // The list of licences asks cargo for metadata of the whole workspace; here one file stands for it.
     done(command.env("NOTICES", top().join("LICENSE-MIT")).env("SOURCE_DATE_EPOCH", "1700000000")).trim().to_owned()
 }
@@ -180,14 +182,22 @@ fn the_notebooks_draw_their_figures() {
 
 #[test]
 fn spark_decodes_the_same_when_a_worker_is_killed() {
-    needs(&[JAVA]);
+    needs(&[JAVA, QEMU, APT]);
     let installed = Installed::once();
     let place = tempfile::tempdir().unwrap();
-    let runs = ["report.in/true.data", "diff.in/plain.data"].map(|name| stored(name, place.path()));
+    let runs = [("true", "/bin"), ("ls", "/bin")].map(|(program, argument)| {
+        let run = place.path().join(format!("{program}.data"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kprism"));
+        done(command.args(["lab", "run", "-o"]).arg(&run).args(["--", program, argument]));
+        run
+    });
     let mut command = installed.script("spark.py");
-    command.arg(top().join("contrib/spark/decode.py")).arg(&installed.wheel).args(runs);
+    let lake = place.path().join("lake");
+    command.arg(top().join("contrib/spark/decode.py")).arg(&installed.wheel).arg(&lake).args(runs);
     // The workers' Python has Arrow, and no kprism.
     done(command.env("KPRISM_WORKERS_PYTHON", python_packages().join("bin/python")));
+    // What Spark wrote, others read.
+    done(installed.script("lake.py").arg(lake));
 }
 
 kprism_test::main!();

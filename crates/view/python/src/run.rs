@@ -68,6 +68,8 @@ impl Run {
                 session.durations().map(drop)
             } else if session.run.holds(Instrument::Flow) {
                 session.flow().map(drop)
+            } else if session.instruments().is_empty() {
+                bail!("{}: nothing was recorded into it: it has neither streams nor tables", session.run.dir().display())
             } else {
                 Ok(())
             }
