@@ -38,27 +38,41 @@ class Lake:
         return str(self.path / table / f"schema={SCHEMA}" / "**" / "*.parquet")
 
     def scan(self, table: str) -> Any:
-        """The table as a Polars LazyFrame: filters on `suite` and `day` leave out whole folders."""
+        """The table as a Polars LazyFrame: filters on `suite` and `day` leave out whole folders.
+
+        In a lake with a table `manifest`, a run's rows count in the newest part that names it; older parts are being replaced."""
         import polars
 
-        return polars.scan_parquet(self.glob(table), hive_partitioning=True, try_parse_hive_dates=False)
+        def files(name: str) -> Any:
+            return polars.scan_parquet(self.glob(name), hive_partitioning=True, try_parse_hive_dates=False)
+
+        if "manifest" not in self.tables:
+            return files(table)
+        runs = files("manifest").sort("part", descending=True).unique("run_id", keep="first", maintain_order=True)
+        if table == "manifest":
+            return runs
+        return files(table).join(runs.select("run_id", "part"), on=["run_id", "part"], how="semi")
 
     def sql(self, query: str) -> Any:
         """A query by DuckDB over the lake's tables, by their names. Returns DuckDB's relation."""
         return self.connect().sql(query)
 
     def connect(self) -> Any:
-        """A DuckDB connection in memory, with a view for each table."""
+        """A DuckDB connection in memory, with a view for each table, in which the same rows count as in `scan`."""
         import duckdb
 
         database = duckdb.connect()
-        for table in self.tables:
+        options = "union_by_name = true, hive_partitioning = true, hive_types_autocast = false"
+        parts = "manifest" in self.tables
+        # The others' views refer to that of the manifest, so it comes first.
+        for table in sorted(self.tables, key=lambda name: name != "manifest"):
             files = self.glob(table).replace("'", "''")
-            types = "hive_types = {'suite': VARCHAR, 'day': VARCHAR}"
-            database.sql(
-                f'create view "{table}" as '
-                f"select * from read_parquet('{files}', hive_partitioning = true, {types}, union_by_name = true)"
-            )
+            which = ""
+            if parts and table == "manifest":
+                which = "qualify row_number() over (partition by run_id order by part desc) = 1"
+            elif parts:
+                which = "semi join manifest using (run_id, part)"
+            database.sql(f"create view \"{table}\" as select * from read_parquet('{files}', {options}) {which}")
         return database
 
     def __repr__(self) -> str:

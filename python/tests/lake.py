@@ -63,6 +63,18 @@ assert answered > 20, answered
 print(f"{len(QUERIES)} queries, the same rows by DuckDB, Polars and Spark")
 spark.stop()
 
+# A lake with a manifest: rows of a part that another has replaced do not count.
+made = place / "parts"
+for part in (0, 1):
+    for table, columns in {"manifest": {}, "calls": {"insns": [10 + part, 20]}}.items():
+        columns = {"run_id": ["r"] * (2 if columns else 1), "part": [part] * (2 if columns else 1), **columns}
+        folder = made / table / "schema=2/suite=S/day=2026-01-31"
+        folder.mkdir(parents=True, exist_ok=True)
+        parquet.write_table(pyarrow.table(columns), folder / f"part-{part}.parquet")
+parts = kprism.lake(made)
+assert parts.sql("select sum(insns), count(*) from calls").fetchall() == [(31, 2)]
+assert parts.scan("calls").collect()["insns"].sum() == 31 and parts.scan("manifest").collect().height == 1
+
 # Delta Lake and Iceberg register the files where they are: no byte of a table is copied.
 copy = shutil.copytree(lake.path, place / "lake")
 files = {path: path.stat().st_mtime_ns for path in copy.rglob("*.parquet")}

@@ -98,7 +98,9 @@ fn pack(out: &Path) -> String {
     // With the agent of the other tests, its guests start from their snapshot.
     command.env("STRIP", "no");
     // The list of licences asks cargo for metadata of the whole workspace; here one file stands for it.
-    done(command.env("NOTICES", top().join("LICENSE-MIT")).env("SOURCE_DATE_EPOCH", "1700000000")).trim().to_owned()
+    done(command.env("NOTICES", top().join("LICENSE-MIT")).env("SOURCE_DATE_EPOCH", "1700000000"))
+        .trim()
+        .to_owned()
 }
 
 #[test]
@@ -159,7 +161,13 @@ fn the_readmes_tour_runs_by_the_console_script() {
         if command.contains("lab run") && lab > 1 || command.contains("diff ") {
             continue;
         }
-        done(Command::new("sh").args(["-c", command]).env("PATH", &path).env_remove("KPRISM").current_dir(&place));
+        done(
+            Command::new("sh")
+                .args(["-c", command])
+                .env("PATH", &path)
+                .env_remove("KPRISM")
+                .current_dir(&place),
+        );
         ran += 1;
     }
     assert!(ran > 8 && lab > 0, "{ran} commands, {lab} guests");

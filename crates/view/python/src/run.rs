@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context as _, bail};
-use kprism_session::progress::{Progress, Update};
 use kprism_session::Session;
+use kprism_session::progress::{Progress, Update};
 use kprism_store::{Instrument, Run as Folder};
 use pyo3::prelude::*;
 
@@ -69,7 +69,10 @@ impl Run {
             } else if session.run.holds(Instrument::Flow) {
                 session.flow().map(drop)
             } else if session.instruments().is_empty() {
-                bail!("{}: nothing was recorded into it: it has neither streams nor tables", session.run.dir().display())
+                bail!(
+                    "{}: nothing was recorded into it: it has neither streams nor tables",
+                    session.run.dir().display()
+                )
             } else {
                 Ok(())
             }
@@ -98,7 +101,9 @@ impl Run {
         if !there.iter().any(|known| known == name) {
             return Err(KprismError::new_err(match there.is_empty() {
                 true => format!("{}: no table '{name}': the run has no tables", self.folder.display()),
-                false => format!("{}: no table '{name}'; there are {}", self.folder.display(), there.join(", ")),
+                false => {
+                    format!("{}: no table '{name}'; there are {}", self.folder.display(), there.join(", "))
+                }
             }));
         }
         let run = Folder::open(&self.folder).map_err(|error| refused(&error.into()))?;

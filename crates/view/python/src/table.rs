@@ -46,7 +46,8 @@ impl Table {
     fn reader(&self) -> Result<Named> {
         let file = self.file.try_clone().with_context(|| self.path.display().to_string())?;
         let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.metadata.clone());
-        let reader = builder.with_batch_size(BATCH).build().with_context(|| self.path.display().to_string())?;
+        let reader =
+            builder.with_batch_size(BATCH).build().with_context(|| self.path.display().to_string())?;
         Ok(Named { path: self.path.clone(), reader })
     }
 }

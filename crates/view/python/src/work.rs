@@ -29,7 +29,9 @@ pub fn beside<T: Send + 'static>(
                 Ok(result) => return result.map_err(|error| crate::refused(&error)),
                 Err(RecvTimeoutError::Timeout) => Python::attach(|py| py.check_signals())?,
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(KprismError::new_err("kprism itself failed: its message is on standard error"));
+                    return Err(KprismError::new_err(
+                        "kprism itself failed: its message is on standard error",
+                    ));
                 }
             }
         }
