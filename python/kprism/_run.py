@@ -25,6 +25,7 @@ class Run:
 
     def __init__(self, path: PathLike) -> None:
         self._run = _kprism.Run(path)
+        self._decoded = False
 
     @property
     def path(self) -> Path:
@@ -55,8 +56,11 @@ class Run:
     __getitem__ = table
 
     def _decode(self) -> None:
+        if self._decoded:
+            return
         try:
             self._run.decode()
+            self._decoded = True
         finally:
             self._tell()
 

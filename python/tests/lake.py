@@ -81,9 +81,9 @@ files = {path: path.stat().st_mtime_ns for path in copy.rglob("*.parquet")}
 expected = database.sql("select count(*), sum(wall_ns) from syscalls").fetchall()[0]
 table = copy / "syscalls/schema=2"
 
-from deltalake import DeltaTable, convert_to_deltalake
+from deltalake import DeltaTable, Field, Schema, convert_to_deltalake
 
-partitions = pyarrow.schema([("suite", pyarrow.string()), ("day", pyarrow.string())])
+partitions = Schema([Field("suite", "string"), Field("day", "string")])
 convert_to_deltalake(str(table), partition_by=partitions, partition_strategy="hive")
 delta = polars.DataFrame(DeltaTable(str(table)).to_pyarrow_table())
 assert (delta.height, delta["wall_ns"].sum()) == tuple(map(int, expected)), (delta.height, expected)

@@ -42,7 +42,10 @@ def as_reported(run):
     said = run.report("functions", "--limit", "0")
     assert sum(row["self_instructions"] for row in said["rows"]) == nodes["insns"].sum() > 0
     by_report = {(row["function"], row["module"]): row["self_instructions"] for row in said["rows"]}
-    of_functions = nodes.join(functions, on="func").group_by("name", "module").agg(polars.col("insns").sum())
+    # A table's first column numbers its rows.
+    key = functions.columns[0]
+    [module] = [column for column in functions.columns if column.startswith("module")]
+    of_functions = nodes.join(functions, on=key).group_by("name", module).agg(polars.col("insns").sum())
     by_table = {(name, module): insns for name, module, insns in of_functions.iter_rows()}
     # Functions of one name are one row here, and several in the report.
     named = [(row["function"], row["module"]) for row in said["rows"]]

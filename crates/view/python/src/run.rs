@@ -56,19 +56,16 @@ impl Run {
         Ok(run.instruments().into_iter().map(Instrument::name).collect())
     }
 
-    /// Decodes the run if that was not done yet.
+    /// Decodes the run if that was not done yet, or by a version with other tables. A run of another instrument has no profile, and is whole
+    /// as it is.
     fn decode(&self, py: Python<'_>) -> PyResult<()> {
         let session = self.session()?;
         beside(py, move || {
-            // A run of another instrument has no profile, and is whole as it is.
-            if session.run.has_tables() {
-                return Ok(());
-            }
             if session.run.holds(Instrument::Durations) {
                 session.durations().map(drop)
             } else if session.run.holds(Instrument::Flow) {
                 session.flow().map(drop)
-            } else if session.instruments().is_empty() {
+            } else if session.instruments().is_empty() && !session.run.has_tables() {
                 bail!(
                     "{}: nothing was recorded into it: it has neither streams nor tables",
                     session.run.dir().display()
