@@ -5,30 +5,17 @@
 //! In: a run's folder. Out: the manifest's text, the names of tables, streams of them by Arrow's C interface, the
 //! HTML report. Nothing is printed: remarks on the decoding are kept for the caller.
 
+mod error;
 mod run;
 mod table;
 mod work;
 
-use pyo3::create_exception;
-use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
-
-create_exception!(
-    kprism,
-    KprismError,
-    PyException,
-    "A run, a table or a command that kprism refused, in its own words."
-);
-
-/// An error with the chain of its causes, as the command line prints it.
-pub(crate) fn refused(error: &anyhow::Error) -> PyErr {
-    KprismError::new_err(kprism_session::errors::text_of(error))
-}
 
 #[pymodule]
 fn _kprism(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add("KprismError", module.py().get_type::<KprismError>())?;
+    module.add("KprismError", module.py().get_type::<error::KprismError>())?;
     module.add_class::<run::Run>()?;
     module.add_class::<table::Table>()
 }

@@ -12,9 +12,9 @@ use kprism_session::progress::{Progress, Update};
 use kprism_store::{Instrument, Run as Folder};
 use pyo3::prelude::*;
 
+use crate::error::{KprismError, refused};
 use crate::table::Table;
 use crate::work::beside;
-use crate::{KprismError, refused};
 
 /// A run's folder, opened.
 #[pyclass(frozen, module = "kprism._kprism")]

@@ -17,7 +17,7 @@ use parquet::arrow::arrow_reader::{
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
-use crate::refused;
+use crate::error::refused;
 
 /// Rows of a batch.
 const BATCH: usize = 64 * 1024;

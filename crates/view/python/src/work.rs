@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 
-use crate::KprismError;
+use crate::error::{KprismError, refused};
 
 /// Between two looks at Python's signals.
 const LOOK: Duration = Duration::from_millis(50);
@@ -26,7 +26,7 @@ pub fn beside<T: Send + 'static>(
     py.detach(move || {
         loop {
             match told.recv_timeout(LOOK) {
-                Ok(result) => return result.map_err(|error| crate::refused(&error)),
+                Ok(result) => return result.map_err(|error| refused(&error)),
                 Err(RecvTimeoutError::Timeout) => Python::attach(|py| py.check_signals())?,
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(KprismError::new_err(
