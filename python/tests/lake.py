@@ -14,14 +14,7 @@ import pyarrow
 from pyarrow import parquet
 
 place = Path(tempfile.mkdtemp())
-for path in Path(sys.argv[1]).rglob("*.parquet"):
-    # Spark, Delta and Iceberg have no unsigned numbers: tables that have them are written anew.
-    rows = parquet.ParquetFile(path).read()
-    signed = [f.with_type(pyarrow.int64()) if pyarrow.types.is_unsigned_integer(f.type) else f for f in rows.schema]
-    target = place / "made" / path.relative_to(sys.argv[1])
-    target.parent.mkdir(parents=True, exist_ok=True)
-    parquet.write_table(rows.cast(pyarrow.schema(signed), safe=False), target)
-lake = kprism.lake(place / "made")
+lake = kprism.lake(sys.argv[1])
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
 # Plain SQL, as all three know it.
