@@ -95,6 +95,10 @@ impl Args {
 pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     let run = Run::open(&args.input)?;
     let subject = args.subject.unwrap_or_else(|| Subject::of(&run));
+    anyhow::ensure!(
+        subject == Subject::Insns || !args.fields.contains(&Field::Number),
+        "--fields number: only instructions have one: kprism script insns"
+    );
     honoured(subject, run.holds(Instrument::Durations), given)?;
     let source = Source::open(&run, subject, progress)?;
     progress.clear();

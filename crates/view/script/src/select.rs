@@ -77,6 +77,8 @@ pub enum Field {
     Cpu,
     /// Time of the line.
     Time,
+    /// Number of the instruction on its CPU, from 1.
+    Number,
     /// Address of the instruction.
     Ip,
     /// Function and offset.
@@ -97,6 +99,7 @@ impl Field {
         (Field::Tgid, &["tgid"], "Process id"),
         (Field::Cpu, &["cpu"], "CPU"),
         (Field::Time, &["time"], "Time"),
+        (Field::Number, &["number"], "Number of the instruction on its CPU, for `kprism lab goto`"),
         (Field::Ip, &["ip"], "Address"),
         (Field::Sym, &["sym"], "Function and offset"),
         (Field::Module, &["module"], "Kernel, kernel module or file"),
