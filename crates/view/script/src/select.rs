@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The listed part of the flow, and its fields.
 
+use std::ops::Range;
+
 use kprism_flow::replay::Task;
 use kprism_image::glob::glob;
 
@@ -21,6 +23,8 @@ pub struct Select {
     pub from: u64,
     /// End time, exclusive, ns.
     pub to: Option<u64>,
+    /// Of packets: offsets in the stream, the end exclusive.
+    pub offsets: Option<Range<u64>>,
     /// Only the kernel's code, or only programs'.
     pub ring: Option<Ring>,
 }
@@ -51,6 +55,11 @@ impl Select {
     #[inline]
     pub fn takes_time(&self, ns: u64) -> bool {
         ns >= self.from && self.to.is_none_or(|to| ns < to)
+    }
+
+    /// Returns true if a packet at this offset and time is selected.
+    pub fn takes_packet(&self, offset: usize, ns: u64) -> bool {
+        self.takes_time(ns) && self.offsets.as_ref().is_none_or(|range| range.contains(&(offset as u64)))
     }
 
     /// Returns true if code of this side is selected.
