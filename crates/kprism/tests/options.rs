@@ -221,6 +221,7 @@ fn of_script(option: &str, view: View<'_>) -> Option<Try<'static>> {
         "func" => With(&["vfs_open"]),
         "self" => Beside(&["--func", "path_openat"], &[]),
         "from" | "to" => With(&["MIDDLE"]),
+        "offset" => With(&["0x10..0x20"]),
         "kernel" | "user" | "json" => With(&[]),
         "limit" => With(&["3"]),
         "depth" => With(&["2"]),

@@ -5,7 +5,7 @@
 //! holds the vCPUs, no guest time passes and nothing is idle, so QEMU has all the time it needs to stop the machine.
 
 use std::ffi::OsString;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -58,6 +58,22 @@ impl Holder {
         self.0.read_exact(&mut [0]).map_err(|source| unanswered(&source))
     }
 
+    /// Adds what the observer says to `line`, for at most `limit`. Returns true if the line is whole.
+    ///
+    /// # Errors
+    /// The connection fails, or the observer is gone.
+    pub fn read_line(&mut self, line: &mut Vec<u8>, limit: Duration) -> io::Result<bool> {
+        self.0.set_read_timeout(Some(limit))?;
+        let mut bytes = [0; 4096];
+        match self.0.read(&mut bytes) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => line.extend_from_slice(&bytes[..n]),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(line.ends_with(b"\n"))
+    }
+
     /// Lets the guest go on.
     ///
     /// # Errors
@@ -72,6 +88,14 @@ impl Holder {
     /// The observer is gone, or QEMU does not answer.
     pub fn stop(&mut self, qemu: &mut Running) -> Result<()> {
         self.wait()?;
+        self.stop_held(qemu)
+    }
+
+    /// Has QEMU stop a guest that is held.
+    ///
+    /// # Errors
+    /// The observer is gone, or QEMU does not answer.
+    pub fn stop_held(&mut self, qemu: &mut Running) -> Result<()> {
         // The answer comes when the vCPUs have stopped, which they do only after they are released.
         let order = qemu.qmp.begin("stop", json!({}))?;
         std::thread::sleep(STOP_TIME);

@@ -45,6 +45,7 @@ mod program;
 mod qemu;
 mod qemu_find;
 mod qmp;
+pub mod replay;
 mod rootfs;
 mod run;
 mod snapshot;
@@ -66,6 +67,11 @@ pub use run::{Ended, MissingFile, Outcome, accepts, fetch, run};
 pub use snapshot::{KernelFacts, Snapshot};
 pub use symbols::{inside, mapped_files};
 pub use tree::{TreeFacts, require as require_options};
+
+/// The kernel's command line, with these words of the user's at its end.
+pub fn command_line(append: &[String]) -> String {
+    qemu::Machine::command_line(append)
+}
 
 /// The initramfs of a tar archive or a container image, as a guest gets it.
 ///

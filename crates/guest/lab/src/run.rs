@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -114,7 +115,6 @@ pub fn run(
         File::create(file).at("create", file)?;
     }
     symbols::begin(prepared, &folder)?;
-    let mut arguments = job_arguments(job, prepared.machine.mem_mib, scratch.path())?;
     let streams = folder.join("streams");
     let held = job.counters == kprism_agent::CounterReading::Held;
     let (holder, guest) = held.then(|| Holder::new(&folder)).transpose()?.unzip();
@@ -129,33 +129,9 @@ pub fn run(
             false => plugin.push(Holder::argument(guest)),
         }
     }
-    if !plugin.is_empty() {
-        arguments.extend(["-plugin".into(), plugin]);
-    }
-    match job.span {
-        Span::Command => arguments.extend(["-incoming", "defer", "-S"].map(OsString::from)),
-        Span::Boot => arguments.extend(prepared.boot().arguments()),
-    }
     let disks = disks(prepared, job, &folder)?;
-    arguments.extend(prepared.machine.disk_arguments(&disks, job.keeps_disks));
-    arguments.extend(prepared.machine.network_arguments(&job.ports));
-    if let Some(socket) = &job.gdb {
-        let mut place = option("unix:", socket);
-        place.push(",server=on,wait=off");
-        arguments.extend(["-gdb".into(), place]);
-    }
     let start = Instant::now();
-    let log = scratch.path().join("qemu.log");
-    let mut qemu = Running::start(&prepared.qemu, &prepared.machine, &files, &arguments, guest, &log)?;
-    if job.span == Span::Command
-        && let Err(error) = snapshot::restore(&mut qemu, &prepared.machine, &prepared.snapshot)
-    {
-        let (said, place) = (qemu.stderr_text(), prepared.snapshot.folder.display());
-        let reason = if said.is_empty() { error.to_string() } else { said };
-        return Err(Error::Qemu {
-            reason: format!("{reason}\nif this lasts, delete {place}: it will be made again"),
-        });
-    }
+    let mut qemu = launch(prepared, job, scratch.path(), (plugin, guest), &disks, &files)?;
     let kallsyms = prepared.snapshot.folder.join("kallsyms");
     let counters = CounterReader::new(kallsyms, &folder, scratch.path(), holder);
     let mut watch =
@@ -194,6 +170,47 @@ pub fn run(
         start: watch.accepted.unwrap_or_default(),
         missing_files,
     })
+}
+
+/// Starts the guest for `job`, from its snapshot or its boot, with a plugin and the descriptor that QEMU is to inherit.
+///
+/// # Errors
+/// QEMU does not start, or the snapshot cannot be restored.
+pub(crate) fn launch(
+    prepared: &Prepared,
+    job: &Job,
+    scratch: &Path,
+    (plugin, inherited): (OsString, Option<OwnedFd>),
+    disks: &[PathBuf],
+    files: &PortFiles,
+) -> Result<Running> {
+    let mut arguments = job_arguments(job, prepared.machine.mem_mib, scratch)?;
+    if !plugin.is_empty() {
+        arguments.extend(["-plugin".into(), plugin]);
+    }
+    match job.span {
+        Span::Command => arguments.extend(["-incoming", "defer", "-S"].map(OsString::from)),
+        Span::Boot => arguments.extend(prepared.boot().arguments()),
+    }
+    arguments.extend(prepared.machine.disk_arguments(disks, job.keeps_disks));
+    arguments.extend(prepared.machine.network_arguments(&job.ports));
+    if let Some(socket) = &job.gdb {
+        let mut place = option("unix:", socket);
+        place.push(",server=on,wait=off");
+        arguments.extend(["-gdb".into(), place]);
+    }
+    let log = scratch.join("qemu.log");
+    let mut qemu = Running::start(&prepared.qemu, &prepared.machine, files, &arguments, inherited, &log)?;
+    if job.span == Span::Command
+        && let Err(error) = snapshot::restore(&mut qemu, &prepared.machine, &prepared.snapshot)
+    {
+        let (said, place) = (qemu.stderr_text(), prepared.snapshot.folder.display());
+        let reason = if said.is_empty() { error.to_string() } else { said };
+        return Err(Error::Qemu {
+            reason: format!("{reason}\nif this lasts, delete {place}: it will be made again"),
+        });
+    }
+    Ok(qemu)
 }
 
 /// Refuses a job that asks for what the guest does not have.
@@ -423,7 +440,7 @@ fn job_file(job: &kprism_agent::Job, scratch: &Path) -> Result<Vec<OsString>> {
 }
 
 /// The images of the guest's disks: those of the snapshot, or of the boot; copies in the run's folder if they are kept.
-fn disks(prepared: &Prepared, job: &Job, folder: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn disks(prepared: &Prepared, job: &Job, folder: &Path) -> Result<Vec<PathBuf>> {
     let images = match job.span {
         Span::Command => prepared.snapshot.disks(prepared.images.len()),
         Span::Boot => prepared.images.iter().map(|image| image.raw.clone()).collect(),
@@ -543,7 +560,7 @@ fn size_of_tree(path: &Path) -> Result<u64> {
     Ok(bytes)
 }
 
-fn plugin_arguments(
+pub(crate) fn plugin_arguments(
     prepared: &Prepared,
     job: &Job,
     observer: &ObserverOptions,

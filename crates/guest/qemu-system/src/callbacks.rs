@@ -28,7 +28,7 @@ pub struct Watched {
 ///
 /// # Safety
 /// As for [`vcpu`].
-unsafe fn me(cpu: c_uint) -> Option<(&'static State, &'static mut Vcpu)> {
+pub unsafe fn me(cpu: c_uint) -> Option<(&'static State, &'static mut Vcpu)> {
     let state = STATE.get()?;
     // SAFETY: the caller's promise.
     let vcpu = unsafe { if state.round_robin.is_some() { vcpu::<true>(cpu) } else { vcpu::<false>(cpu) } };

@@ -237,11 +237,17 @@ impl Encoder {
         self.kept + if open { self.counts.instructions - self.split_at } else { 0 }
     }
 
+    /// Guest time at the start of the last block, ns.
+    pub fn ns(&self) -> u64 {
+        self.ns
+    }
+
     /// Drops the encoded data, which cannot be written.
     pub fn discard(&mut self) {
         self.writer.take();
         self.map.out.clear();
         self.lines.clear();
+        self.splits.clear();
         if let Some(misses) = &mut self.misses {
             misses.bytes.clear();
         }

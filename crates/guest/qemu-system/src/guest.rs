@@ -32,6 +32,11 @@ impl Reg {
     pub const CR0: Reg = Reg(20);
     pub const EFER: Reg = Reg(21);
 
+    /// GDB's name of the register.
+    pub fn name(self) -> &'static str {
+        NAMES[self.0]
+    }
+
     /// The register with this number in instructions.
     pub fn general(number: usize) -> Option<Reg> {
         (number < 16).then_some(Reg(number))

@@ -14,7 +14,8 @@
 //! determines the instructions that ran; `writer` makes packets of them, `codemap` notes the code, and `pump` writes both
 //! to files. `hooks` and `side` are the sideband; `idt` distinguishes interrupts from jumps. On request, `tlb` models TLBs
 //! over `ram` and writes `tlb/cpuN.miss`, and `alloc` adds the programs' allocations. `stops` lets the host read the guest's memory at exact
-//! places; it also works alone. `control` lets the host begin later, in a guest of which it then knows the kernel.
+//! places; it also works alone. `goal` stops a replay at one
+//! instruction. `control` lets the host begin later, in a guest of which it then knows the kernel.
 
 #![allow(missing_docs, reason = "loaded by QEMU, called by nobody else")]
 
@@ -26,6 +27,7 @@ mod codemap;
 mod control;
 mod encoder;
 mod finish;
+mod goal;
 mod guest;
 mod hooks;
 mod idt;
@@ -55,6 +57,7 @@ use hooks::Hooks;
 use options::Options;
 use state::{STATE, State};
 use sync::lock;
+use vcpu::Vcpu;
 use vcpus::VCPUS;
 
 /// Version of the plugin interface for which this is written: QEMU 9.2, the first that reads memory, to 11.0.
@@ -168,6 +171,9 @@ fn install(id: abi::PluginId, info: &abi::Info, args: &[String]) -> Result<Insta
 
 /// Creates the state of a recording, and its first account.
 pub(crate) fn begin(options: Options, smp: usize) -> Result<State, String> {
+    if options.goal.is_some() {
+        goal::check()?;
+    }
     let hooks = match &options.hooks {
         None => Hooks::default(),
         Some(path) => {
@@ -190,6 +196,10 @@ pub(crate) fn start_vcpu(cpu: c_uint) {
     let Some(state) = STATE.get() else { return };
     let Some(slot) = VCPUS.get(cpu as usize) else { return };
     if !slot.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    if state.options.goal.is_some() {
+        slot.store(Box::into_raw(Box::new(Vcpu::counting(cpu, &state.options))), Ordering::Release);
         return;
     }
     match pump::start(state, cpu) {

@@ -4,6 +4,7 @@
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 
+use crate::goal::Goal;
 use kprism_tlb::objects::allocs::{self, Signature};
 use kprism_tlb::{Geometry, bank, presets};
 
@@ -70,6 +71,10 @@ pub struct Options {
     pub tlb: Vec<Geometry>,
     /// Allocating functions of programs to follow.
     pub allocs: Vec<Signature>,
+    /// The instruction at which a replay stops. Then nothing is written.
+    pub goal: Option<Goal>,
+    /// Condition of [`Goal::Place`].
+    pub at: Option<String>,
     /// QEMU runs with `-icount shift=0`: one instruction is one nanosecond of guest time.
     pub icount: bool,
 }
@@ -96,6 +101,8 @@ impl Options {
             keep: Keep::All,
             tlb: Vec::new(),
             allocs: Vec::new(),
+            goal: None,
+            at: None,
             icount: true,
         };
         let (mut keep, mut when, mut from, mut until) = (4 << 20, None, None, None);
@@ -167,6 +174,13 @@ impl Options {
                         .ok_or_else(|| format!("keep={value}: expected bytes between 4096 and 16 GiB"))?;
                 }
                 "tlb" => o.tlb = geometries(value)?,
+                "goal" => o.goal = Some(Goal::parse(value)?),
+                "at" => o.at = Some(value.to_owned()),
+                "nth" => {
+                    let nth = value.parse().ok().filter(|nth| *nth > 0);
+                    let nth = nth.ok_or_else(|| format!("nth={value}: expected a number from 1"))?;
+                    o.goal = Some(Goal::Place { nth });
+                }
                 "when" => when = Some(value.to_owned()),
                 "from" => from = Some(value.to_owned()),
                 "until" => until = Some(value.to_owned()),
@@ -182,6 +196,12 @@ impl Options {
         };
         if o.out.as_os_str().is_empty() && o.stops.is_none() {
             return Err("out=DIR is missing".into());
+        }
+        if o.at.is_some() != matches!(o.goal, Some(Goal::Place { .. })) {
+            return Err("at= and nth= go together".into());
+        }
+        if o.goal.is_some() && (!o.icount || o.stops.is_none()) {
+            return Err("a replay to a goal needs icount=on and stops=".into());
         }
         if o.user_only && !o.icount {
             return Err("filter=user needs icount=on: real time is told from instructions everywhere".into());

@@ -15,6 +15,7 @@ use crate::abi::MAX_VCPUS;
 use crate::block::{Block, HANDLER, UNLISTED};
 use crate::codemap::{DICT_MAGIC, write_fragment};
 use crate::encoder::Encoded;
+use crate::goal;
 use crate::guest;
 use crate::hooks::Hooks;
 use crate::idt;
@@ -86,7 +87,7 @@ impl State {
         let idt = options.idt.unwrap_or(idt::LINUX_IDT);
         Ok(State {
             round_robin: (options.icount && smp > 1).then(RunningVcpu::new).transpose()?,
-            triggers: Triggers::new(&options.keep)?,
+            triggers: Triggers::new(&options.keep, options.at.as_ref())?,
             splits: AtomicU64::new(0),
             tracing: AtomicBool::new(options.start != Start::Mark),
             options,
@@ -178,6 +179,10 @@ impl State {
     /// Handles a block that [`Triggers::concern`]s, on a vCPU, at `ns`, in `task`: splits the streams where a condition is met.
     pub fn triggered(&self, cpu: u32, va: u64, ns: u64, task: &Task) {
         for effect in self.triggers.block_starts(cpu, va, ns, task) {
+            if effect == Effect::Hold {
+                goal::condition_holds();
+                continue;
+            }
             let open = self.keeps(self.splits.load(Ordering::SeqCst));
             if effect == Effect::Snapshot || open == (effect == Effect::Until) {
                 self.split();

@@ -41,6 +41,19 @@ pub fn wait() {
     }
 }
 
+/// Sends the host a line.
+pub fn tell(line: &serde_json::Value) {
+    if let Some(mut host) = HOST.get() {
+        // A host that is gone ends QEMU.
+        let _ = host.write_all(format!("{line}\n").as_bytes());
+    }
+}
+
+/// Waits for the host's byte. Returns false if the host is gone.
+pub fn answered() -> bool {
+    HOST.get().is_some_and(|mut host| host.read_exact(&mut [0]).is_ok())
+}
+
 /// Handles a translated block if only stops are requested.
 pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
     const CPUID: [u8; 2] = [0x0f, 0xa2];

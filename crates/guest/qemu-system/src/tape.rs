@@ -125,6 +125,12 @@ impl Tape {
         self.words
     }
 
+    /// Reads the entries, and empties the buffer.
+    pub fn drain(&mut self, each: impl FnMut(Entry)) {
+        read(&self.words, each);
+        self.words.clear();
+    }
+
     /// A block starts at the address for which it was translated.
     #[inline]
     pub fn block(&mut self, block: &'static Block) {

@@ -18,6 +18,7 @@ use crate::callbacks::{
     on_leaving_block, on_lidt, on_mmap, on_special_block, on_switch, on_user_block, on_watched_block,
 };
 use crate::encoder::linux_mode;
+use crate::goal;
 use crate::guest::{self, Reg};
 use crate::hooks::Hook;
 use crate::state::{IS_CONTROLLED, STATE, State};
@@ -47,6 +48,15 @@ pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
             if tlb {
                 let cb = if round_robin { tlb::on_memory::<true> } else { tlb::on_memory::<false> };
                 abi::qemu_plugin_register_vcpu_mem_cb(insn, cb, CbFlags::NoRegs, abi::MEM_RW, tlb::udata(i));
+            }
+            if state.options.goal.is_some() {
+                let cb = goal::on_insn;
+                abi::qemu_plugin_register_vcpu_insn_exec_cb(
+                    insn,
+                    cb,
+                    CbFlags::ReadRegs,
+                    std::ptr::without_provenance_mut(i),
+                );
             }
             bytes.extend(&data[..len]);
             lens.push(len as u8);

@@ -35,6 +35,8 @@ pub enum Effect {
     From,
     /// Stops keeping them.
     Until,
+    /// Stops the guest.
+    Hold,
 }
 
 /// All conditions of a recording.
@@ -42,12 +44,12 @@ pub enum Effect {
 pub struct Triggers(Vec<(Effect, Trigger)>);
 
 impl Triggers {
-    /// The conditions that select the kept part.
+    /// The conditions that select the kept part, and the one at which a replay stops.
     ///
     /// # Errors
     /// The text states the expected format.
-    pub fn new(keep: &Keep) -> Result<Self, String> {
-        let all = match keep {
+    pub fn new(keep: &Keep, at: Option<&String>) -> Result<Self, String> {
+        let mut all = match keep {
             Keep::All => vec![],
             Keep::Last { when, .. } => vec![(Effect::Snapshot, "when", Some(when))],
             // A place that is both ends one window and begins the next.
@@ -55,6 +57,7 @@ impl Triggers {
                 vec![(Effect::Until, "until", until.as_ref()), (Effect::From, "from", from.as_ref())]
             }
         };
+        all.push((Effect::Hold, "at", at));
         let parse = |(effect, name, text): (Effect, &str, Option<&String>)| {
             text.map(|text| Trigger::parse(name, text).map(|trigger| (effect, trigger)))
         };

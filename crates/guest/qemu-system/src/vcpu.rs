@@ -4,16 +4,18 @@
 //! slow path.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 
 use kprism_image::insn::{Far, Kind};
 use kprism_image::is_kernel;
 
 use crate::alloc::Calls;
 use crate::block::{Block, HANDLER, TIMED, UNLISTED};
+use crate::encoder::Encoder;
+use crate::goal;
 use crate::guest::{self, Reg};
 use crate::idt;
-use crate::options::{Keep, Start};
+use crate::options::{Keep, Options, Start};
 use crate::side::{Side, Task, What};
 use crate::state::{QUICK, STATE, State};
 use crate::tape::{Entry, Tape};
@@ -51,6 +53,10 @@ pub struct Vcpu {
     tape: Tape,
     /// Address at which the last block runs.
     pub va: u64,
+    /// The last block, in a replay to a goal.
+    pub block: Option<&'static Block>,
+    /// Counts the instructions in a replay to a goal.
+    counter: Option<Box<Encoder>>,
     /// The TLB models, if requested.
     pub tlb: Option<Box<Tlb>>,
     /// Open calls of allocating functions.
@@ -96,6 +102,8 @@ impl Vcpu {
             return_blocks: Box::new([(NOWHERE, std::ptr::null()); FOUND]),
             tape: Tape::new(),
             va: 0,
+            block: None,
+            counter: None,
             tlb: (!tlb.is_empty()).then(|| Box::new(Tlb::new(tlb))),
             allocating: Calls::default(),
             faulting: false,
@@ -107,6 +115,14 @@ impl Vcpu {
             full,
             empty,
         }
+    }
+
+    /// vCPU number `cpu` of a replay to a goal: it counts, and records nothing.
+    pub fn counting(cpu: u32, options: &Options) -> Self {
+        // Nothing is sent or received.
+        let ((full, _), (_, empty)) = (sync_channel(1), channel());
+        let counter = Some(Box::new(Encoder::new(cpu, options)));
+        Vcpu { counter, ..Vcpu::new(cpu, full, empty, &[]) }
     }
 
     /// The next block follows another vCPU's.
@@ -229,7 +245,7 @@ impl Vcpu {
     #[inline(never)]
     fn slow(&mut self, block: &'static Block, check: bool) {
         let Some(state) = STATE.get() else { return };
-        if state.closed.load(Ordering::Acquire) {
+        if state.closed.load(Ordering::Acquire) || goal::is_done() {
             return;
         }
         let tracing = state.tracing.load(Ordering::Relaxed);
@@ -260,6 +276,9 @@ impl Vcpu {
         self.va = va;
         state.ensure_in_dict(block);
         self.tape.block(block);
+        if self.counter.is_some() {
+            self.count(state, block);
+        }
         if check
             && self.allocating.is_waiting()
             && let Some((freed, got)) = self.allocating.returned(self.task.pid, va)
@@ -278,10 +297,22 @@ impl Vcpu {
         self.idle = block.hlt;
         // If the other thread switched tracing off, or split the streams, before this store, the check below sees it. If
         // after, that thread clears `quick` itself.
-        self.quick.store(!block.hlt && !self.allocating.is_waiting(), Ordering::SeqCst);
+        self.quick
+            .store(!block.hlt && self.counter.is_none() && !self.allocating.is_waiting(), Ordering::SeqCst);
         if !state.tracing.load(Ordering::SeqCst) || state.splits.load(Ordering::SeqCst) != self.splits {
             self.quick.store(false, Ordering::Relaxed);
         }
+    }
+
+    /// Counts the instructions before `block`, which starts, and looks for the goal in it.
+    fn count(&mut self, state: &State, block: &'static Block) {
+        let (Some(counter), Some(goal)) = (&mut self.counter, state.options.goal) else { return };
+        self.tape.drain(|entry| counter.entry(entry));
+        counter.discard();
+        self.block = Some(block);
+        let in_part = state.keeps(self.splits);
+        let before = (counter.kept(in_part), counter.ns());
+        goal::block_starts(goal, self.cpu, block, self.va, before, in_part);
     }
 
     fn address(&mut self, block: &'static Block) -> u64 {
@@ -429,6 +460,10 @@ impl Vcpu {
     /// Sends the buffer to the encoder. Waits if the encoder is behind: memory stays bounded, and the guest does not
     /// notice.
     pub fn hand_over(&mut self) {
+        if let Some(counter) = &mut self.counter {
+            self.tape.drain(|entry| counter.entry(entry));
+            return counter.discard();
+        }
         if self.tape.is_empty() {
             return;
         }

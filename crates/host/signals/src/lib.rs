@@ -84,6 +84,42 @@ pub fn catch_snapshot() -> io::Result<()> {
     flag::register(SIGUSR2, Arc::clone(snapshot())).map(drop)
 }
 
+/// Ignores SIGINT until it is dropped: Ctrl-C is meant for a program that runs in this terminal meanwhile.
+#[derive(Debug)]
+pub struct InterruptsIgnored(libc::sigaction);
+
+impl InterruptsIgnored {
+    /// Ignores SIGINT from now on. A program that is started inherits that, unless it calls [`take_interrupts`] before.
+    ///
+    /// # Errors
+    /// The kernel refuses to change the signal's handler.
+    pub fn begin() -> io::Result<Self> {
+        // SAFETY: both structures are plain data, valid during the call; all zero but the handler is a valid action.
+        unsafe {
+            let mut before: libc::sigaction = std::mem::zeroed();
+            let mut ignore: libc::sigaction = std::mem::zeroed();
+            ignore.sa_sigaction = libc::SIG_IGN;
+            match libc::sigaction(SIGINT, &ignore, &mut before) {
+                0 => Ok(Self(before)),
+                _ => Err(io::Error::last_os_error()),
+            }
+        }
+    }
+}
+
+impl Drop for InterruptsIgnored {
+    fn drop(&mut self) {
+        // SAFETY: puts back what the kernel returned.
+        unsafe { libc::sigaction(SIGINT, &self.0, std::ptr::null_mut()) };
+    }
+}
+
+/// Lets SIGINT end the calling process. Async-signal-safe: to be called between fork and exec.
+pub fn take_interrupts() {
+    // SAFETY: sets the default action, which needs no code.
+    unsafe { libc::signal(SIGINT, libc::SIG_DFL) };
+}
+
 /// True if SIGUSR2 came since the last call.
 pub fn snapshot_requested() -> bool {
     snapshot().swap(false, Ordering::SeqCst)

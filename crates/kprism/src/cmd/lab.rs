@@ -11,8 +11,8 @@ use kprism_session::{Progress, flow};
 use kprism_signals::Second;
 
 use super::guest_args::{GuestArgs, PacketArgs, PartArgs, PlaceArgs};
-use super::kernel_tests;
 use super::pass::Output;
+use super::{goto, kernel_tests};
 use crate::exit::{self, Outcome};
 
 /// What to do with the lab.
@@ -21,6 +21,9 @@ pub enum Command {
     /// Run a command in the guest and record every instruction of it and its kernel
     #[command(after_help = RUN_HELP)]
     Run(Box<RunArgs>),
+    /// Go to an instruction of a run: run it again up to there, and stop the guest for GDB
+    #[command(after_help = goto::HELP)]
+    Goto(goto::Args),
     /// Boot the guest with tracing on: initcalls, long functions
     #[command(after_help = super::record::BOOT_HELP)]
     Boot(Box<super::record::BootArgs>),

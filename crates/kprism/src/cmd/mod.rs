@@ -16,6 +16,7 @@ mod gate;
 mod gcov_kernel;
 mod gdbserver;
 mod generate;
+mod goto;
 pub mod guest_args;
 mod impact;
 mod import;
@@ -134,8 +135,10 @@ impl Command {
 
     /// Whether the exit code belongs to a command in the guest.
     pub fn is_lab_run(&self) -> bool {
-        use lab::Command::{Boot, Prepare, SaveGuest};
-        matches!(self, Command::Lab(command) if !matches!(command, Boot(_) | Prepare(_) | SaveGuest(_)))
+        use lab::Command::{Boot, Goto, Prepare, SaveGuest};
+        let is_other =
+            |command: &lab::Command| matches!(command, Boot(_) | Goto(_) | Prepare(_) | SaveGuest(_));
+        matches!(self, Command::Lab(command) if !is_other(command))
     }
 }
 
@@ -151,6 +154,7 @@ pub fn run(
     given.in_place()?;
     match command {
         Command::Lab(lab::Command::Run(args)) => lab::run(args, progress, out),
+        Command::Lab(lab::Command::Goto(args)) => goto::run(args, progress, out),
         Command::Lab(lab::Command::Prepare(args)) => lab::prepare(args, progress),
         Command::Lab(lab::Command::SaveGuest(args)) => lab::save_guest(args, progress),
         Command::Lab(lab::Command::GcovKernel(args)) => gcov_kernel::run(args, progress, out),

@@ -45,6 +45,9 @@ pub struct Args {
     /// Up to this time
     #[arg(long, value_name = "TIME", value_parser = parse::time_ns)]
     pub to: Option<u64>,
+    /// Of packets: only those at these offsets of the stream, such as 0x1000..0x2000 or 0x1000..
+    #[arg(long, value_name = "FROM..TO", value_parser = parse::offsets)]
+    pub offset: Option<std::ops::Range<u64>>,
     /// Only kernel code
     #[arg(long, conflicts_with = "user")]
     pub kernel: bool,
@@ -80,6 +83,7 @@ impl Args {
             own: self.own,
             from: self.from.unwrap_or(0),
             to: self.to,
+            offsets: self.offset.clone(),
             ring: match (self.kernel, self.user) {
                 (true, _) => Some(Ring::Kernel),
                 (_, true) => Some(Ring::User),
@@ -95,6 +99,10 @@ impl Args {
 pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     let run = Run::open(&args.input)?;
     let subject = args.subject.unwrap_or_else(|| Subject::of(&run));
+    anyhow::ensure!(
+        subject == Subject::Insns || !args.fields.contains(&Field::Number),
+        "--fields number: only instructions have one: kprism script insns"
+    );
     honoured(subject, run.holds(Instrument::Durations), given)?;
     let source = Source::open(&run, subject, progress)?;
     progress.clear();
@@ -127,7 +135,7 @@ fn honoured(subject: Subject, durations: bool, given: &Given) -> Result<()> {
         Subject::Calls => ("calls", "funcs own kernel user depth fields"),
         Subject::Syscalls => ("system calls", "funcs fields"),
         Subject::Packets => {
-            return given.only("packets", &["subject input cpus from to limit json"]);
+            return given.only("packets", &["subject input cpus from to offset limit json"]);
         }
         // A record of a probe has no name of a task unless $comm was collected.
         Subject::Probe => {

@@ -26,6 +26,22 @@ pub fn time_ns(text: &str) -> Result<u64, String> {
     format!("{whole}{part}{zeros}").parse().map_err(|_| expected())
 }
 
+/// Offsets `FROM..TO` in bytes, decimal or with 0x; without the one or the other, from the begin or to the end.
+///
+/// # Errors
+/// The text is no such range, or holds nothing.
+pub fn offsets(text: &str) -> Result<std::ops::Range<u64>, String> {
+    let number = |text: &str, missing: u64| match (text, text.strip_prefix("0x")) {
+        ("", _) => Some(missing),
+        (_, Some(hex)) => u64::from_str_radix(hex, 16).ok(),
+        (decimal, None) => decimal.parse().ok(),
+    };
+    let range = text.split_once("..").and_then(|(from, to)| Some(number(from, 0)?..number(to, u64::MAX)?));
+    range
+        .filter(|range| !range.is_empty())
+        .ok_or_else(|| "expected FROM..TO in bytes, such as 0x1000..0x2000".to_owned())
+}
+
 /// A duration: more than no time, up to 3,000,000 s (a month).
 ///
 /// # Errors
@@ -103,6 +119,15 @@ pub fn assignment(text: &str) -> Result<(String, String), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn offsets_are_ranges() {
+        assert_eq!(offsets("0x10..32"), Ok(16..32));
+        assert_eq!((offsets("..8"), offsets("8..")), (Ok(0..8), Ok(8..u64::MAX)));
+        for bad in ["", "8", "8..8", "9..8", "x..", "0x..1"] {
+            assert!(offsets(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn times() {

@@ -189,7 +189,7 @@ impl Settings {
     ///
     /// # Errors
     /// A file of the lab's cache, or the observer, cannot be read.
-    fn environment(
+    pub(crate) fn environment(
         &self,
         prepared: &Prepared,
         observer: Option<&ObserverOptions>,

@@ -8,6 +8,7 @@
 //! | recorder | module |
 //! |---|---|
 //! | a command in the guest, with the observer | [`guest`], [`condition`] |
+//! | a run of the lab once more, up to one instruction | [`goto`] |
 //! | a machine of the user's in QEMU, with the observer | [`observe`] |
 //! | the flow, by this processor's Intel PT through perf | [`flow`] |
 //! | durations of functions: by ftrace or BPF, here or in the guest | [`durations`] |
@@ -44,6 +45,7 @@ pub mod durations;
 pub mod flow;
 pub mod flow_cost;
 pub mod gcov_kernel;
+pub mod goto;
 pub mod guest;
 pub mod here;
 pub mod impact;

@@ -265,7 +265,9 @@ impl Codes {
                     json::string(out, &String::from_utf8_lossy(&text));
                     out.push(b',');
                 }
-                out.pop();
+                if out.len() > from {
+                    out.pop();
+                }
                 out.push(b'}');
             }
         }

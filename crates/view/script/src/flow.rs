@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Listings of the flow: every instruction, or every taken branch.
 
+use std::io::Write as _;
+
 use kprism_flow::event::{Event, EventKind};
 use kprism_flow::replay::{Code, Listener, TracePosition};
 use kprism_image::Image;
@@ -13,7 +15,7 @@ use crate::code::{CodePlace, Codes, Ends, Insn, Maker, write_nowhere, write_plac
 use crate::disasm::Syntax;
 use crate::output::Output;
 use crate::prefix::{Form, Prefix};
-use crate::select::{Fields, Select};
+use crate::select::{Field, Fields, Select};
 
 /// Kind of lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +59,8 @@ struct Lane {
     inside: Option<usize>,
     /// Address space.
     space: u64,
+    /// Number of instructions so far, listed or not.
+    ran: u64,
 }
 
 /// Lists the flow while it is replayed.
@@ -81,6 +85,7 @@ impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
             before: Place::Nowhere,
             inside: None,
             space: 0,
+            ran: 0,
         };
         let lanes = (0..lanes).map(|_| lane()).collect();
         let maker = Maker::new(form, options.fields.clone(), options.syntax, resolver);
@@ -167,7 +172,7 @@ impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
     }
 
     #[inline]
-    fn list_insns(&mut self, at: &TracePosition<'_>, places: std::ops::Range<usize>) {
+    fn list_insns(&mut self, at: &TracePosition<'_>, places: std::ops::Range<usize>, before: u64) {
         let Lane { codes, prefix, .. } = &mut self.lanes[at.lane];
         let select = &self.options.select;
         prefix.follow(at, &self.options.fields, select);
@@ -175,6 +180,7 @@ impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
         if !prefix.taken || !select.takes_ring(kernel) {
             return;
         }
+        let (numbered, json) = (self.options.fields.has(Field::Number), self.options.json);
         for (ran, place) in (0..).zip(places) {
             let ns = at.after(ran);
             if !select.takes_time(ns) || self.out.is_done() {
@@ -183,7 +189,19 @@ impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
             let id = codes.at(place);
             let out = self.out.buffer();
             out.extend_from_slice(prefix.at(ns));
-            out.extend_from_slice(codes.line(id, &mut self.maker));
+            if numbered {
+                let number = before + u64::from(ran) + 1;
+                // Writing to memory cannot fail.
+                let _ = match json {
+                    true => write!(out, "\"number\":{number},"),
+                    false => write!(out, "{number:>12} "),
+                };
+            }
+            let line = codes.line(id, &mut self.maker);
+            if line.starts_with(b"}") {
+                trim_comma(out);
+            }
+            out.extend_from_slice(line);
             self.out.end_line();
         }
     }
@@ -199,6 +217,8 @@ impl<R: Resolve> Listener for Lister<'_, '_, R> {
         // Calls come in order of time.
         self.past = self.options.select.to.is_some_and(|to| at.ns() >= to);
         let places = self.lanes[at.lane].codes.block(block, from, to);
+        let before = self.lanes[at.lane].ran;
+        self.lanes[at.lane].ran += u64::from(to - from);
         if let Some(inside) = &mut self.inside {
             inside.run(at, to - from);
             if !inside.is_inside(at.task) {
@@ -217,7 +237,7 @@ impl<R: Resolve> Listener for Lister<'_, '_, R> {
             self.lanes[at.lane].inside = Some(at.task);
         }
         match self.subject {
-            Subject::Insns => self.list_insns(at, places),
+            Subject::Insns => self.list_insns(at, places, before),
             Subject::Branches => self.list_branches(at, block, places),
         }
     }

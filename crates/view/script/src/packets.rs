@@ -25,7 +25,7 @@ pub struct Skipped {
     pub bytes: u64,
 }
 
-/// Writes the packets that are selected by CPU and time.
+/// Writes the packets that are selected by CPU, time and offset.
 pub fn list<'w>(loaded: &Loaded, options: &Options, mut to: Output<'w>) -> (Output<'w>, Skipped) {
     let mut skipped = Skipped::default();
     for stream in loaded.streams() {
@@ -79,7 +79,7 @@ fn of_stream<R: Resolve>(
     let before = reader.resync().unwrap_or(bytes.len());
     if before > 0 {
         skipped = Skipped { places: 1, bytes: before as u64 };
-        if options.select.takes_time(state.ns) {
+        if options.select.takes_packet(0, state.ns) {
             let line = Line { cpu, ns: state.ns, offset: 0, address: None, symbol: None };
             line.write_error("the stream does not begin with a PSB", before, options, to);
         }
@@ -90,7 +90,7 @@ fn of_stream<R: Resolve>(
             None => break,
             Some(Ok((offset, packet))) => {
                 let address = state.take(&packet);
-                if options.select.takes_time(state.ns) {
+                if options.select.takes_packet(offset, state.ns) {
                     let symbol = address.and_then(|ip| symbol(symbols, &state, ip));
                     let line = Line { cpu, ns: state.ns, offset, address, symbol };
                     line.write(&packet, &bytes[offset..reader.offset()], options, to);
@@ -102,7 +102,7 @@ fn of_stream<R: Resolve>(
                 let length = next.saturating_sub(from);
                 skipped.places += 1;
                 skipped.bytes += length as u64;
-                if options.select.takes_time(state.ns) {
+                if options.select.takes_packet(from, state.ns) {
                     let line = Line { cpu, ns: state.ns, offset: from, address: None, symbol: None };
                     line.write_error(&error.to_string(), length, options, to);
                 }

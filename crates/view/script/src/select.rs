@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The listed part of the flow, and its fields.
 
+use std::ops::Range;
+
 use kprism_flow::replay::Task;
 use kprism_image::glob::glob;
 
@@ -21,6 +23,8 @@ pub struct Select {
     pub from: u64,
     /// End time, exclusive, ns.
     pub to: Option<u64>,
+    /// Of packets: offsets in the stream, the end exclusive.
+    pub offsets: Option<Range<u64>>,
     /// Only the kernel's code, or only programs'.
     pub ring: Option<Ring>,
 }
@@ -53,6 +57,11 @@ impl Select {
         ns >= self.from && self.to.is_none_or(|to| ns < to)
     }
 
+    /// Returns true if a packet at this offset and time is selected.
+    pub fn takes_packet(&self, offset: usize, ns: u64) -> bool {
+        self.takes_time(ns) && self.offsets.as_ref().is_none_or(|range| range.contains(&(offset as u64)))
+    }
+
     /// Returns true if code of this side is selected.
     #[inline]
     pub fn takes_ring(&self, kernel: bool) -> bool {
@@ -77,6 +86,8 @@ pub enum Field {
     Cpu,
     /// Time of the line.
     Time,
+    /// Number of the instruction on its CPU, from 1.
+    Number,
     /// Address of the instruction.
     Ip,
     /// Function and offset.
@@ -97,6 +108,7 @@ impl Field {
         (Field::Tgid, &["tgid"], "Process id"),
         (Field::Cpu, &["cpu"], "CPU"),
         (Field::Time, &["time"], "Time"),
+        (Field::Number, &["number"], "Number of the instruction on its CPU, for `kprism lab goto`"),
         (Field::Ip, &["ip"], "Address"),
         (Field::Sym, &["sym"], "Function and offset"),
         (Field::Module, &["module"], "Kernel, kernel module or file"),
