@@ -31,5 +31,6 @@ pub use layout::{Lake, check_name};
 pub use live::{Live, live};
 pub use commit::{Reader, reading};
 pub use shard::{Shard, read_list};
-pub use sql::{Format, Query, Request, become_query};
+pub use kprism_sql::{Format, Query};
+pub use sql::become_query;
 pub use views::{Engine, VIEWS, script};

@@ -96,19 +96,40 @@ pub fn write(facts: &Facts, labels: &BTreeMap<String, String>, folder: &Path) ->
     Ok(all)
 }
 
-const NAMES: [(&str, &str); 5] =
-    [("func", "func_id"), ("task", "task_id"), ("node", "node_id"), ("parent", "parent_id"), ("start", "address")];
+/// Names of columns of schema 1, and those of schema 2: of a table (or of any), the old, the new.
+const NAMES: [(&str, &str, &str); 20] = [
+    ("", "func", "func_id"),
+    ("", "task", "task_id"),
+    ("", "node", "node_id"),
+    ("", "parent", "parent_id"),
+    ("", "delta", "delta_id"),
+    ("functions", "start", "address"),
+    ("functions", "module", "module_name"),
+    ("functions", "kernel", "is_kernel"),
+    ("tasks", "root", "root_node_id"),
+    ("deltas", "from", "from_marker"),
+    ("deltas", "to", "to_marker"),
+    ("deltas", "scope", "counted_per"),
+    ("delta_bins", "of", "quantity"),
+    ("delta_bins", "low", "low_value"),
+    ("delta_bins", "high", "high_value"),
+    ("delta_bins", "count", "intervals"),
+    ("delta_longest", "ns", "duration_ns"),
+    ("delta_sites", "count", "intervals"),
+    ("delta_sites", "ns", "total_ns"),
+    ("counts", "count", "executions"),
+];
 
 /// Names and keys of the schema.
 pub fn lift(table: &str, mut columns: Vec<Column>) -> Vec<Column> {
     for column in &mut columns {
-        if let Some((_, name)) = NAMES.iter().find(|(old, _)| *old == column.name) {
+        if let Some((_, _, name)) = NAMES.iter().find(|(of, old, _)| (of.is_empty() || *of == table) && *old == column.name) {
             column.name = (*name).into();
         }
     }
     if table == "functions" && !columns.iter().any(|column| column.name == "name_key") {
         let get = |name: &str| columns.iter().find(|column| column.name == name).map(|column| column.values.clone());
-        let (names, modules) = (get("name").unwrap_or(Values::Text(vec![])), get("module").unwrap_or(Values::Text(vec![])));
+        let (names, modules) = (get("name").unwrap_or(Values::Text(vec![])), get("module_name").unwrap_or(Values::Text(vec![])));
         let key = |row: usize| {
             let text = format!("{}\0{}", modules.str_at(row)?, names.str_at(row)?);
             let digest = Sha256::digest(text.as_bytes());

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Shows rows as a table. Input: names, types and values as text. Output: lines of equal columns.
+//! Queries over a lake, by an embedded DuckDB. Input: a request. Output: rows. The program `kprism-sql` holds DuckDB; this
+//! library is what it shares with `kprism`, and has no DuckDB in it.
+
+mod request;
+
+pub use request::{Format, Query, Request};
 
 /// Lays out a table for a terminal. Columns of numbers stand at the right.
 pub fn table(names: &[String], numbers: &[bool], rows: &[Vec<Option<String>>]) -> String {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Answers one query by an embedded DuckDB. Input: a request on standard input ([`kprism_lake::Request`]). Output: rows on
+//! Answers one query by an embedded DuckDB. Input: a request on standard input ([`kprism_sql::Request`]). Output: rows on
 //! standard output or in a file. A program of its own, because DuckDB is large and most people never need it.
 //!
 //! Exit codes: 0 rows, 1 no rows, 2 error, 130 after Ctrl-C.
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, bail};
 use duckdb::Connection;
-use kprism_lake::{Format, Request};
+use kprism_sql::{Format, Request};
 
 fn main() -> ExitCode {
     let interrupted = Arc::new(AtomicBool::new(false));
