@@ -82,13 +82,19 @@ fn a_run_is_added_once() {
     assert!(first.status.success(), "{}", String::from_utf8_lossy(&first.stderr));
     assert!(String::from_utf8_lossy(&first.stdout).ends_with(": added\n"));
     let before = files(&lake, ".parquet");
-    assert!(before.iter().any(|file| text(file).contains("/functions/schema=2/suite=s/day=2026-11-01/")), "{before:?}");
+    assert!(
+        before.iter().any(|file| text(file).contains("/functions/schema=2/suite=s/day=2026-11-01/")),
+        "{before:?}"
+    );
     let again = add(&lake, run, &["--label", "commit=a"]);
     assert!(again.status.success() && String::from_utf8_lossy(&again.stdout).ends_with(": already there\n"));
     assert_eq!(files(&lake, ".parquet"), before);
     let other = add(&lake, run, &["--label", "commit=b"]);
     let said = String::from_utf8_lossy(&other.stderr);
-    assert!(other.status.code() == Some(2) && said.contains("--replace") && said.contains("commit=a"), "{said}");
+    assert!(
+        other.status.code() == Some(2) && said.contains("--replace") && said.contains("commit=a"),
+        "{said}"
+    );
     assert!(add(&lake, run, &["--label", "commit=b", "--replace"]).status.success());
     let again = add(&lake, run, &["--label", "commit=b"]);
     assert!(String::from_utf8_lossy(&again.stdout).ends_with(": already there\n"));
@@ -110,7 +116,9 @@ fn a_killed_writer_leaves_nothing_that_counts() {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        let is_writer = |line: &str| line.contains("FLOCK") && line.contains("->") && line.contains(&format!(" {} ", writer.id()));
+        let is_writer = |line: &str| {
+            line.contains("FLOCK") && line.contains("->") && line.contains(&format!(" {} ", writer.id()))
+        };
         while !fs::read_to_string("/proc/locks").unwrap().lines().any(is_writer) {
             assert!(writer.try_wait().unwrap().is_none(), "the writer did not wait for the lock");
         }
@@ -139,7 +147,8 @@ fn a_full_disk_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let small = dir.path().join("small");
     fs::create_dir(&small).unwrap();
-    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=48k", "tmpfs", text(&small)]).status();
+    let mounted =
+        Command::new("mount").args(["-t", "tmpfs", "-o", "size=48k", "tmpfs", text(&small)]).status();
     if !mounted.is_ok_and(|status| status.success()) {
         skip("a file system in memory cannot be mounted here");
     }
@@ -161,7 +170,20 @@ fn workers_share_a_list_and_a_lake() {
     fs::write(&list, runs.iter().map(|run| format!("{}\n", run.display())).collect::<String>()).unwrap();
     // Shard 0 twice: two writers of the same runs.
     let workers = ["0/2", "1/2", "0/2"].map(|shard| {
-        let args = ["lake", "add", "-q", "--to", text(&lake), "--suite", "s", "--list", text(&list), "--shard", shard, "--json"];
+        let args = [
+            "lake",
+            "add",
+            "-q",
+            "--to",
+            text(&lake),
+            "--suite",
+            "s",
+            "--list",
+            text(&list),
+            "--shard",
+            shard,
+            "--json",
+        ];
         Command::new(env!("CARGO_BIN_EXE_kprism")).args(args).stdout(Stdio::piped()).spawn().unwrap()
     });
     let mut ends: BTreeMap<String, usize> = BTreeMap::new();
@@ -220,7 +242,8 @@ fn views_answer_as_computed_by_hand() {
     for run in copies(dir.path(), 2) {
         assert!(add(&lake, &run, &[]).status.success());
     }
-    let calls = ask(&lake, "SELECT f.name, s.wall_ns FROM syscalls s JOIN functions f USING (run_id, func_id)");
+    let calls =
+        ask(&lake, "SELECT f.name, s.wall_ns FROM syscalls s JOIN functions f USING (run_id, func_id)");
     let mut times: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for call in calls {
         let name = call["name"].as_str().unwrap().to_owned();
@@ -283,10 +306,14 @@ fn one_instruction_more_is_found_among_forty_runs() {
         assert!(add(&lake, &run, &["--label", &commit, "--label", &position]).status.success());
     }
     for _ in 0..2 {
-        let bad = ask(&lake, "SELECT commit_id, run_position, insns_change FROM first_bad_commit WHERE name = 'work'");
+        let bad = ask(
+            &lake,
+            "SELECT commit_id, run_position, insns_change FROM first_bad_commit WHERE name = 'work'",
+        );
         let expected = serde_json::json!([{"commit_id": "c23", "run_position": 23, "insns_change": 1}]);
         assert_eq!(serde_json::Value::Array(bad), expected);
-        let changed = ask(&lake, "SELECT run_position, old_insns, new_insns FROM regressions WHERE name = 'work'");
+        let changed =
+            ask(&lake, "SELECT run_position, old_insns, new_insns FROM regressions WHERE name = 'work'");
         assert_eq!(changed.len(), 1);
         assert_eq!(changed[0]["new_insns"].as_i64().unwrap() - changed[0]["old_insns"].as_i64().unwrap(), 1);
         ok(&["lake", "compact", "-q", text(&lake), "--grace", "0"]);

@@ -12,7 +12,9 @@ fn main() {
     {
         println!("cargo:rustc-link-search=native={folder}");
         // Nothing refers to it: it enters the extensions when the program starts.
-        for argument in ["-Wl,--whole-archive", "-lduckdb_static_extension_autoregister", "-Wl,--no-whole-archive"] {
+        for argument in
+            ["-Wl,--whole-archive", "-lduckdb_static_extension_autoregister", "-Wl,--no-whole-archive"]
+        {
             println!("cargo:rustc-link-arg-bins={argument}");
         }
         println!("cargo:rustc-link-arg-bins=-L{folder}");

@@ -201,6 +201,7 @@ fn sql(args: &SqlArgs) -> Result<Outcome> {
         (.., Some(file)) => Format::Parquet(std::path::absolute(file)?),
         _ => Format::Table,
     };
-    let query = Query { text: args.query.clone(), format, memory: args.memory.clone(), threads: args.threads };
+    let query =
+        Query { text: args.query.clone(), format, memory: args.memory.clone(), threads: args.threads };
     kprism_lake::become_query(&lake, query).map(|never| match never {})
 }

@@ -62,7 +62,13 @@ pub fn add(lake: &Lake, folder: &Path, options: &AddOptions, progress: &Progress
     check_name("--suite", &options.suite)?;
     let facts = tables::facts(folder, progress)?;
     let run_id = facts.run_id.clone();
-    let done = |outcome, files, bytes| Added { run: folder.to_path_buf(), run_id: run_id.clone(), outcome, files, bytes };
+    let done = |outcome, files, bytes| Added {
+        run: folder.to_path_buf(),
+        run_id: run_id.clone(),
+        outcome,
+        files,
+        bytes,
+    };
 
     // A look without a lock: adding again is common, and cheap.
     if is_there(lake, &facts, options)? == Some(true) {

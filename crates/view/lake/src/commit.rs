@@ -99,9 +99,14 @@ pub fn exclusive(lake: &Lake) -> Result<File> {
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {
-            bail!("{}: another kprism is merging or replacing runs; try again when it is done", lake.root().display())
+            bail!(
+                "{}: another kprism is merging or replacing runs; try again when it is done",
+                lake.root().display()
+            )
         }
-        Err(TryLockError::Error(why)) => Err(why).context(lake.own().join("compact.lock").display().to_string()),
+        Err(TryLockError::Error(why)) => {
+            Err(why).context(lake.own().join("compact.lock").display().to_string())
+        }
     }
 }
 
@@ -280,11 +285,19 @@ mod tests {
             let lake = Lake::create(dir.path()).unwrap();
             let file = |path: &str| dir.path().join(path);
             let journal = Journal {
-                data: vec![("_lake/staging/x/a".into(), "a/1".into()), ("_lake/staging/x/b".into(), "b/1".into())],
+                data: vec![
+                    ("_lake/staging/x/a".into(), "a/1".into()),
+                    ("_lake/staging/x/b".into(), "b/1".into()),
+                ],
                 manifest: vec![("_lake/staging/x/m".into(), "manifest/1".into())],
                 remove: vec!["a/0".into()],
             };
-            for (path, text) in [("_lake/staging/x/a", "A"), ("_lake/staging/x/b", "B"), ("_lake/staging/x/m", "M"), ("a/0", "old")] {
+            for (path, text) in [
+                ("_lake/staging/x/a", "A"),
+                ("_lake/staging/x/b", "B"),
+                ("_lake/staging/x/m", "M"),
+                ("a/0", "old"),
+            ] {
                 fs::create_dir_all(file(path).parent().unwrap()).unwrap();
                 fs::write(file(path), text).unwrap();
             }

@@ -172,7 +172,12 @@ fn merge(lake: &Lake, suite: &str, unit: &Unit<'_>, grace: Duration, done: &mut 
 }
 
 /// The rows of many files that count, with columns united by name, sorted.
-fn merged(lake: &Lake, files: &[&TableFile], counts: &BTreeSet<(&str, i64)>, part: i64) -> Result<Vec<Column>> {
+fn merged(
+    lake: &Lake,
+    files: &[&TableFile],
+    counts: &BTreeSet<(&str, i64)>,
+    part: i64,
+) -> Result<Vec<Column>> {
     let mut all: Vec<Column> = Vec::new();
     let mut rows = 0;
     for file in files {
@@ -206,7 +211,11 @@ fn unite(all: &mut Vec<Column>, more: Vec<Column>, rows: usize, path: &Path) -> 
         match all.iter_mut().find(|old| old.name == column.name) {
             Some(old) => {
                 if !old.values.append(column.values) {
-                    bail!("{}: column {}: another type than in other files of the lake", path.display(), column.name);
+                    bail!(
+                        "{}: column {}: another type than in other files of the lake",
+                        path.display(),
+                        column.name
+                    );
                 }
             }
             None => {
@@ -232,7 +241,9 @@ fn live_rows(columns: Vec<Column>, counts: &BTreeSet<(&str, i64)>) -> Option<Vec
     let picked: Vec<usize> = (0..rows).filter(|&row| counts(row)).collect();
     Some(match picked.len() == rows {
         true => columns,
-        false => columns.iter().map(|c| Column { name: c.name.clone(), values: c.values.pick(&picked) }).collect(),
+        false => {
+            columns.iter().map(|c| Column { name: c.name.clone(), values: c.values.pick(&picked) }).collect()
+        }
     })
 }
 

@@ -90,7 +90,11 @@ impl Lake {
     /// The folder cannot be read.
     pub fn tables(&self) -> Result<Vec<String>> {
         let inside = |name: &String| self.root.join(name).join(format!("schema={SCHEMA}")).is_dir();
-        Ok(names(&self.root)?.into_iter().filter(|name| !name.starts_with(['_', '.'])).filter(inside).collect())
+        Ok(names(&self.root)?
+            .into_iter()
+            .filter(|name| !name.starts_with(['_', '.']))
+            .filter(inside)
+            .collect())
     }
 
     /// All files of a table, sorted, relative to the lake.
@@ -105,7 +109,9 @@ impl Lake {
             for day in names(&self.root.join(&base).join(&suite_dir))? {
                 let folder = base.join(&suite_dir).join(&day);
                 for name in names(&self.root.join(&folder))? {
-                    if let Some(stem) = name.strip_suffix(".parquet").filter(|stem| !stem.starts_with(['_', '.'])) {
+                    if let Some(stem) =
+                        name.strip_suffix(".parquet").filter(|stem| !stem.starts_with(['_', '.']))
+                    {
                         let (path, stem) = (folder.join(&name), stem.to_owned());
                         all.push(TableFile { path, suite: suite.to_owned(), stem });
                     }
@@ -156,7 +162,9 @@ pub fn names(folder: &Path) -> Result<Vec<String>> {
 pub fn check_name(what: &str, name: &str) -> Result<()> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if name.is_empty() || name.len() > 128 || name.starts_with(['.', '_']) || !name.chars().all(allowed) {
-        bail!("{what} {name:?}: expected 1 to 128 letters, digits, `.`, `_`, `-`, beginning with a letter or digit");
+        bail!(
+            "{what} {name:?}: expected 1 to 128 letters, digits, `.`, `_`, `-`, beginning with a letter or digit"
+        );
     }
     Ok(())
 }

@@ -26,11 +26,11 @@ mod tables;
 mod views;
 
 pub use add::{AddOptions, Added, Outcome, add};
+pub use commit::{Reader, reading};
 pub use compact::{Compacted, compact};
+pub use kprism_sql::{Format, Query};
 pub use layout::{Lake, check_name};
 pub use live::{Live, live};
-pub use commit::{Reader, reading};
 pub use shard::{Shard, read_list};
-pub use kprism_sql::{Format, Query};
 pub use sql::become_query;
 pub use views::{Engine, VIEWS, script};

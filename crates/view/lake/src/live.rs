@@ -64,12 +64,18 @@ fn rows_of(lake: &Lake, file: &TableFile) -> Result<Vec<Live>> {
         let column = |name: &str| {
             let found = columns.iter().find(|column: &&Column| column.name == name);
             found.with_context(|| {
-                format!("{}: no column {name}: not written by `kprism lake` of schema {SCHEMA}", path.display())
+                format!(
+                    "{}: no column {name}: not written by `kprism lake` of schema {SCHEMA}",
+                    path.display()
+                )
             })
         };
         let (runs, parts) = (column("run_id")?, column("part")?);
         for row in 0..runs.values.len() {
-            let run = runs.values.str_at(row).with_context(|| format!("{}: row {row}: no run_id", path.display()))?;
+            let run = runs
+                .values
+                .str_at(row)
+                .with_context(|| format!("{}: row {row}: no run_id", path.display()))?;
             let part = parts.values.ints().get(row).copied().flatten().unwrap_or(0);
             let (suite, file) = (file.suite.clone(), file.path.clone());
             rows.push(Live { run: run.to_owned(), part, suite, file });
@@ -92,7 +98,8 @@ pub fn labels(lake: &Lake, run: &Live) -> Result<BTreeMap<String, String>> {
         let source = Source::open(&lake.root().join(&file.path))?;
         for group in 0..source.groups() {
             let columns = source.group(group)?;
-            let column = |name: &str| columns.iter().find(|column| column.name == name).map(|column| &column.values);
+            let column =
+                |name: &str| columns.iter().find(|column| column.name == name).map(|column| &column.values);
             let (Some(runs), Some(keys), Some(values)) =
                 (column("run_id"), column("label_key"), column("label_value"))
             else {

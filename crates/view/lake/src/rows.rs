@@ -185,7 +185,11 @@ impl Source {
                 Physical::FLOAT | Physical::DOUBLE => Values::Double(Vec::new()),
                 Physical::BOOLEAN => Values::Bool(Vec::new()),
                 Physical::BYTE_ARRAY => Values::Text(Vec::new()),
-                other => bail!("{}: column {}: type {other} is not one of a run", self.path.display(), column.name()),
+                other => bail!(
+                    "{}: column {}: type {other} is not one of a run",
+                    self.path.display(),
+                    column.name()
+                ),
             };
             if column.max_rep_level() > 0 {
                 bail!("{}: column {}: lists are not read", self.path.display(), column.name());
@@ -211,15 +215,21 @@ impl Source {
                 ColumnReader::Int32ColumnReader(reader) => {
                     let unsigned = is_unsigned(group.metadata().column(at).column_descr());
                     let widen = |v: i32| if unsigned { i64::from(v as u32) } else { i64::from(v) };
-                    Values::Int(read(reader, rows).with_context(bad)?.into_iter().map(|v| v.map(widen)).collect())
+                    Values::Int(
+                        read(reader, rows).with_context(bad)?.into_iter().map(|v| v.map(widen)).collect(),
+                    )
                 }
                 ColumnReader::Int64ColumnReader(reader) => Values::Int(read(reader, rows).with_context(bad)?),
-                ColumnReader::FloatColumnReader(reader) => {
-                    Values::Double(read(reader, rows).with_context(bad)?.into_iter().map(|v| v.map(f64::from)).collect())
+                ColumnReader::FloatColumnReader(reader) => Values::Double(
+                    read(reader, rows).with_context(bad)?.into_iter().map(|v| v.map(f64::from)).collect(),
+                ),
+                ColumnReader::DoubleColumnReader(reader) => {
+                    Values::Double(read(reader, rows).with_context(bad)?)
                 }
-                ColumnReader::DoubleColumnReader(reader) => Values::Double(read(reader, rows).with_context(bad)?),
                 ColumnReader::BoolColumnReader(reader) => Values::Bool(read(reader, rows).with_context(bad)?),
-                ColumnReader::ByteArrayColumnReader(reader) => Values::Text(read(reader, rows).with_context(bad)?),
+                ColumnReader::ByteArrayColumnReader(reader) => {
+                    Values::Text(read(reader, rows).with_context(bad)?)
+                }
                 _ => bail!("{}: not a type of a run's tables", bad()),
             };
             if column.values.len() != rows {
@@ -289,7 +299,8 @@ impl Sink {
         let file = File::create(path).with_context(|| path.display().to_string())?;
         let writer = SerializedFileWriter::new(BufWriter::new(file), schema, Arc::new(properties))
             .with_context(|| path.display().to_string())?;
-        let columns = columns.iter().map(|c| Column { name: c.name.clone(), values: c.values.none() }).collect();
+        let columns =
+            columns.iter().map(|c| Column { name: c.name.clone(), values: c.values.none() }).collect();
         Ok(Sink { path: path.to_path_buf(), writer, columns })
     }
 
@@ -312,7 +323,8 @@ impl Sink {
             ordered.push(values);
         }
         for from in (0..length).step_by(GROUP) {
-            self.group(&ordered, from..length.min(from + GROUP)).with_context(|| self.path.display().to_string())?;
+            self.group(&ordered, from..length.min(from + GROUP))
+                .with_context(|| self.path.display().to_string())?;
         }
         Ok(())
     }

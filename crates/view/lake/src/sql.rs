@@ -16,8 +16,12 @@ use crate::views::{VIEWS, missing, of_tables, quoted};
 /// # Errors
 /// The lake cannot be read, or is empty.
 pub(crate) fn request(lake: &Lake, query: Query) -> Result<Request> {
-    if let Some(scheme) = ["s3://", "https://", "http://", "gs://", "az://"].iter().find(|s| query.text.contains(**s)) {
-        bail!("{scheme}: only files are read; mount the object storage, or copy it into a folder, and name that");
+    if let Some(scheme) =
+        ["s3://", "https://", "http://", "gs://", "az://"].iter().find(|s| query.text.contains(**s))
+    {
+        bail!(
+            "{scheme}: only files are read; mount the object storage, or copy it into a folder, and name that"
+        );
     }
     let tables = lake.tables()?;
     if !tables.iter().any(|table| table == "manifest") {
@@ -46,7 +50,9 @@ pub(crate) fn request(lake: &Lake, query: Query) -> Result<Request> {
     for (name, query) in VIEWS {
         match missing(query, &tables) {
             missing if missing.is_empty() => views.push(format!("CREATE VIEW {name} AS\n{query}")),
-            missing => absent.push((name.to_owned(), format!("no run of the lake has {}", missing.join(", ")))),
+            missing => {
+                absent.push((name.to_owned(), format!("no run of the lake has {}", missing.join(", "))))
+            }
         }
     }
     Ok(Request { views, absent, query })
@@ -63,7 +69,9 @@ pub fn become_query(lake: &Lake, query: Query) -> Result<std::convert::Infallibl
     let program = program()?;
     let (reader, request) = crate::reading(lake, || request(lake, query))?;
     let mut file = tempfile::tempfile().context("a temporary file")?;
-    file.write_all(&serde_json::to_vec(&request)?).and_then(|()| file.rewind()).context("a temporary file")?;
+    file.write_all(&serde_json::to_vec(&request)?)
+        .and_then(|()| file.rewind())
+        .context("a temporary file")?;
     reader.survive()?;
     let error = std::process::Command::new(&program).stdin(file).exec();
     Err(error).with_context(|| program.display().to_string())

@@ -36,7 +36,11 @@ pub fn facts(folder: &Path, progress: &Progress) -> Result<Facts> {
     let run_id: String = Sha256::digest(&bytes).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
     let day = manifest.created.get(..10).filter(|day| day.bytes().all(|b| b.is_ascii_digit() || b == b'-'));
     let Some(day) = day.map(str::to_owned) else {
-        bail!("{}: created {:?}: expected a date such as 2026-11-25T08:00:00Z", path.display(), manifest.created)
+        bail!(
+            "{}: created {:?}: expected a date such as 2026-11-25T08:00:00Z",
+            path.display(),
+            manifest.created
+        )
     };
     if names(&run.tables())?.is_empty() {
         kprism_session::open_profile(folder, progress)?;
@@ -53,7 +57,11 @@ pub fn all_labels(_: &Facts, given: &BTreeMap<String, String>) -> BTreeMap<Strin
 ///
 /// # Errors
 /// A file cannot be written.
-pub fn write(facts: &Facts, labels: &BTreeMap<String, String>, folder: &Path) -> Result<Vec<(String, PathBuf)>> {
+pub fn write(
+    facts: &Facts,
+    labels: &BTreeMap<String, String>,
+    folder: &Path,
+) -> Result<Vec<(String, PathBuf)>> {
     let mut all = Vec::new();
     for name in names(&facts.run.tables())? {
         if let Some(table) = name.strip_suffix(".parquet") {
@@ -123,13 +131,18 @@ const NAMES: [(&str, &str, &str); 20] = [
 /// Names and keys of the schema.
 pub fn lift(table: &str, mut columns: Vec<Column>) -> Vec<Column> {
     for column in &mut columns {
-        if let Some((_, _, name)) = NAMES.iter().find(|(of, old, _)| (of.is_empty() || *of == table) && *old == column.name) {
+        if let Some((_, _, name)) =
+            NAMES.iter().find(|(of, old, _)| (of.is_empty() || *of == table) && *old == column.name)
+        {
             column.name = (*name).into();
         }
     }
     if table == "functions" && !columns.iter().any(|column| column.name == "name_key") {
-        let get = |name: &str| columns.iter().find(|column| column.name == name).map(|column| column.values.clone());
-        let (names, modules) = (get("name").unwrap_or(Values::Text(vec![])), get("module_name").unwrap_or(Values::Text(vec![])));
+        let get = |name: &str| {
+            columns.iter().find(|column| column.name == name).map(|column| column.values.clone())
+        };
+        let (names, modules) =
+            (get("name").unwrap_or(Values::Text(vec![])), get("module_name").unwrap_or(Values::Text(vec![])));
         let key = |row: usize| {
             let text = format!("{}\0{}", modules.str_at(row)?, names.str_at(row)?);
             let digest = Sha256::digest(text.as_bytes());

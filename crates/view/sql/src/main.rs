@@ -33,7 +33,8 @@ fn run(interrupted: &Arc<AtomicBool>) -> Result<usize> {
         .context("standard input: expected a request; `kprism lake sql` starts this program")?;
     let db = Connection::open_in_memory()?;
     let handle = db.interrupt_handle();
-    let mut signals = signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM])?;
+    let mut signals =
+        signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM])?;
     let seen = Arc::clone(interrupted);
     std::thread::spawn(move || {
         for _ in &mut signals {
@@ -44,7 +45,8 @@ fn run(interrupted: &Arc<AtomicBool>) -> Result<usize> {
     let scratch = tempfile::Builder::new().prefix("kprism-sql").tempdir()?;
     settings(&db, &request, scratch.path())?;
     for view in &request.views {
-        db.execute_batch(view).with_context(|| view.lines().next().unwrap_or_default().chars().take(80).collect::<String>())?;
+        db.execute_batch(view)
+            .with_context(|| view.lines().next().unwrap_or_default().chars().take(80).collect::<String>())?;
     }
     db.execute_batch("SET lock_configuration = true")?;
     let text = select(&db, &request.query.text)?;
@@ -58,10 +60,12 @@ fn settings(db: &Connection, request: &Request, scratch: &std::path::Path) -> Re
     db.execute_batch("SET autoinstall_known_extensions = false; SET autoload_known_extensions = false")?;
     db.execute_batch(&format!("SET temp_directory = {}", quoted(&scratch.display().to_string())))?;
     if let Some(memory) = &request.query.memory {
-        db.execute_batch(&format!("SET memory_limit = {}", quoted(memory))).with_context(|| format!("--memory {memory}"))?;
+        db.execute_batch(&format!("SET memory_limit = {}", quoted(memory)))
+            .with_context(|| format!("--memory {memory}"))?;
     }
     if let Some(threads) = request.query.threads {
-        db.execute_batch(&format!("SET threads = {threads}")).with_context(|| format!("--threads {threads}"))?;
+        db.execute_batch(&format!("SET threads = {threads}"))
+            .with_context(|| format!("--threads {threads}"))?;
     }
     Ok(())
 }
@@ -106,19 +110,25 @@ fn answer(db: &Connection, text: &str, format: &Format) -> Result<usize> {
         }
         Format::Table => {
             let mut described = db.prepare(&format!("DESCRIBE {text}\n"))?;
-            let columns = described.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)))?;
+            let columns =
+                described.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)))?;
             let columns = columns.collect::<Result<Vec<_>, _>>()?;
             let number = |kind: &str| {
-                ["INT", "DOUBLE", "FLOAT", "DECIMAL"].iter().any(|name| kind.contains(name)) && !kind.contains('[')
+                ["INT", "DOUBLE", "FLOAT", "DECIMAL"].iter().any(|name| kind.contains(name))
+                    && !kind.contains('[')
             };
             let numbers: Vec<bool> = columns.iter().map(|(_, kind)| number(kind)).collect();
             let names: Vec<String> = columns.into_iter().map(|(name, _)| name).collect();
             let mut all = db.prepare(&format!("SELECT COLUMNS(*)::VARCHAR FROM ({text}\n)"))?;
-            let rows = all.query_map([], |row| (0..names.len()).map(|at| row.get::<_, Option<String>>(at)).collect())?;
+            let rows = all
+                .query_map([], |row| (0..names.len()).map(|at| row.get::<_, Option<String>>(at)).collect())?;
             let rows = rows.collect::<Result<Vec<Vec<Option<String>>>, _>>()?;
-            let shown = std::io::stdout().lock().write_all(kprism_sql::table(&names, &numbers, &rows).as_bytes());
+            let shown =
+                std::io::stdout().lock().write_all(kprism_sql::table(&names, &numbers, &rows).as_bytes());
             match shown {
-                Err(why) if why.kind() != std::io::ErrorKind::BrokenPipe => Err(why).context("standard output"),
+                Err(why) if why.kind() != std::io::ErrorKind::BrokenPipe => {
+                    Err(why).context("standard output")
+                }
                 _ => Ok(rows.len()),
             }
         }
