@@ -26,6 +26,8 @@ done
 install -Dm755 "$build/kprism" "$to/bin/kprism"
 install -Dm755 "$build/kprism-agent" "$to/lib/kprism/kprism-agent"
 install -Dm755 "$build/kprism-recorder" "$to/lib/kprism/kprism-recorder"
+# Only there if `make sql` was asked for: it takes DuckDB.
+[ ! -f "$build/kprism-sql" ] || install -Dm755 "$build/kprism-sql" "$to/lib/kprism/kprism-sql"
 # QEMU loads these: they need no right to be executed.
 install -Dm644 "$build/libkprism_observer.so" "$to/lib/kprism/libkprism_observer.so"
 install -Dm644 "$build/libkprism_user.so" "$to/lib/kprism/libkprism_user.so"

@@ -23,6 +23,7 @@ mod import;
 mod info;
 mod kernel_tests;
 mod lab;
+mod lake;
 mod list;
 mod list_events;
 mod observe;
@@ -70,6 +71,9 @@ pub enum Command {
     /// Find the commit, or the kernel, that made a command cost more
     #[command(after_help = bisect::HELP)]
     Bisect(Box<bisect::Args>),
+    /// Many runs as one table: add, merge, ask by SQL
+    #[command(subcommand, after_help = lake::HELP)]
+    Lake(lake::Command),
     /// Write a run for other tools: Perfetto, flame graphs, JSON, CSV
     #[command(after_help = kprism_export::formats::after_help())]
     Export(export::Args),
@@ -123,6 +127,7 @@ impl Command {
             | Command::Mark(_)
             | Command::Record(_)
             | Command::Export(_)
+            | Command::Lake(_)
             | Command::Compile(_)
             | Command::FlowCost(_)
             | Command::Import(_)
@@ -183,6 +188,7 @@ pub fn run(
             let outcome = export::run(args, given, progress, out)?;
             strict::judge(args.strict, &[&args.input], outcome, progress)
         }
+        Command::Lake(command) => lake::run(command, progress, out),
         Command::Script(args) => script::run(args, given, progress, out),
         Command::Annotate(args) => {
             let outcome = annotate::run(args, given, color, progress, out)?;

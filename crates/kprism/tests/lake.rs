@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A lake of real runs: added once, by several at once, killed in the middle, on a full disk; merged while others read; and
+//! what the views answer, computed by hand.
+
+mod guest;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use guest::{alone, json, kprism, ok, text};
+use kprism_test::{APT, GCC, QEMU, ROOT, needs, skip, test};
+
+/// A stored run of `true`, as if it had been made at another time: a run of its own.
+fn copy(from: &Path, to: &Path, number: usize) -> PathBuf {
+    fs::create_dir_all(to.join("tables")).unwrap();
+    for entry in fs::read_dir(from.join("tables")).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), to.join("tables").join(entry.file_name())).unwrap();
+    }
+    let manifest = fs::read_to_string(from.join("manifest.json")).unwrap();
+    let mut manifest: serde_json::Value = serde_json::from_str(&manifest).unwrap();
+    manifest["created"] = format!("2026-11-{:02}T00:00:{:02}Z", 1 + number % 28, number / 28).into();
+    fs::write(to.join("manifest.json"), manifest.to_string()).unwrap();
+    to.to_path_buf()
+}
+
+fn stored() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cmd/report.in/true.data")
+}
+
+fn copies(dir: &Path, count: usize) -> Vec<PathBuf> {
+    (0..count).map(|number| copy(&stored(), &dir.join(format!("run{number}")), number)).collect()
+}
+
+/// Every file below a folder whose name ends so, without those that are kept for the lake itself.
+fn files(folder: &Path, end: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true if path.file_name().is_some_and(|name| name == "_lake") => {}
+            true => found.extend(files(&path, end)),
+            false if text(&path).ends_with(end) => found.push(path),
+            false => {}
+        }
+    }
+    found
+}
+
+fn runs_of(lake: &Path) -> usize {
+    files(&lake.join("manifest"), ".parquet").len()
+}
+
+fn staged(lake: &Path) -> usize {
+    fs::read_dir(lake.join("_lake/staging")).map_or(0, Iterator::count)
+}
+
+fn add(lake: &Path, run: &Path, more: &[&str]) -> std::process::Output {
+    kprism(&[&["lake", "add", "-q", text(run), "--to", text(lake), "--suite", "s"], more].concat())
+}
+
+fn needs_sql() {
+    let beside = Path::new(env!("CARGO_BIN_EXE_kprism")).with_file_name("kprism-sql");
+    if !beside.is_file() && std::env::var_os("KPRISM_SQL").is_none() {
+        skip("needs kprism-sql: sh scripts/duckdb.sh build --profile checked");
+    }
+}
+
+/// Rows of an answer.
+fn ask(lake: &Path, query: &str) -> Vec<serde_json::Value> {
+    json(&["lake", "sql", text(lake), query, "--json"]).as_array().unwrap().clone()
+}
+
+#[test]
+fn a_run_is_added_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let lake = dir.path().join("lake");
+    let run = &copies(dir.path(), 1)[0];
+    let first = add(&lake, run, &["--label", "commit=a"]);
+    assert!(first.status.success(), "{}", String::from_utf8_lossy(&first.stderr));
+    assert!(String::from_utf8_lossy(&first.stdout).ends_with(": added\n"));
+    let before = files(&lake, ".parquet");
+    assert!(
+        before.iter().any(|file| text(file).contains("/functions/schema=2/suite=s/day=2026-11-01/")),
+        "{before:?}"
+    );
+    let again = add(&lake, run, &["--label", "commit=a"]);
+    assert!(again.status.success() && String::from_utf8_lossy(&again.stdout).ends_with(": already there\n"));
+    assert_eq!(files(&lake, ".parquet"), before);
+    let other = add(&lake, run, &["--label", "commit=b"]);
+    let said = String::from_utf8_lossy(&other.stderr);
+    assert!(
+        other.status.code() == Some(2) && said.contains("--replace") && said.contains("commit=a"),
+        "{said}"
+    );
+    assert!(add(&lake, run, &["--label", "commit=b", "--replace"]).status.success());
+    let again = add(&lake, run, &["--label", "commit=b"]);
+    assert!(String::from_utf8_lossy(&again.stdout).ends_with(": already there\n"));
+    assert_eq!((files(&lake, ".parquet"), staged(&lake)), (before, 0));
+}
+
+#[test]
+fn a_killed_writer_leaves_nothing_that_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let lake = dir.path().join("lake");
+    let runs = copies(dir.path(), 20);
+    assert!(add(&lake, &runs[0], &[]).status.success());
+    let lock = fs::File::options().write(true).open(lake.join("_lake/commit.lock")).unwrap();
+    for (number, run) in runs.iter().enumerate().skip(1) {
+        // Between the two times that it holds the lock, the writer writes its tables.
+        lock.lock().unwrap();
+        let mut writer = Command::new(env!("CARGO_BIN_EXE_kprism"))
+            .args(["lake", "add", "-q", text(run), "--to", text(&lake), "--suite", "s"])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let is_writer = |line: &str| {
+            line.contains("FLOCK") && line.contains("->") && line.contains(&format!(" {} ", writer.id()))
+        };
+        while !fs::read_to_string("/proc/locks").unwrap().lines().any(is_writer) {
+            assert!(writer.try_wait().unwrap().is_none(), "the writer did not wait for the lock");
+        }
+        lock.unlock().unwrap();
+        lock.lock().unwrap();
+        let between = runs_of(&lake) == number && staged(&lake) == 1;
+        if between {
+            writer.kill().unwrap();
+        }
+        lock.unlock().unwrap();
+        writer.wait().unwrap();
+        if between {
+            assert_eq!((runs_of(&lake), staged(&lake)), (number, 1));
+            let again = add(&lake, run, &[]);
+            assert!(String::from_utf8_lossy(&again.stdout).ends_with(": added\n"));
+            assert_eq!((runs_of(&lake), staged(&lake)), (number + 1, 0));
+            return;
+        }
+    }
+    panic!("none of 19 writers was met between its two looks");
+}
+
+#[test]
+fn a_full_disk_leaves_nothing() {
+    needs(&[ROOT]);
+    let dir = tempfile::tempdir().unwrap();
+    let small = dir.path().join("small");
+    fs::create_dir(&small).unwrap();
+    let mounted =
+        Command::new("mount").args(["-t", "tmpfs", "-o", "size=48k", "tmpfs", text(&small)]).status();
+    if !mounted.is_ok_and(|status| status.success()) {
+        skip("a file system in memory cannot be mounted here");
+    }
+    let lake = small.join("lake");
+    let output = add(&lake, &copies(dir.path(), 1)[0], &[]);
+    let (left, staged) = (files(&lake, ".parquet"), staged(&lake));
+    assert!(Command::new("umount").arg(&small).status().unwrap().success());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("No space left on device"), "{said}");
+    assert_eq!((left, staged), (Vec::new(), 0));
+}
+
+#[test]
+fn workers_share_a_list_and_a_lake() {
+    let dir = tempfile::tempdir().unwrap();
+    let lake = dir.path().join("lake");
+    let runs = copies(dir.path(), 7);
+    let list = dir.path().join("list");
+    fs::write(&list, runs.iter().map(|run| format!("{}\n", run.display())).collect::<String>()).unwrap();
+    // Shard 0 twice: two writers of the same runs.
+    let workers = ["0/2", "1/2", "0/2"].map(|shard| {
+        let args = [
+            "lake",
+            "add",
+            "-q",
+            "--to",
+            text(&lake),
+            "--suite",
+            "s",
+            "--list",
+            text(&list),
+            "--shard",
+            shard,
+            "--json",
+        ];
+        Command::new(env!("CARGO_BIN_EXE_kprism")).args(args).stdout(Stdio::piped()).spawn().unwrap()
+    });
+    let mut ends: BTreeMap<String, usize> = BTreeMap::new();
+    for worker in workers {
+        let output = worker.wait_with_output().unwrap();
+        assert!(output.status.success());
+        let added: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        for run in added.as_array().unwrap() {
+            *ends.entry(run["outcome"].as_str().unwrap().to_owned()).or_default() += 1;
+        }
+    }
+    assert_eq!(ends, BTreeMap::from([("added".into(), 7), ("present".into(), 4)]));
+    assert_eq!((runs_of(&lake), staged(&lake)), (7, 0));
+}
+
+#[test]
+fn readers_see_each_row_once_while_files_are_merged() {
+    needs_sql();
+    let dir = tempfile::tempdir().unwrap();
+    let lake = dir.path().join("lake");
+    let runs = copies(dir.path(), 6);
+    let query = "SELECT COUNT(*) AS n, SUM(insns) AS insns, COUNT(DISTINCT run_id) AS runs FROM nodes";
+    for run in &runs {
+        assert!(add(&lake, run, &[]).status.success());
+    }
+    let before = ask(&lake, query);
+    let mut merging = Command::new(env!("CARGO_BIN_EXE_kprism"))
+        .args(["lake", "compact", "-q", text(&lake), "--grace", "1"])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut looks = 0;
+    while merging.try_wait().unwrap().is_none() {
+        assert_eq!(ask(&lake, query), before);
+        looks += 1;
+    }
+    assert!(merging.wait().unwrap().success() && looks > 0);
+    assert_eq!(ask(&lake, query), before);
+    assert_eq!(files(&lake.join("nodes"), ".parquet").len(), 1);
+    // A run that stands in a merged file is known, and can be replaced; a file of runs is merged with later ones.
+    assert!(String::from_utf8_lossy(&add(&lake, &runs[0], &[]).stdout).ends_with(": already there\n"));
+    assert!(add(&lake, &runs[0], &["--label", "commit=b", "--replace"]).status.success());
+    assert_eq!(ask(&lake, query), before);
+    assert_eq!(ask(&lake, "SELECT label_value FROM labels").len(), 1);
+    ok(&["lake", "compact", "-q", text(&lake), "--grace", "0"]);
+    assert_eq!(ask(&lake, query), before);
+    assert_eq!(files(&lake.join("nodes"), ".parquet").len(), 1);
+    assert_eq!(ok(&["lake", "compact", "-q", text(&lake), "--grace", "0"]), b"nothing to merge\n");
+}
+
+#[test]
+fn views_answer_as_computed_by_hand() {
+    needs_sql();
+    let dir = tempfile::tempdir().unwrap();
+    let lake = dir.path().join("lake");
+    for run in copies(dir.path(), 2) {
+        assert!(add(&lake, &run, &[]).status.success());
+    }
+    let calls =
+        ask(&lake, "SELECT f.name, s.wall_ns FROM syscalls s JOIN functions f USING (run_id, func_id)");
+    let mut times: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    for call in calls {
+        let name = call["name"].as_str().unwrap().to_owned();
+        times.entry(name).or_default().push(call["wall_ns"].as_u64().unwrap());
+    }
+    let rows = ask(&lake, "SELECT * FROM syscall_percentiles");
+    assert!(rows.len() == times.len() && rows.len() > 3);
+    for row in rows {
+        let times = times.get_mut(row["name"].as_str().unwrap()).unwrap();
+        times.sort_unstable();
+        let at = |percent: usize| times[(times.len() * percent).div_ceil(100) - 1];
+        let shown = ["calls", "p50_ns", "p90_ns", "p99_ns", "max_ns"].map(|name| row[name].as_u64().unwrap());
+        assert_eq!(shown, [times.len() as u64, at(50), at(90), at(99), at(100)], "{row}");
+    }
+    // Every instruction of both runs belongs to a function, but those of the roots.
+    let top = ask(&lake, "SELECT SUM(insns) AS insns, MAX(run_count) AS runs FROM fleet_top");
+    let nodes = ask(&lake, "SELECT SUM(insns) AS insns FROM nodes WHERE func_id IS NOT NULL");
+    assert_eq!((&top[0]["insns"], &top[0]["runs"]), (&nodes[0]["insns"], &2.into()));
+
+    let refused = kprism(&["lake", "sql", text(&lake), "COPY nodes TO '/tmp/x.parquet'"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("only a SELECT is answered"));
+    let none = kprism(&["lake", "sql", text(&lake), "SELECT * FROM nodes WHERE insns < 0"]);
+    assert_eq!(none.status.code(), Some(1));
+    let foreign = kprism(&["lake", "sql", text(&lake), "SELECT * FROM 's3://bucket/x.parquet'"]);
+    assert!(String::from_utf8_lossy(&foreign.stderr).contains("mount the object storage"));
+}
+
+/// Builds a program whose function `work` begins with `planted`, and records it.
+fn record(dir: &Path, name: &str, planted: &str) -> PathBuf {
+    let share = dir.join(name);
+    fs::create_dir(&share).unwrap();
+    let source = format!(
+        "static int sum;\n\
+         __attribute__((noinline)) void work(int n) {{ __asm__ volatile(\"{planted}\"); sum += n; }}\n\
+         int main(void) {{ work(7); return sum == 0; }}\n"
+    );
+    fs::write(share.join("program.c"), source).unwrap();
+    let built = Command::new("cc")
+        .args(["-O1", "-g", "-static", "-falign-functions=64", "-o", "program", "program.c"])
+        .current_dir(&share)
+        .status();
+    assert!(built.expect("a C compiler is installed").success());
+    let run = dir.join(format!("{name}.data"));
+    ok(&["lab", "run", "-q", "-o", text(&run), "--share", text(&share), "--", "/share/program"]);
+    run
+}
+
+#[test]
+fn one_instruction_more_is_found_among_forty_runs() {
+    needs(&[QEMU, APT, GCC]);
+    needs_sql();
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let (old, new) = (record(dir.path(), "old", ""), record(dir.path(), "new", "nop"));
+    let lake = dir.path().join("lake");
+    for number in 0..40 {
+        let run = copy(if number < 23 { &old } else { &new }, &dir.path().join(format!("r{number}")), number);
+        let (commit, position) = (format!("commit=c{number}"), format!("position={number}"));
+        assert!(add(&lake, &run, &["--label", &commit, "--label", &position]).status.success());
+    }
+    for _ in 0..2 {
+        let bad = ask(
+            &lake,
+            "SELECT commit_id, run_position, insns_change FROM first_bad_commit WHERE name = 'work'",
+        );
+        let expected = serde_json::json!([{"commit_id": "c23", "run_position": 23, "insns_change": 1}]);
+        assert_eq!(serde_json::Value::Array(bad), expected);
+        let changed =
+            ask(&lake, "SELECT run_position, old_insns, new_insns FROM regressions WHERE name = 'work'");
+        assert_eq!(changed.len(), 1);
+        assert_eq!(changed[0]["new_insns"].as_i64().unwrap() - changed[0]["old_insns"].as_i64().unwrap(), 1);
+        ok(&["lake", "compact", "-q", text(&lake), "--grace", "0"]);
+    }
+}
+
+kprism_test::main!();

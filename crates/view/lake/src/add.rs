@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Adds a run to a lake. Input: a run folder, a suite, labels. Output: the run's files, all visible at once.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use kprism_session::Progress;
+use parquet::file::metadata::KeyValue;
+use serde::Serialize;
+
+use crate::commit::{Commit, Journal, exclusive};
+use crate::layout::{Lake, SCHEMA, check_name};
+use crate::live::{find, labels};
+use crate::rows::{Column, Sink, Source};
+use crate::tables::{self, Facts};
+
+/// How a run is added.
+#[derive(Debug, Clone, Default)]
+pub struct AddOptions {
+    /// The suite.
+    pub suite: String,
+    /// Labels of the run.
+    pub labels: BTreeMap<String, String>,
+    /// Take the place of what the lake has of the run with another suite or other labels.
+    pub replace: bool,
+}
+
+/// The end of an addition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// The lake did not have the run.
+    Added,
+    /// The lake had the run with this suite and these labels.
+    Present,
+    /// The lake had the run with another suite or other labels.
+    Replaced,
+}
+
+/// A run that was added.
+#[derive(Debug, Clone, Serialize)]
+pub struct Added {
+    /// The run's folder.
+    pub run: PathBuf,
+    /// Its id.
+    pub run_id: String,
+    /// The end.
+    pub outcome: Outcome,
+    /// Number of files written.
+    pub files: usize,
+    /// Their size in bytes.
+    pub bytes: u64,
+}
+
+/// Adds a run.
+///
+/// # Errors
+/// The run cannot be read or has no tables of this schema; the lake has it with other labels; the disk is full. Nothing of
+/// the run is left in the lake then.
+pub fn add(lake: &Lake, folder: &Path, options: &AddOptions, progress: &Progress) -> Result<Added> {
+    check_name("--suite", &options.suite)?;
+    let facts = tables::facts(folder, progress)?;
+    let run_id = facts.run_id.clone();
+    let done = |outcome, files, bytes| Added {
+        run: folder.to_path_buf(),
+        run_id: run_id.clone(),
+        outcome,
+        files,
+        bytes,
+    };
+
+    // A look without a lock: adding again is common, and cheap.
+    if is_there(lake, &facts, options)? == Some(true) {
+        return Ok(done(Outcome::Present, 0, 0));
+    }
+    let _merging = if options.replace { Some(exclusive(lake)?) } else { None };
+    let (stage, part) = {
+        let commit = Commit::begin(lake)?;
+        let part = match is_there(lake, &facts, options)? {
+            None => 0,
+            Some(true) => return Ok(done(Outcome::Present, 0, 0)),
+            Some(false) => commit.next_part()?,
+        };
+        (commit.stage(&run_id)?, part)
+    };
+    let (mut journal, mut bytes) = (Journal::default(), 0);
+    progress.step(&format!("adding {}", folder.display()));
+    for (table, raw) in tables::write(&facts, &options.labels, &stage.folder)? {
+        let to = Lake::run_file(&table, &options.suite, &facts.day, &run_id);
+        bytes += finish(&raw, &stage.folder, &table, &run_id, part)?;
+        let list = if table == "manifest" { &mut journal.manifest } else { &mut journal.data };
+        list.push((stage.relative.join(format!("{table}.parquet")), to));
+    }
+    let files = journal.data.len() + journal.manifest.len();
+
+    let commit = Commit::begin(lake)?;
+    let outcome = match is_there(lake, &facts, options)? {
+        Some(true) => return Ok(done(Outcome::Present, 0, 0)),
+        Some(false) => Outcome::Replaced,
+        None => Outcome::Added,
+    };
+    if outcome == Outcome::Replaced {
+        let kept: Vec<&PathBuf> = journal.data.iter().chain(&journal.manifest).map(|(_, to)| to).collect();
+        for table in lake.tables()? {
+            let old = lake.files(&table)?.into_iter().filter(|file| file.stem == run_id);
+            let old: Vec<PathBuf> = old.map(|file| file.path).filter(|path| !kept.contains(&path)).collect();
+            journal.remove.extend(old);
+        }
+    }
+    commit.put(&journal)?;
+    Ok(done(outcome, files, bytes))
+}
+
+/// Whether the lake has the run as it is to be added: `None` if it has not, `Some(false)` if it is to be replaced.
+fn is_there(lake: &Lake, facts: &Facts, options: &AddOptions) -> Result<Option<bool>> {
+    let Some(old) = find(lake, &facts.run_id)? else { return Ok(None) };
+    let old_labels = labels(lake, &old)?;
+    let new_labels = tables::all_labels(facts, &options.labels);
+    if old.suite == options.suite && old_labels == new_labels {
+        return Ok(Some(true));
+    }
+    if options.replace {
+        return Ok(Some(false));
+    }
+    let show = |suite: &str, labels: &BTreeMap<String, String>| {
+        let labels: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        format!("suite {suite}, labels [{}]", labels.join(", "))
+    };
+    bail!(
+        "{}: the lake has this run ({}) as {}, not as {}; --replace changes that",
+        facts.folder.display(),
+        facts.run_id,
+        show(&old.suite, &old_labels),
+        show(&options.suite, &new_labels)
+    )
+}
+
+/// Adds the columns `run_id` and `part` to a table that was written, and waits until it is on the disk.
+fn finish(raw: &Path, folder: &Path, table: &str, run_id: &str, part: i64) -> Result<u64> {
+    let path = folder.join(format!("{table}.parquet"));
+    let source = Source::open(raw)?;
+    let own = |rows: usize| {
+        let run = Column::text("run_id", std::iter::repeat_n(Some(run_id), rows));
+        [run, Column::int("part", std::iter::repeat_n(Some(part), rows))]
+    };
+    let add = |columns: Vec<Column>, rows: usize| -> Vec<Column> {
+        let others = columns.into_iter().filter(|column| !matches!(&*column.name, "run_id" | "part"));
+        own(rows).into_iter().chain(others).collect()
+    };
+    let mut notes = source.notes();
+    notes.retain(|note| note.key != "kprism.run_id" && note.key != "kprism.schema");
+    notes.push(KeyValue::new("kprism.run_id".into(), run_id.to_owned()));
+    notes.push(KeyValue::new("kprism.schema".into(), SCHEMA.to_string()));
+    let mut sink = Sink::create(&path, table, &add(tables::lift(table, source.columns()?), 0), notes)?;
+    for group in 0..source.groups() {
+        let columns = tables::lift(table, source.group(group)?);
+        let rows = columns.first().map_or(0, |column| column.values.len());
+        sink.write(add(columns, rows))?;
+    }
+    sink.finish()
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A query over a lake, for the program `kprism-sql`. Input: the lake, a query, limits. Output: a request, which names every
+//! file that counts, so that what changes in the lake meanwhile does not change the answer.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+use kprism_sql::{Query, Request};
+
+use crate::layout::Lake;
+use crate::views::{VIEWS, missing, of_tables, quoted};
+
+/// Makes a request. Called while no file of the lake is renamed ([`crate::reading`]).
+///
+/// # Errors
+/// The lake cannot be read, or is empty.
+pub(crate) fn request(lake: &Lake, query: Query) -> Result<Request> {
+    if let Some(scheme) =
+        ["s3://", "https://", "http://", "gs://", "az://"].iter().find(|s| query.text.contains(**s))
+    {
+        bail!(
+            "{scheme}: only files are read; mount the object storage, or copy it into a folder, and name that"
+        );
+    }
+    let tables = lake.tables()?;
+    if !tables.iter().any(|table| table == "manifest") {
+        bail!("{}: no runs; `kprism lake add RUN --to {0}` adds some", lake.root().display());
+    }
+    let root = std::path::absolute(lake.root())?;
+    let mut lists = std::collections::BTreeMap::new();
+    for table in &tables {
+        let mut list = String::new();
+        for file in lake.files(table)? {
+            let comma = if list.is_empty() { "" } else { ", " };
+            let _ = write!(list, "{comma}{}", quoted(&root.join(&file.path).display().to_string()));
+        }
+        lists.insert(table.clone(), list);
+    }
+    let tables: Vec<String> = tables.into_iter().filter(|table| !lists[table].is_empty()).collect();
+    let files = |table: &str| {
+        let options = "union_by_name = true, hive_partitioning = true, hive_types_autocast = false";
+        format!("read_parquet([{}], {options})", lists[table])
+    };
+    let mut views: Vec<String> = of_tables(&tables, files)
+        .into_iter()
+        .map(|(name, query)| format!("CREATE VIEW {name} AS {query}"))
+        .collect();
+    let mut absent = Vec::new();
+    for (name, query) in VIEWS {
+        match missing(query, &tables) {
+            missing if missing.is_empty() => views.push(format!("CREATE VIEW {name} AS\n{query}")),
+            missing => {
+                absent.push((name.to_owned(), format!("no run of the lake has {}", missing.join(", "))))
+            }
+        }
+    }
+    Ok(Request { views, absent, query })
+}
+
+/// Starts `kprism-sql` in the place of this process. Files of the lake are kept until it ends.
+///
+/// # Errors
+/// The lake cannot be read, or the program is missing. If nothing fails, there is no return.
+pub fn become_query(lake: &Lake, query: Query) -> Result<std::convert::Infallible> {
+    use std::io::{Seek as _, Write as _};
+    use std::os::unix::process::CommandExt as _;
+
+    let program = program()?;
+    let (reader, request) = crate::reading(lake, || request(lake, query))?;
+    let mut file = tempfile::tempfile().context("a temporary file")?;
+    file.write_all(&serde_json::to_vec(&request)?)
+        .and_then(|()| file.rewind())
+        .context("a temporary file")?;
+    reader.survive()?;
+    let error = std::process::Command::new(&program).stdin(file).exec();
+    Err(error).with_context(|| program.display().to_string())
+}
+
+/// The program `kprism-sql`: `$KPRISM_SQL`, or beside this program.
+///
+/// # Errors
+/// It is not there.
+pub(crate) fn program() -> Result<PathBuf> {
+    if let Some(named) = std::env::var_os("KPRISM_SQL").map(PathBuf::from) {
+        return match named.is_file() {
+            true => Ok(named),
+            false => bail!("KPRISM_SQL={}: no such file", named.display()),
+        };
+    }
+    let own = std::env::current_exe()?;
+    let place = own.parent().unwrap_or(&own);
+    let places = ["kprism-sql", "../kprism-sql", "../lib/kprism/kprism-sql"].map(|name| place.join(name));
+    places.into_iter().find(|path| path.is_file()).ok_or_else(|| {
+        anyhow::anyhow!(
+            "kprism-sql, which has DuckDB in it, is not beside {}: `make sql` builds it, or KPRISM_SQL names it; any DuckDB \
+             reads what `kprism lake views` prints",
+            own.display()
+        )
+    })
+}

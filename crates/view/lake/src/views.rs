@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Views over a lake, as SQL. Input: an engine, the lake's tables, and where their files are. Output: statements that make a
+//! view of each table and of each question. The questions are the files of `views/`, the same for all engines.
+
+use std::str::FromStr;
+
+use anyhow::{Result, bail};
+
+use crate::layout::{Lake, SCHEMA};
+
+/// The views that are shipped: name and query.
+pub const VIEWS: [(&str, &str); 6] = [
+    ("regressions", include_str!("../views/regressions.sql")),
+    ("first_bad_commit", include_str!("../views/first_bad_commit.sql")),
+    ("fleet_top", include_str!("../views/fleet_top.sql")),
+    ("never_covered", include_str!("../views/never_covered.sql")),
+    ("which_test_covers", include_str!("../views/which_test_covers.sql")),
+    ("syscall_percentiles", include_str!("../views/syscall_percentiles.sql")),
+];
+
+/// A program that reads the lake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Engine {
+    /// DuckDB.
+    Duckdb,
+    /// Spark SQL.
+    Spark,
+    /// The SQL of Polars.
+    Polars,
+}
+
+impl FromStr for Engine {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "duckdb" => Ok(Engine::Duckdb),
+            "spark" => Ok(Engine::Spark),
+            "polars" => Ok(Engine::Polars),
+            _ => bail!("expected duckdb, spark or polars"),
+        }
+    }
+}
+
+/// A text in SQL.
+pub(crate) fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+/// Of `manifest`, the rows that count: one a run.
+const RUNS: &str = "SELECT * FROM (SELECT m.*, ROW_NUMBER() OVER (PARTITION BY run_id ORDER BY part DESC) AS newest \
+                    FROM manifest_files m) numbered WHERE newest = 1";
+
+/// Of a table, the rows that count.
+fn counting(table: &str) -> String {
+    format!("SELECT t.* FROM {table}_files t JOIN runs r ON t.run_id = r.run_id AND t.part = r.part")
+}
+
+/// The statements that make the views of each table: names and queries. `files` gives the files of a table as a relation.
+pub(crate) fn of_tables(tables: &[String], files: impl Fn(&str) -> String) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    for table in tables {
+        all.push((format!("{table}_files"), format!("SELECT * FROM {}", files(table))));
+    }
+    all.push(("runs".into(), RUNS.into()));
+    for table in tables {
+        all.push((table.clone(), counting(table)));
+    }
+    all
+}
+
+/// Tables that a query of [`VIEWS`] reads and the lake has not.
+pub(crate) fn missing<'a>(query: &'a str, tables: &[String]) -> Vec<&'a str> {
+    let mut words = query.split_whitespace();
+    let mut missing = Vec::new();
+    while let Some(word) = words.next() {
+        if matches!(word, "FROM" | "JOIN")
+            && let Some(name) = words.next()
+            && ["functions", "nodes", "syscalls", "labels", "cover_lines"].contains(&name)
+            && !tables.iter().any(|table| table == name)
+            && !missing.contains(&name)
+        {
+            missing.push(name);
+        }
+    }
+    missing
+}
+
+/// Statements for an engine, with the lake's paths.
+///
+/// # Errors
+/// The lake cannot be read.
+pub fn script(lake: &Lake, engine: Engine) -> Result<String> {
+    let tables = lake.tables()?;
+    let root = std::path::absolute(lake.root())?;
+    let root = root.display().to_string();
+    let glob = |table: &str| quoted(&format!("{root}/{table}/schema={SCHEMA}/*/*/*.parquet"));
+    let files = |table: &str| match engine {
+        Engine::Duckdb => {
+            let options = "union_by_name = true, hive_partitioning = true, hive_types_autocast = false";
+            format!("read_parquet({}, {options})", glob(table))
+        }
+        Engine::Spark => format!("{table}_spark"),
+        Engine::Polars => format!("read_parquet({})", glob(table)),
+    };
+    let create = match engine {
+        Engine::Duckdb => "CREATE OR REPLACE VIEW",
+        Engine::Spark => "CREATE OR REPLACE TEMPORARY VIEW",
+        Engine::Polars => "CREATE TABLE",
+    };
+    let mut text = String::new();
+    if engine == Engine::Spark {
+        for table in &tables {
+            let path = quoted(&format!("{root}/{table}"));
+            text += &format!(
+                "CREATE OR REPLACE TEMPORARY VIEW {table}_spark USING parquet OPTIONS (path {path}, mergeSchema 'true');\n"
+            );
+        }
+    }
+    for (name, query) in of_tables(&tables, files) {
+        text += &format!("{create} {name} AS {query};\n");
+    }
+    for (name, query) in VIEWS {
+        let missing = missing(query, &tables);
+        if missing.is_empty() {
+            text += &format!("\n{create} {name} AS\n{};\n", query.trim_end());
+        } else {
+            text += &format!("\n-- {name}: no run of the lake has {}\n", missing.join(", "));
+        }
+    }
+    Ok(text)
+}
