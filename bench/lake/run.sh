@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# A lake of RUNS runs (1000): recorded REAL times (20) in the guest, then multiplied, each copy with a date of its own and so an
-# id of its own. Prints runs/s of `lake add`, bytes a run, and the time of `regressions`, before and after `lake compact`.
+# A lake of RUNS runs (1000): recorded REAL times (20) in the guest, then multiplied, each copy with a date and an id of its
+# own. Prints runs/s of `lake add`, bytes a run, and the time of `regressions`, before and after `lake compact`.
 # KPRISM names the program; kprism-sql is beside it.
 set -eu
 
@@ -27,7 +27,8 @@ n=0
 while [ "$n" -lt "$RUNS" ]; do
 	cp -r "$work/real$((n % REAL))" "$work/run$n"
 	created=$(date -u -d "2026-01-01 + $n minutes" +%Y-%m-%dT%H:%M:%SZ)
-	sed -i "s/\"created\": \"[^\"]*\"/\"created\": \"$created\"/" "$work/run$n/manifest.json"
+	id=$(printf '%032x' "$n")
+	sed -i "s/\"created\": \"[^\"]*\"/\"created\": \"$created\"/; s/\"run_id\": \"[^\"]*\"/\"run_id\": \"$id\"/" "$work/run$n/manifest.json"
 	n=$((n + 1))
 done
 

@@ -21,6 +21,7 @@ fn copy(from: &Path, to: &Path, number: usize) -> PathBuf {
     }
     let manifest = fs::read_to_string(from.join("manifest.json")).unwrap();
     let mut manifest: serde_json::Value = serde_json::from_str(&manifest).unwrap();
+    manifest["run_id"] = format!("{number:032x}").into();
     manifest["created"] = format!("2026-11-{:02}T00:00:{:02}Z", 1 + number % 28, number / 28).into();
     fs::write(to.join("manifest.json"), manifest.to_string()).unwrap();
     to.to_path_buf()
@@ -116,8 +117,9 @@ fn a_killed_writer_leaves_nothing_that_counts() {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
+        let id = format!(" {} ", writer.id());
         let is_writer = |line: &str| {
-            line.contains("FLOCK") && line.contains("->") && line.contains(&format!(" {} ", writer.id()))
+            line.contains("FLOCK") && line.contains("->") && line.contains(&id)
         };
         while !fs::read_to_string("/proc/locks").unwrap().lines().any(is_writer) {
             assert!(writer.try_wait().unwrap().is_none(), "the writer did not wait for the lock");

@@ -13,7 +13,7 @@ use crate::commit::{Commit, Journal, exclusive};
 use crate::layout::{Lake, SCHEMA, check_name};
 use crate::live::{find, labels};
 use crate::rows::{Column, Sink, Source};
-use crate::tables::{self, Facts};
+use crate::tables::{self, Facts, Table, Tables};
 
 /// How a run is added.
 #[derive(Debug, Clone, Default)]
@@ -60,7 +60,7 @@ pub struct Added {
 /// the run is left in the lake then.
 pub fn add(lake: &Lake, folder: &Path, options: &AddOptions, progress: &Progress) -> Result<Added> {
     check_name("--suite", &options.suite)?;
-    let facts = tables::facts(folder, progress)?;
+    let facts = tables::facts(folder)?;
     let run_id = facts.run_id.clone();
     let done = |outcome, files, bytes| Added {
         run: folder.to_path_buf(),
@@ -86,9 +86,15 @@ pub fn add(lake: &Lake, folder: &Path, options: &AddOptions, progress: &Progress
     };
     let (mut journal, mut bytes) = (Journal::default(), 0);
     progress.step(&format!("adding {}", folder.display()));
-    for (table, raw) in tables::write(&facts, &options.labels, &stage.folder)? {
+    let Tables { tables, stacks } = tables::all(&facts, &options.labels, progress)?;
+    for (table, rows) in tables {
         let to = Lake::run_file(&table, &options.suite, &facts.day, &run_id);
-        bytes += finish(&raw, &stage.folder, &table, &run_id, part)?;
+        let raw = match rows {
+            Table::File(path) => path,
+            Table::Rows(columns) => tables::raw(&table, columns, &stage.folder)?,
+        };
+        let keys = (table == "nodes").then_some(&*stacks);
+        bytes += finish(&raw, &stage.folder, &table, keys, (&run_id, part))?;
         let list = if table == "manifest" { &mut journal.manifest } else { &mut journal.data };
         list.push((stage.relative.join(format!("{table}.parquet")), to));
     }
@@ -116,8 +122,8 @@ pub fn add(lake: &Lake, folder: &Path, options: &AddOptions, progress: &Progress
 fn is_there(lake: &Lake, facts: &Facts, options: &AddOptions) -> Result<Option<bool>> {
     let Some(old) = find(lake, &facts.run_id)? else { return Ok(None) };
     let old_labels = labels(lake, &old)?;
-    let new_labels = tables::all_labels(facts, &options.labels);
-    if old.suite == options.suite && old_labels == new_labels {
+    let new_labels = &options.labels;
+    if old.suite == options.suite && old_labels == *new_labels {
         return Ok(Some(true));
     }
     if options.replace {
@@ -132,31 +138,43 @@ fn is_there(lake: &Lake, facts: &Facts, options: &AddOptions) -> Result<Option<b
         facts.folder.display(),
         facts.run_id,
         show(&old.suite, &old_labels),
-        show(&options.suite, &new_labels)
+        show(&options.suite, new_labels)
     )
 }
 
-/// Adds the columns `run_id` and `part` to a table that was written, and waits until it is on the disk.
-fn finish(raw: &Path, folder: &Path, table: &str, run_id: &str, part: i64) -> Result<u64> {
+/// Adds the columns `run_id` and `part`, and to contexts their keys, to a table that was written, and waits until it is on the disk.
+fn finish(
+    raw: &Path,
+    folder: &Path,
+    table: &str,
+    stacks: Option<&[u64]>,
+    (run_id, part): (&str, i64),
+) -> Result<u64> {
     let path = folder.join(format!("{table}.parquet"));
     let source = Source::open(raw)?;
     let own = |rows: usize| {
         let run = Column::text("run_id", std::iter::repeat_n(Some(run_id), rows));
         [run, Column::int("part", std::iter::repeat_n(Some(part), rows))]
     };
-    let add = |columns: Vec<Column>, rows: usize| -> Vec<Column> {
+    let add = |columns: Vec<Column>, first: usize, rows: usize| -> Vec<Column> {
+        let keys = stacks.map(|keys| {
+            let keys = keys.get(first..first + rows).unwrap_or_default();
+            Column::int("stack_key", keys.iter().map(|key| Some(key.cast_signed())))
+        });
         let others = columns.into_iter().filter(|column| !matches!(&*column.name, "run_id" | "part"));
-        own(rows).into_iter().chain(others).collect()
+        own(rows).into_iter().chain(others).chain(keys).collect()
     };
     let mut notes = source.notes();
     notes.retain(|note| note.key != "kprism.run_id" && note.key != "kprism.schema");
     notes.push(KeyValue::new("kprism.run_id".into(), run_id.to_owned()));
     notes.push(KeyValue::new("kprism.schema".into(), SCHEMA.to_string()));
-    let mut sink = Sink::create(&path, table, &add(tables::lift(table, source.columns()?), 0), notes)?;
+    let mut sink = Sink::create(&path, table, &add(source.columns()?, 0, 0), notes)?;
+    let mut first = 0;
     for group in 0..source.groups() {
-        let columns = tables::lift(table, source.group(group)?);
+        let columns = source.group(group)?;
         let rows = columns.first().map_or(0, |column| column.values.len());
-        sink.write(add(columns, rows))?;
+        sink.write(add(columns, first, rows))?;
+        first += rows;
     }
     sink.finish()
 }

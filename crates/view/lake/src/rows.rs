@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
-use parquet::basic::{Compression, Repetition, Type as Physical};
+use parquet::basic::{Compression, Encoding, Repetition, Type as Physical, ZstdLevel};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::column::writer::ColumnWriterImpl;
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
@@ -16,7 +16,7 @@ use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use parquet::file::writer::SerializedFileWriter;
-use parquet::schema::types::Type;
+use parquet::schema::types::{ColumnPath, Type};
 
 /// Most rows of a row group.
 pub const GROUP: usize = 1_000_000;
@@ -291,11 +291,22 @@ impl Sink {
         });
         let fields = fields.collect::<Result<Vec<_>>>()?;
         let schema = Arc::new(Type::group_type_builder(table).with_fields(fields).build()?);
-        let properties = WriterProperties::builder()
-            .set_compression(Compression::SNAPPY)
+        let mut properties = WriterProperties::builder()
+            .set_compression(Compression::ZSTD(ZstdLevel::default()))
             .set_created_by("kprism".into())
-            .set_key_value_metadata(Some(notes))
-            .build();
+            .set_key_value_metadata(Some(notes));
+        for column in columns.iter().filter(|column| matches!(column.values, Values::Int(_))) {
+            // Sorted keys and numbers that rise are small as differences; of others Zstandard finds more in plain ones.
+            let encoding = match &*column.name {
+                "part" | "stack_key" | "name_key" | "node_id" | "func_id" | "start_ns" | "time_ns" => {
+                    Encoding::DELTA_BINARY_PACKED
+                }
+                _ => Encoding::PLAIN,
+            };
+            let path = ColumnPath::from(&*column.name);
+            properties = properties.set_column_dictionary_enabled(path.clone(), false).set_column_encoding(path, encoding);
+        }
+        let properties = properties.build();
         let file = File::create(path).with_context(|| path.display().to_string())?;
         let writer = SerializedFileWriter::new(BufWriter::new(file), schema, Arc::new(properties))
             .with_context(|| path.display().to_string())?;

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A run's tables, as the lake takes them. Input: a run folder. Output: files with the columns of the schema.
+//! A run's tables, as the lake takes them. Input: a run folder. Output: for each table its name and its rows: those of the run's
+//! own folder with the keys that join runs, and those that only many runs have.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use kprism_session::Progress;
-use kprism_store::{Manifest, Run};
-use sha2::{Digest as _, Sha256};
+use kprism_session::{Progress, cover, open_profile, probe};
+use kprism_store::{Instrument, Keys, Manifest, NamedTable, Run, Values as Stored, manifest_tables};
+use parquet::data_type::ByteArray;
+use serde_json::Value;
 
 use crate::layout::names;
 use crate::rows::{Column, Sink, Values};
@@ -24,132 +26,199 @@ pub struct Facts {
     manifest: Manifest,
 }
 
-/// Reads what a run is, and decodes it if its tables are missing.
+/// Reads what a run is.
 ///
 /// # Errors
-/// It is no run, or cannot be decoded.
-pub fn facts(folder: &Path, progress: &Progress) -> Result<Facts> {
+/// It is no run, or has no date.
+pub fn facts(folder: &Path) -> Result<Facts> {
     let run = Run::open(folder)?;
     let manifest = run.manifest()?;
-    let path = run.manifest_path();
-    let bytes = std::fs::read(&path).with_context(|| path.display().to_string())?;
-    let run_id: String = Sha256::digest(&bytes).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
     let day = manifest.created.get(..10).filter(|day| day.bytes().all(|b| b.is_ascii_digit() || b == b'-'));
     let Some(day) = day.map(str::to_owned) else {
+        let path = run.manifest_path();
         bail!(
             "{}: created {:?}: expected a date such as 2026-11-25T08:00:00Z",
             path.display(),
             manifest.created
         )
     };
-    if names(&run.tables())?.is_empty() {
-        kprism_session::open_profile(folder, progress)?;
-    }
-    Ok(Facts { folder: folder.to_path_buf(), run_id, day, run, manifest })
+    Ok(Facts { folder: folder.to_path_buf(), run_id: manifest.run_id(), day, run, manifest })
 }
 
-/// The run's labels and those that were given.
-pub fn all_labels(_: &Facts, given: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-    given.clone()
+/// A table to be added.
+pub enum Table {
+    /// Rows of a file of the run.
+    File(PathBuf),
+    /// Rows in memory.
+    Rows(Vec<Column>),
 }
 
-/// The tables of a run: names, and the files with them. `manifest` and `labels` are written to `folder`.
+/// All tables of a run, and columns to be added to its files.
+pub struct Tables {
+    /// By name.
+    pub tables: BTreeMap<String, Table>,
+    /// `stack_key` of each row of `nodes`.
+    pub stacks: Vec<u64>,
+}
+
+/// The tables of a run. A flow or durations that were not decoded yet, or by another kprism, are decoded.
 ///
 /// # Errors
-/// A file cannot be written.
-pub fn write(
-    facts: &Facts,
-    labels: &BTreeMap<String, String>,
-    folder: &Path,
-) -> Result<Vec<(String, PathBuf)>> {
-    let mut all = Vec::new();
-    for name in names(&facts.run.tables())? {
+/// The run cannot be decoded or read.
+pub fn all(facts: &Facts, labels: &BTreeMap<String, String>, progress: &Progress) -> Result<Tables> {
+    let (run, mut manifest) = (&facts.run, facts.manifest.clone());
+    let mut stacks = Vec::new();
+    if run.holds(Instrument::Flow) || run.holds(Instrument::Durations) {
+        let (_, profile, decoded) = open_profile(&facts.folder, progress)?;
+        stacks = Keys::of(run, decoded.kernel.as_ref(), &profile).stacks;
+        manifest = decoded;
+    }
+    let mut tables = BTreeMap::new();
+    for name in names(&run.tables())? {
         if let Some(table) = name.strip_suffix(".parquet") {
-            all.push((table.to_owned(), facts.run.table(table)));
+            tables.insert(table.to_owned(), Table::File(run.table(table)));
         }
     }
-    let mut own = |table: &str, columns: Vec<Column>| -> Result<()> {
-        let path = folder.join(format!("{table}.raw"));
-        let mut sink = Sink::create(&path, table, &columns, Vec::new())?;
-        sink.write(columns)?;
-        sink.finish()?;
-        all.push((table.to_owned(), path));
-        Ok(())
-    };
-    let labels = all_labels(facts, labels);
+    let mut own = |table: &str, columns| tables.insert(table.to_owned(), Table::Rows(columns));
+    for NamedTable { name, columns } in manifest_tables(&manifest) {
+        own(name, columns.into_iter().map(|(name, values)| column(name, values)).collect());
+    }
     own(
         "labels",
         vec![
             Column::text("label_key", labels.keys().map(|key| Some(&**key))),
             Column::text("label_value", labels.values().map(|value| Some(&**value))),
         ],
-    )?;
-    let m = &facts.manifest;
-    let kernel = m.kernel.as_ref();
-    let command = m.command.join(" ");
-    let kind = serde_json::to_value(m.kind)?;
-    own(
-        "manifest",
-        vec![
-            Column::text("run_kind", [kind.as_str()]),
-            Column::text("command", [Some(&*command)]),
-            Column::text("kernel_release", [kernel.map(|kernel| &*kernel.release)]),
-            Column::text("kernel_build_id", [kernel.map(|kernel| &*kernel.build_id)]),
-            Column::text("created", [Some(&*m.created)]),
-            Column::text("clock", [Some(&*m.clock.name)]),
-            Column::int("vcpus", [Some(i64::from(m.vcpus))]),
-            Column::int("exit_code", [m.exit_code.map(i64::from)]),
-        ],
-    )?;
+    );
+    if run.holds(Instrument::Cover) {
+        own("cover_lines", cover_lines(&facts.folder, progress)?);
+    }
+    if run.holds(Instrument::Probe) {
+        own("probe_values", probe_values(run)?);
+    }
+    if run.tlb_counts().exists() {
+        own("tlb_counters", tlb_counters(run)?);
+    }
+    Ok(Tables { tables, stacks })
+}
+
+/// Writes rows to a file.
+///
+/// # Errors
+/// The disk is full.
+pub fn raw(table: &str, columns: Vec<Column>, folder: &Path) -> Result<PathBuf> {
+    let path = folder.join(format!("{table}.raw"));
+    let mut sink = Sink::create(&path, table, &columns, Vec::new())?;
+    sink.write(columns)?;
+    sink.finish()?;
+    Ok(path)
+}
+
+fn column(name: String, values: Stored) -> Column {
+    let text = |all: Vec<Option<String>>| {
+        Values::Text(all.into_iter().map(|text| text.as_deref().map(ByteArray::from)).collect())
+    };
+    let values = match values {
+        Stored::Signed(all) => Values::Int(all),
+        Stored::Unsigned(all) => Values::Int(all.into_iter().map(|n| n.map(u64::cast_signed)).collect()),
+        Stored::Float(all) => Values::Double(all),
+        Stored::Bool(all) => Values::Bool(all),
+        Stored::Text(all) => text(all),
+    };
+    Column { name, values }
+}
+
+/// Lines of source, and how often they ran: gcov's counters. Lines of a flow's coverage are not here, as they take debug information.
+fn cover_lines(folder: &Path, progress: &Progress) -> Result<Vec<Column>> {
+    let (from, who) = (cover::Options::default(), cover::Part::default());
+    let loaded = cover::load_and_tell(folder, &from, &who, progress)?;
+    let lines = || {
+        let sources = loaded.cover.sources.iter();
+        sources.flat_map(|source| source.lines.iter().map(move |line| (source, line)))
+    };
+    Ok(vec![
+        Column::text("source_file", lines().map(|(source, _)| Some(&*source.path))),
+        Column::int("source_line", lines().map(|(_, line)| Some(line.line.into()))),
+        Column::int("executions", lines().map(|(_, line)| Some(line.count))),
+    ])
+}
+
+/// Values that probes collected, one a row: a run's probes collect what they like.
+fn probe_values(run: &Run) -> Result<Vec<Column>> {
+    let loaded = probe::Loaded::open(run)?;
+    let (columns, records) = probe::columns(&loaded)?;
+    let (facts, items) = columns.split_at(columns.len().min(PROBE_FACTS));
+    let rows: Vec<(usize, usize)> = (0..records)
+        .flat_map(|record| (0..items.len()).map(move |item| (record, item)))
+        .filter(|&(record, item)| is_there(&items[item].1, record))
+        .collect();
+    let mut all =
+        vec![Column::int("record_id", rows.iter().map(|&(record, _)| i64::try_from(record).ok()))];
+    for (name, values) in facts {
+        let name = if name == "probe" { "probe_place" } else { name };
+        let picked = column(name.to_owned(), values.clone());
+        let records: Vec<usize> = rows.iter().map(|&(record, _)| record).collect();
+        all.push(Column { name: picked.name, values: picked.values.pick(&records) });
+    }
+    all.push(Column::text("item", rows.iter().map(|&(_, item)| Some(&*items[item].0))));
+    let each: Vec<One> = rows.iter().map(|&(record, item)| one(&items[item].1, record)).collect();
+    all.push(Column::int("int_value", each.iter().map(|one| one.int)));
+    all.push(Column { name: "float_value".into(), values: Values::Double(each.iter().map(|one| one.float).collect()) });
+    all.push(Column::text("text_value", each.iter().map(|one| one.text)));
     Ok(all)
 }
 
-/// Names of columns of schema 1, and those of schema 2: of a table (or of any), the old, the new.
-const NAMES: [(&str, &str, &str); 20] = [
-    ("", "func", "func_id"),
-    ("", "task", "task_id"),
-    ("", "node", "node_id"),
-    ("", "parent", "parent_id"),
-    ("", "delta", "delta_id"),
-    ("functions", "start", "address"),
-    ("functions", "module", "module_name"),
-    ("functions", "kernel", "is_kernel"),
-    ("tasks", "root", "root_node_id"),
-    ("deltas", "from", "from_marker"),
-    ("deltas", "to", "to_marker"),
-    ("deltas", "scope", "counted_per"),
-    ("delta_bins", "of", "quantity"),
-    ("delta_bins", "low", "low_value"),
-    ("delta_bins", "high", "high_value"),
-    ("delta_bins", "count", "intervals"),
-    ("delta_longest", "ns", "duration_ns"),
-    ("delta_sites", "count", "intervals"),
-    ("delta_sites", "ns", "total_ns"),
-    ("counts", "count", "executions"),
-];
+/// Columns of a record itself, before those of its values.
+const PROBE_FACTS: usize = 5;
 
-/// Names and keys of the schema.
-pub fn lift(table: &str, mut columns: Vec<Column>) -> Vec<Column> {
-    for column in &mut columns {
-        if let Some((_, _, name)) =
-            NAMES.iter().find(|(of, old, _)| (of.is_empty() || *of == table) && *old == column.name)
-        {
-            column.name = (*name).into();
+/// A value: one of the three, or none.
+#[derive(Default)]
+struct One<'a> {
+    int: Option<i64>,
+    float: Option<f64>,
+    text: Option<&'a str>,
+}
+
+fn one(values: &Stored, row: usize) -> One<'_> {
+    let none = One::default();
+    match values {
+        Stored::Signed(all) => One { int: all[row], ..none },
+        Stored::Unsigned(all) => One { int: all[row].map(u64::cast_signed), ..none },
+        Stored::Bool(all) => One { int: all[row].map(i64::from), ..none },
+        Stored::Float(all) => One { float: all[row], ..none },
+        Stored::Text(all) => One { text: all[row].as_deref(), ..none },
+    }
+}
+
+fn is_there(values: &Stored, row: usize) -> bool {
+    let one = one(values, row);
+    one.int.is_some() || one.float.is_some() || one.text.is_some()
+}
+
+/// The models' own counts, by their path in `streams/tlb/counts.json`.
+fn tlb_counters(run: &Run) -> Result<Vec<Column>> {
+    let path = run.tlb_counts();
+    let bytes = std::fs::read(&path).with_context(|| path.display().to_string())?;
+    let counts: Value = serde_json::from_slice(&bytes).with_context(|| path.display().to_string())?;
+    let mut found = Vec::new();
+    numbers(&counts, String::new(), &mut found);
+    Ok(vec![
+        Column::text("counter_path", found.iter().map(|(path, _)| Some(&**path))),
+        Column::int("amount", found.iter().map(|(_, amount)| Some(*amount))),
+    ])
+}
+
+/// Every integer of a JSON value, with its path, such as `geometries.0.last.1`.
+fn numbers(value: &Value, path: String, found: &mut Vec<(String, i64)>) {
+    let below = |name: &str| match path.is_empty() {
+        true => name.to_owned(),
+        false => format!("{path}.{name}"),
+    };
+    match value {
+        Value::Object(fields) => fields.iter().for_each(|(name, value)| numbers(value, below(name), found)),
+        Value::Array(items) => {
+            items.iter().enumerate().for_each(|(i, value)| numbers(value, below(&i.to_string()), found));
         }
+        _ => found.extend(value.as_i64().map(|number| (path, number))),
     }
-    if table == "functions" && !columns.iter().any(|column| column.name == "name_key") {
-        let get = |name: &str| {
-            columns.iter().find(|column| column.name == name).map(|column| column.values.clone())
-        };
-        let (names, modules) =
-            (get("name").unwrap_or(Values::Text(vec![])), get("module_name").unwrap_or(Values::Text(vec![])));
-        let key = |row: usize| {
-            let text = format!("{}\0{}", modules.str_at(row)?, names.str_at(row)?);
-            let digest = Sha256::digest(text.as_bytes());
-            Some(i64::from_le_bytes(digest.first_chunk::<8>().copied()?))
-        };
-        let keys = (0..names.len()).map(key).collect::<Vec<_>>();
-        columns.push(Column::int("name_key", keys));
-    }
-    columns
 }
