@@ -5,7 +5,7 @@
 mod guest;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use guest::{alone, kprism, ok, text};
@@ -102,10 +102,45 @@ fn an_instruction_planted_in_a_module_forty_commits_back() {
     assert_eq!(fs::read_to_string(repository.join("NEWS")).unwrap(), "edited\n");
     assert_eq!(git(&repository, &["worktree", "list"]).lines().count(), 1);
     // GOOD, BAD, the first bad one and the one before it.
-    let runs = fs::read_dir(&output).unwrap().filter(|entry| {
-        entry.as_ref().unwrap().path().extension().is_some_and(|extension| extension == "data")
-    });
-    assert_eq!(runs.count(), 4);
+    let runs = fs::read_dir(&output).unwrap().map(|entry| entry.unwrap().path());
+    let runs: Vec<PathBuf> =
+        runs.filter(|path| path.extension().is_some_and(|extension| extension == "data")).collect();
+    assert_eq!(runs.len(), 4);
+
+    // A lake of them, by the place of their commits, names the same commit.
+    let lake = dir.path().join("lake");
+    for run in &runs {
+        let id = run.file_stem().unwrap().to_str().unwrap();
+        let place = git(&repository, &["rev-list", "--count", id]);
+        let (place, commit) = (format!("position={}", place.trim()), format!("commit={id}"));
+        ok(&[
+            "lake",
+            "add",
+            "-q",
+            text(run),
+            "--to",
+            text(&lake),
+            "--suite",
+            "s",
+            "--label",
+            &place,
+            "--label",
+            &commit,
+        ]);
+    }
+    let beside = Path::new(env!("CARGO_BIN_EXE_kprism")).with_file_name("kprism-sql");
+    if !beside.is_file() {
+        println!("the view is not asked: kprism-sql is not built (make sql)");
+        return;
+    }
+    let query =
+        "SELECT commit_id, module_name, insns_change FROM first_bad_commit WHERE name = 'planted_work'";
+    let bad: Value = serde_json::from_slice(&ok(&["lake", "sql", text(&lake), query, "--json"])).unwrap();
+    let first = found["first_bad"]["id"].as_str().unwrap_or_else(|| panic!("{found:#}"));
+    let named = bad[0]["commit_id"].as_str().unwrap_or_else(|| panic!("{bad:#}"));
+    assert!(first.starts_with(named), "{first}: {bad:#}");
+    assert_eq!((&bad[0]["module_name"], &bad[0]["insns_change"]), (&"[planted]".into(), &1.into()));
+    assert_eq!(bad.as_array().unwrap().len(), 1);
 }
 
 #[test]

@@ -118,9 +118,7 @@ fn a_killed_writer_leaves_nothing_that_counts() {
             .spawn()
             .unwrap();
         let id = format!(" {} ", writer.id());
-        let is_writer = |line: &str| {
-            line.contains("FLOCK") && line.contains("->") && line.contains(&id)
-        };
+        let is_writer = |line: &str| line.contains("FLOCK") && line.contains("->") && line.contains(&id);
         while !fs::read_to_string("/proc/locks").unwrap().lines().any(is_writer) {
             assert!(writer.try_wait().unwrap().is_none(), "the writer did not wait for the lock");
         }

@@ -304,7 +304,9 @@ impl Sink {
                 _ => Encoding::PLAIN,
             };
             let path = ColumnPath::from(&*column.name);
-            properties = properties.set_column_dictionary_enabled(path.clone(), false).set_column_encoding(path, encoding);
+            properties = properties
+                .set_column_dictionary_enabled(path.clone(), false)
+                .set_column_encoding(path, encoding);
         }
         let properties = properties.build();
         let file = File::create(path).with_context(|| path.display().to_string())?;

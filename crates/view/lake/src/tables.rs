@@ -152,8 +152,7 @@ fn probe_values(run: &Run) -> Result<Vec<Column>> {
         .flat_map(|record| (0..items.len()).map(move |item| (record, item)))
         .filter(|&(record, item)| is_there(&items[item].1, record))
         .collect();
-    let mut all =
-        vec![Column::int("record_id", rows.iter().map(|&(record, _)| i64::try_from(record).ok()))];
+    let mut all = vec![Column::int("record_id", rows.iter().map(|&(record, _)| i64::try_from(record).ok()))];
     for (name, values) in facts {
         let name = if name == "probe" { "probe_place" } else { name };
         let picked = column(name.to_owned(), values.clone());
@@ -163,7 +162,10 @@ fn probe_values(run: &Run) -> Result<Vec<Column>> {
     all.push(Column::text("item", rows.iter().map(|&(_, item)| Some(&*items[item].0))));
     let each: Vec<One> = rows.iter().map(|&(record, item)| one(&items[item].1, record)).collect();
     all.push(Column::int("int_value", each.iter().map(|one| one.int)));
-    all.push(Column { name: "float_value".into(), values: Values::Double(each.iter().map(|one| one.float).collect()) });
+    all.push(Column {
+        name: "float_value".into(),
+        values: Values::Double(each.iter().map(|one| one.float).collect()),
+    });
     all.push(Column::text("text_value", each.iter().map(|one| one.text)));
     Ok(all)
 }
