@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Decodes many recordings on a Spark cluster, and writes them as a lake's tables.
+"""Decodes many recordings on a Spark cluster, and adds them to a lake.
 
-    spark-submit --archives kprism.zip#kprism_wheel decode.py --suite S --day D --lake LAKE RUN...
+    spark-submit --archives kprism.zip#kprism_wheel decode.py --suite S --lake LAKE [--label KEY=VALUE]... RUN...
 
-RUN is a run's folder, or a `.tar.gz` of one (its name without the suffix is the run's), that every worker can read. `kprism.zip` is the wheel under
-another name; without it, the package has to be installed on the workers. A run goes to one task; what it gives is written by the workers as
-`LAKE/TABLE/schema=2/suite=S/day=D/RUN.parquet`, each file completely or not at all. A task that ran twice, because a worker was lost, writes the same
-bytes to the same place.
+RUN is a run's folder, or a `.tar.gz` of one, that every worker can read. `kprism.zip` is the wheel under another name; without it, the package has to
+be installed on the workers. A run goes to one task, which decodes a copy of it and calls `kprism lake add`: a run is in the lake whole or not at all, and
+once, though a task may run twice because a worker was lost.
 
-Prints one line of JSON a run: rows by table, or the error. Ends with 1 if a run could not be decoded.
+Prints one line of JSON a run: its id and what became of it, or the error. Ends with 1 if a run could not be decoded.
 """
 
 import argparse
@@ -20,7 +19,6 @@ import tarfile
 import tempfile
 
 SCHEMA = "run string, ok boolean, detail string"
-VERSION = 2
 #: The name under which --archives unpacks the wheel.
 ARCHIVE = "kprism_wheel"
 
@@ -48,43 +46,26 @@ def unpacked(uri, scratch):
             found = [top for top, _, files in os.walk(scratch) if "manifest.json" in files]
             if not found:
                 raise ValueError(f"{uri}: no manifest.json in it: not the archive of a run")
-            return min(found, key=len), name
+            return min(found, key=len)
     if not os.path.isdir(uri):
         raise ValueError(f"{uri}: no such folder, or not one that this worker can read")
     folder = os.path.join(scratch, name)
     shutil.copytree(uri, folder, symlinks=True)
-    return folder, name
+    return folder
 
 
-def put(source, target):
-    """Copies a file under a name of its own, and then renames it."""
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    handle, part = tempfile.mkstemp(dir=os.path.dirname(target), prefix="." + os.path.basename(target), suffix=".part")
-    os.close(handle)
-    try:
-        shutil.copyfile(source, part)
-        os.chmod(part, 0o644)
-        os.replace(part, target)
-    except BaseException:
-        os.unlink(part)
-        raise
-
-
-def decode(uri, lake, suite, day):
-    """Decodes one run into the lake; returns the rows of each table."""
+def decode(uri, lake, suite, labels):
+    """Decodes one run into the lake; returns what `kprism lake add --json` says of it."""
     kprism = package()
     with tempfile.TemporaryDirectory(prefix="kprism-") as scratch:
-        folder, name = unpacked(uri, scratch)
-        run = kprism.open(folder)
-        rows = {}
-        for table in run.tables:
-            found = run.table(table)
-            rows[table] = found.num_rows
-            put(found.path, os.path.join(lake, table, f"schema={VERSION}", f"suite={suite}", f"day={day}", name + ".parquet"))
-        return rows
+        folder = unpacked(uri, scratch)
+        given = [word for label in labels for word in ("--label", label)]
+        added = kprism.command(["lake", "add", "-q", folder, "--to", lake, "--suite", suite, "--json", *given], capture=True)
+        [added] = json.loads(added.stdout)
+        return {key: added[key] for key in ("run_id", "outcome")}
 
 
-def decoder(lake, suite, day):
+def decoder(lake, suite, labels):
     """What `mapInArrow` calls in a worker: batches of URIs in, batches of results out."""
 
     def batches(incoming):
@@ -94,7 +75,7 @@ def decoder(lake, suite, day):
             results = {"run": [], "ok": [], "detail": []}
             for uri in batch.column("uri").to_pylist():
                 try:
-                    ok, detail = True, json.dumps(decode(uri, lake, suite, day), sort_keys=True)
+                    ok, detail = True, json.dumps(decode(uri, lake, suite, labels), sort_keys=True)
                 except Exception as error:  # one bad run is told, and the others go on
                     ok, detail = False, f"{type(error).__name__}: {error}"
                 for column, value in zip(results.values(), (uri, ok, detail)):
@@ -110,7 +91,7 @@ def main():
     parser.add_argument("runs", nargs="+", metavar="RUN")
     parser.add_argument("--lake", required=True, help="folder of the lake, which every worker can write")
     parser.add_argument("--suite", required=True)
-    parser.add_argument("--day", required=True, help="as 2026-01-31")
+    parser.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="label of the runs (can be repeated)")
     given = parser.parse_args()
 
     from pyspark.sql import SparkSession
@@ -118,11 +99,11 @@ def main():
     spark = SparkSession.builder.appName("kprism decode").getOrCreate()
     # A run a task: what is lost with a worker is one run, which is then decoded by another.
     uris = spark.sparkContext.parallelize([(os.path.abspath(uri),) for uri in given.runs], len(given.runs)).toDF("uri string")
-    results = uris.mapInArrow(decoder(os.path.abspath(given.lake), given.suite, given.day), SCHEMA).collect()
+    results = uris.mapInArrow(decoder(os.path.abspath(given.lake), given.suite, given.label), SCHEMA).collect()
     failed = 0
     for row in sorted(results):
         failed += not row.ok
-        print(json.dumps({"run": row.run, "rows" if row.ok else "error": json.loads(row.detail) if row.ok else row.detail}))
+        print(json.dumps({"run": row.run, **(json.loads(row.detail) if row.ok else {"error": row.detail})}))
     spark.stop()
     sys.exit(1 if failed else 0)
 

@@ -37,6 +37,9 @@ def program() -> str:
         return named
     bundled = Path(__file__).parent / "bin" / "kprism"
     if bundled.is_file():
+        if not os.access(bundled, os.X_OK):
+            # Unpacked as a plain archive, as Spark does, the file has lost its mode.
+            bundled.chmod(0o755)
         return str(bundled)
     own = Path(sys.argv[0]).resolve()
     for folder in os.environ.get("PATH", "").split(os.pathsep):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""lake.py LAKE [VIEWS]: the same queries over a lake by DuckDB, Polars and Spark SQL give the same rows; Delta Lake and Iceberg read the
-Parquet files as they are. VIEWS has what `kprism lake views` printed, one file an engine."""
+"""lake.py LAKE: the same queries, and kprism's own views, over a lake by DuckDB, Polars and Spark SQL give the same rows; Delta Lake and
+Iceberg read the Parquet files as they are."""
 
 import os
 import shutil
@@ -22,22 +22,28 @@ QUERIES = {
     "calls by day": "select suite, day, count(*) as calls, sum(wall_ns) as ns, max(on_cpu_ns) as longest from syscalls group by suite, day",
     "nodes by kind": "select kind, count(*) as nodes, sum(calls) as calls, sum(insns) as insns, sum(self_ns) as ns from nodes group by kind",
     "tasks by name": "select comm, count(*) as tasks, min(pid) as first from tasks group by comm having count(*) > 1",
-    "a day": "select count(*) as slices from slices where day = '2026-01-31' and end_ns - start_ns > 10000",
+    "long slices": "select count(*) as slices from slices where end_ns - start_ns > 10000",
     "another day": "select count(*) as slices from slices where day = '1999-01-01'",
 }
 
 
 def plain(rows):
-    return sorted(tuple(value if isinstance(value, str) else int(value) for value in row) for row in rows)
+    return sorted(tuple(str(value) if value is None or isinstance(value, str) else int(value) for value in row) for row in rows)
 
 
+from cluster import Cluster
 from pyspark.sql import SparkSession
 
-spark = (
-    SparkSession.builder.master("local[2]").appName("kprism lake").config("spark.ui.enabled", "false")
-    .config("spark.driver.memory", "512m").config("spark.sql.shuffle.partitions", "2").config("spark.log.level", "ERROR")
-    .config("spark.sql.sources.partitionColumnTypeInference.enabled", "false").getOrCreate()
-)
+def session(master):
+    return (
+        SparkSession.builder.master(master).appName("kprism lake").config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "512m").config("spark.sql.shuffle.partitions", "2").config("spark.log.level", "ERROR")
+        .config("spark.executor.memory", "512m").config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.sources.partitionColumnTypeInference.enabled", "false").getOrCreate()
+    )
+
+
+spark = session("local[2]")
 for table in lake.tables:
     # The pattern of a table's folder, below which suite and day are folders.
     spark.read.parquet(str(lake.path / table / "schema=2")).createOrReplaceTempView(table)
@@ -54,7 +60,55 @@ for name, query in QUERIES.items():
     answered += sum(map(len, answers.values()))
 assert answered > 20, answered
 print(f"{len(QUERIES)} queries, the same rows by DuckDB, Polars and Spark")
+
+
+def statements(engine):
+    """What `kprism lake views` prints for an engine."""
+    said = kprism.command(["lake", "views", str(lake.path), "--engine", engine], capture=True).stdout.decode()
+    lines = [line for line in said.splitlines() if not line.lstrip().startswith("--")]
+    return [statement for statement in "\n".join(lines).split(";\n") if statement.strip()]
+
+
+# kprism's own views: the same text for all three.
+import duckdb
+
+database, by_polars, views = duckdb.connect(), polars.SQLContext(), 0
+for statement in statements("duckdb"):
+    database.sql(statement)
+for statement in statements("polars"):
+    by_polars.execute(statement)
+for statement in statements("spark"):
+    spark.sql(statement)
+by_hand = {}
+for view in ("regressions", "first_bad_commit", "fleet_top", "syscall_percentiles"):
+    query = f"select * from {view}"
+    columns = [column.lower() for column in database.sql(query).columns]
+    answers = {
+        "DuckDB": plain(database.sql(query).fetchall()),
+        "Polars": plain(by_polars.execute(query).collect().select(columns).rows()),
+        "Spark": plain(spark.sql(query).select(*columns).collect()),
+    }
+    assert answers["DuckDB"] == answers["Polars"] == answers["Spark"], (view, {name: rows[:3] for name, rows in answers.items()})
+    views += len(answers["DuckDB"])
+    by_hand[query] = (columns, answers["DuckDB"])
+assert views > 1000, views
+print(f"views: {views} rows, the same by DuckDB, Polars and Spark")
 spark.stop()
+
+# Once more, on a cluster of a master and two workers.
+with Cluster(place, 2, dict(os.environ)) as cluster:
+    spark = session(cluster.master)
+    for statement in statements("spark"):
+        spark.sql(statement)
+    for query, (columns, expected) in by_hand.items():
+        assert plain(spark.sql(query).select(*columns).collect()) == expected, query
+    for name, query in QUERIES.items():
+        assert plain(spark.sql(query).collect()) == plain(lake.sql(query).fetchall()), name
+    workers = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
+    assert workers == 2, workers
+    spark.stop()
+print(f"a standalone cluster of {workers} workers: the same")
+database = lake.connect()
 
 # A lake with a manifest: rows of a part that another has replaced do not count.
 made = place / "parts"

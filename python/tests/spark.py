@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """spark.py DECODE WHEEL LAKE RUN...: the job that decodes many recordings, on local[2] and on a standalone cluster of two workers of which one is killed
-while it works. All write the same bytes, and these are the runs' own tables. The lake is left in LAKE."""
+while it works. All write the same bytes, with the rows of the runs' own tables. The lake is left in LAKE."""
 
 import hashlib
 import json
@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from cluster import HOME, Cluster
+from pyarrow import parquet
 
 decode, wheel, kept, *runs = map(os.path.abspath, sys.argv[1:])
 place = Path(tempfile.mkdtemp())
@@ -21,6 +22,10 @@ place = Path(tempfile.mkdtemp())
 environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "KPRISM")}
 environment |= {"PYSPARK_PYTHON": os.environ["KPRISM_WORKERS_PYTHON"], "SPARK_LOCAL_IP": "127.0.0.1"}
 COPIES = 6
+
+
+def identity(number, run):
+    return f"{number:016x}{runs.index(run):016x}"
 
 
 def recordings():
@@ -32,6 +37,10 @@ def recordings():
         for run in runs:
             name = f"{Path(run).stem}-{number}"
             copy = shutil.copytree(run, folder / name, ignore=shutil.ignore_patterns("tables"))
+            # A recording of its own.
+            manifest = json.loads((copy / "manifest.json").read_text())
+            manifest["run_id"] = identity(number, run)
+            (copy / "manifest.json").write_text(json.dumps(manifest))
             if number % 2:
                 with tarfile.open(folder / f"{name}.tar.gz", "w:gz") as archive:
                     archive.add(copy, arcname=name)
@@ -48,7 +57,7 @@ def submit(master, lake, uris, log):
                "--conf", "spark.ui.enabled=false", "--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1"]
     with open(log, "wb") as err:
         return subprocess.Popen(
-            [HOME / "bin/spark-submit", *options, decode, "--suite", "S", "--day", "2026-01-31", "--lake", str(lake), *uris],
+            [HOME / "bin/spark-submit", *options, decode, "--suite", "S", "--label", "job=test", "--lake", str(lake), *uris],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=err, env=environment, text=True,
         )
 
@@ -60,9 +69,9 @@ def finished(job, log, code=0):
 
 
 def files(lake):
-    """Every file of a lake, with its content's hash. None is left over from a task that was lost."""
-    found = {str(path.relative_to(lake)): hashlib.sha256(path.read_bytes()).hexdigest() for path in lake.rglob("*") if path.is_file()}
-    return {name: content for name, content in found.items() if not name.endswith(".part")}
+    """Every file of a lake, with its content's hash; none is left over from a task that was lost."""
+    found = [path for path in lake.rglob("*") if path.is_file() and "_lake" not in path.parts]
+    return {str(path.relative_to(lake)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
 
 
 uris = recordings()
@@ -77,8 +86,9 @@ by_local = files(place / "local")
 assert len(by_local) >= 10 * len(uris), len(by_local)
 for run in runs:
     for table in Path(run, "tables").glob("*.parquet"):
-        name = f"{table.stem}/schema=2/suite=S/day=2026-01-31/{Path(run).stem}-0.parquet"
-        assert by_local[name] == hashlib.sha256(table.read_bytes()).hexdigest(), name
+        [name] = [name for name in by_local if name.startswith(f"{table.stem}/") and identity(0, run) in name]
+        own, added = parquet.ParquetFile(table).read(), parquet.ParquetFile(place / "local" / name).read()
+        assert added.select(own.column_names).equals(own.cast(added.select(own.column_names).schema)), name
 print(f"local[2]: {len(lines) - 1} recordings decoded, {len(by_local)} files")
 
 with Cluster(place, 2, environment) as cluster:
