@@ -31,6 +31,7 @@ mod goal;
 mod guest;
 mod hooks;
 mod idt;
+mod leave;
 mod options;
 mod pump;
 mod ram;
@@ -172,7 +173,7 @@ fn install(id: abi::PluginId, info: &abi::Info, args: &[String]) -> Result<Insta
 /// Creates the state of a recording, and its first account.
 pub(crate) fn begin(options: Options, smp: usize) -> Result<State, String> {
     if options.goal.is_some() {
-        goal::check()?;
+        leave::check()?;
     }
     let hooks = match &options.hooks {
         None => Hooks::default(),

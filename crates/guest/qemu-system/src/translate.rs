@@ -18,9 +18,9 @@ use crate::callbacks::{
     on_leaving_block, on_lidt, on_mmap, on_special_block, on_switch, on_user_block, on_watched_block,
 };
 use crate::encoder::linux_mode;
-use crate::goal;
 use crate::guest::{self, Reg};
 use crate::hooks::Hook;
+use crate::leave;
 use crate::state::{IS_CONTROLLED, STATE, State};
 use crate::tlb;
 use crate::vcpu::may_leave_kernel;
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
                 abi::qemu_plugin_register_vcpu_mem_cb(insn, cb, CbFlags::NoRegs, abi::MEM_RW, tlb::udata(i));
             }
             if state.options.goal.is_some() {
-                let cb = goal::on_insn;
+                let cb = leave::on_insn;
                 abi::qemu_plugin_register_vcpu_insn_exec_cb(
                     insn,
                     cb,

@@ -17,8 +17,8 @@ use kprism_signals::Second;
 use kprism_store::Run;
 use serde_json::json;
 
+use super::ended;
 use super::guest_args::{GuestArgs, PlaceArgs, psb};
-use super::lab;
 use super::output::{print_json, wants_color, write_file};
 use crate::exit::{self, Outcome};
 
@@ -124,7 +124,7 @@ pub fn run(
     match record(&args.settings(), progress) {
         Ok(Some(recorded)) => show_sweeps(args, &recorded, style, progress, out),
         Ok(None) => Ok(Outcome::Code(exit::INTERRUPTED)),
-        Err(error) => lab::interrupted(error),
+        Err(error) => ended::interrupted(error),
     }
 }
 

@@ -12,8 +12,8 @@ use kprism_record::gcov_kernel::{
 use kprism_session::Progress;
 use kprism_signals::Second;
 
+use super::ended;
 use super::guest_args::{MachineArgs, PlaceArgs};
-use super::lab;
 use super::pass::Output;
 use crate::exit::Outcome;
 
@@ -118,7 +118,7 @@ impl Args {
 /// Builds, boots, runs, records, reports.
 pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     kprism_signals::catch(Second::EndsProcess)?;
-    record_and_report(args, progress, out).or_else(lab::interrupted)
+    record_and_report(args, progress, out).or_else(ended::interrupted)
 }
 
 fn record_and_report(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
@@ -138,5 +138,5 @@ fn record_and_report(args: &Args, progress: &Progress, out: &mut dyn Write) -> R
     if ran.ended == Ended::Normal {
         super::cover::tell(run.dir(), args.show.as_deref(), progress, out)?;
     }
-    Ok(Outcome::Code(lab::code(&ran)))
+    Ok(Outcome::Code(ended::code(&ran)))
 }

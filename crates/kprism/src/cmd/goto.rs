@@ -62,7 +62,7 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     let run = Run::open(&args.run)?;
     let goal = Goal { at: args.at.clone(), cpu: args.cpu, nth: args.nth };
     let mut there = match goto::go(&run, &goal, progress) {
-        Err(error) => return super::lab::interrupted(error),
+        Err(error) => return super::ended::interrupted(error),
         Ok(there) => there,
     };
     let halt = &there.stopped.halt;

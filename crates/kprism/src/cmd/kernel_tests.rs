@@ -14,8 +14,8 @@ use kprism_session::{Progress, flow, kernel_tests};
 use kprism_signals::Second;
 use kprism_store::KernelTests;
 
+use super::ended::{code, interrupted};
 use super::guest_args::{GuestArgs, PlaceArgs};
-use super::lab::{code, interrupted};
 use super::output::wants_color;
 use super::report::tests;
 use crate::exit::{self, Outcome};

@@ -5,11 +5,12 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use kprism_lab::{Ended, KernelSource, Options, Outcome as Ran, Span, guest_image};
-use kprism_record::guest::{self, Observe, Settings, is_interrupt};
+use kprism_lab::{Ended, KernelSource, Options, Span, guest_image};
+use kprism_record::guest::{self, Observe, Settings};
 use kprism_session::{Progress, flow};
 use kprism_signals::Second;
 
+use super::ended::{code, interrupted};
 use super::guest_args::{GuestArgs, PacketArgs, PartArgs, PlaceArgs};
 use super::pass::Output;
 use super::{goto, kernel_tests};
@@ -165,14 +166,6 @@ pub fn run(args: &RunArgs, progress: &Progress, out: &mut dyn Write) -> Result<O
     record_and_decode(args, progress, out).or_else(interrupted)
 }
 
-/// Ctrl-C is an outcome, not an error.
-pub fn interrupted(error: anyhow::Error) -> Result<Outcome> {
-    match is_interrupt(&error) {
-        true => Ok(Outcome::Code(exit::INTERRUPTED)),
-        false => Err(error),
-    }
-}
-
 fn record_and_decode(args: &RunArgs, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     let mut output = Output::new(out, progress);
     let (run, ran) = guest::run(&args.settings(), progress, &mut |p| output.pass(p))?;
@@ -184,14 +177,4 @@ fn record_and_decode(args: &RunArgs, progress: &Progress, out: &mut dyn Write) -
         progress.say(&flow::summary(&run, &manifest));
     }
     Ok(Outcome::Code(code(&ran)))
-}
-
-/// The exit code that a run in the guest leads to.
-pub fn code(ran: &Ran) -> u8 {
-    match ran.ended {
-        Ended::Normal => ran.exit_code.unwrap_or(exit::LAB_FAILED),
-        Ended::Timeout => exit::TIMED_OUT,
-        Ended::Interrupted => exit::INTERRUPTED,
-        Ended::Panic(_) | Ended::Failed(_) => exit::LAB_FAILED,
-    }
 }

@@ -9,6 +9,7 @@ mod cover;
 mod cover_annotate;
 mod cover_args;
 mod diff;
+mod ended;
 mod explain;
 mod export;
 mod flow_cost;

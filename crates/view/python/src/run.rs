@@ -29,7 +29,7 @@ impl Run {
     #[new]
     fn new(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
         let folder = path.clone();
-        beside(py, move || Ok(kprism_session::open(&folder).map(drop)?))?;
+        beside(py, move || kprism_session::open(&folder).map(drop))?;
         Ok(Run { folder: path, notes: Arc::default() })
     }
 

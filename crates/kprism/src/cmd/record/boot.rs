@@ -15,8 +15,8 @@ use kprism_session::Progress;
 use kprism_signals::Second;
 use kprism_store::Instrument;
 
+use crate::cmd::ended;
 use crate::cmd::guest_args::{GuestArgs, PlaceArgs};
-use crate::cmd::lab;
 use crate::cmd::output::wants_color;
 use crate::exit::{self, Outcome};
 
@@ -115,7 +115,7 @@ pub fn in_guest(
     match recorder::in_guest(&args.plan.plan(), &guest, &args.output, progress) {
         Ok(Some(recorded)) => show(&recorded, args.limit, Style { color: wants_color(color) }, progress, out),
         Ok(None) => Ok(Outcome::Code(exit::INTERRUPTED)),
-        Err(error) => lab::interrupted(error),
+        Err(error) => ended::interrupted(error),
     }
 }
 

@@ -9,8 +9,8 @@ use kprism_session::Progress;
 use kprism_signals::Second;
 
 use super::durations_args::Args;
+use crate::cmd::ended;
 use crate::cmd::guest_args::no_guest;
-use crate::cmd::lab;
 use crate::cmd::pass::Output;
 use crate::exit::{self, Outcome};
 use crate::given::Given;
@@ -46,6 +46,6 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
     match record(&args.settings()?, progress, &mut |p| output.pass(p)) {
         Ok(recorded) if recorded.interrupted => Ok(Outcome::Code(exit::INTERRUPTED)),
         Ok(_) => Ok(Outcome::Done),
-        Err(error) => lab::interrupted(error),
+        Err(error) => ended::interrupted(error),
     }
 }

@@ -16,8 +16,8 @@ use kprism_session::probe::Loaded;
 use kprism_signals::Second;
 
 use super::probe_args::ProbeArgs;
+use crate::cmd::ended;
 use crate::cmd::guest_args::{GuestArgs, PlaceArgs, no_guest};
-use crate::cmd::lab;
 use crate::cmd::pass::Output;
 use crate::exit::{self, Outcome};
 use crate::given::Given;
@@ -173,5 +173,5 @@ fn in_guest(
         summary_lines(&loaded.description, args.last).iter().for_each(|line| progress.say(line));
         progress.say(&format!("recorded in {}; see: kprism report probe", run.dir().display()));
     }
-    Ok(Outcome::Code(lab::code(&ran)))
+    Ok(Outcome::Code(ended::code(&ran)))
 }

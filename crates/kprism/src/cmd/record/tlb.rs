@@ -11,8 +11,8 @@ use kprism_session::Progress;
 use kprism_signals::Second;
 use kprism_tlb::presets;
 
+use crate::cmd::ended;
 use crate::cmd::guest_args::{GUEST, GUEST_PLACE, GuestArgs, PLACE, PlaceArgs};
-use crate::cmd::lab;
 use crate::cmd::pass::Output;
 use crate::exit::{self, Outcome};
 use crate::given::Given;
@@ -95,7 +95,7 @@ fn honoured(method: Method, given: &Given) -> Result<()> {
 pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     honoured(args.method, given)?;
     kprism_signals::catch(Second::EndsProcess)?;
-    record(args, progress, out).or_else(lab::interrupted)
+    record(args, progress, out).or_else(ended::interrupted)
 }
 
 fn record(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
@@ -107,14 +107,14 @@ fn record(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outco
         Method::Model => {
             let settings = guest::Settings::new(args.output.clone(), args.guest.options(), job);
             let (_, ran) = model::record(&settings, &geometries, progress, &mut report)?;
-            lab::code(&ran)
+            ended::code(&ran)
         }
         Method::Ptat => {
             let module = args.ptat.as_deref().context("--ptat FILE")?;
             let placed = ptat::Placed { pmd: args.pmd, room: args.room };
             let guest = args.guest.guest(job)?;
             let (_, ran) = ptat::record(&guest, module, placed, &args.output, progress, &mut report)?;
-            lab::code(&ran)
+            ended::code(&ran)
         }
         Method::User => code_of(&user::record(&job, &geometries, &args.output, progress)?),
         Method::Perf => {
