@@ -272,6 +272,53 @@ fn views_answer_as_computed_by_hand() {
     assert!(String::from_utf8_lossy(&foreign.stderr).contains("mount the object storage"));
 }
 
+#[test]
+fn a_gate_takes_its_baseline_from_a_lake() {
+    let dir = tempfile::tempdir().unwrap();
+    let lake = dir.path().join("lake");
+    let runs = copies(dir.path(), 3);
+    let gate = |more: &[&str]| {
+        let output = kprism(
+            &[&["gate", text(&runs[2]), "--baseline", text(&lake), "--fail-if", "insns > +0"], more].concat(),
+        );
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert!(add(&lake, &runs[2], &[]).status.success());
+    let (code, said) = gate(&[]);
+    assert!(code == Some(2) && said.contains("has no other run of `true`"), "{said}");
+    for run in &runs[..2] {
+        assert!(add(&lake, run, &[]).status.success());
+    }
+    // The newest but the one that is judged.
+    let newest = format!("baseline: run {:032x} of 2026-11-02", 1);
+    for _ in 0..2 {
+        let (code, said) = gate(&[]);
+        assert!(code == Some(0) && said.contains(&newest) && said.matches("baseline").count() == 1, "{said}");
+        let (code, said) = gate(&["--last", "5"]);
+        assert!(code == Some(0) && said.matches("baseline: run").count() == 2, "{said}");
+        ok(&["lake", "compact", "-q", text(&lake), "--grace", "0"]);
+    }
+    let other =
+        kprism(&["lake", "add", "-q", text(&runs[0]), "--to", text(&lake), "--suite", "t", "--replace"]);
+    assert!(other.status.success());
+    let (code, said) = gate(&[]);
+    assert!(code == Some(2) && said.contains("in the suites s, t: name one by --suite"), "{said}");
+    let (code, said) = gate(&["--suite", "t"]);
+    assert!(code == Some(0) && said.contains(&format!("baseline: run {:032x}", 0)), "{said}");
+    let refused = kprism(&[
+        "gate",
+        text(&runs[2]),
+        "--baseline",
+        text(&runs[0]),
+        "--suite",
+        "t",
+        "--fail-if",
+        "insns > +0",
+    ]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("no --baseline is one"));
+}
+
 /// Builds a program whose function `work` begins with `planted`, and records it.
 fn record(dir: &Path, name: &str, planted: &str) -> PathBuf {
     let share = dir.join(name);
@@ -300,6 +347,20 @@ fn one_instruction_more_is_found_among_forty_runs() {
     let dir = tempfile::tempdir().unwrap();
     let (old, new) = (record(dir.path(), "old", ""), record(dir.path(), "new", "nop"));
     let lake = dir.path().join("lake");
+    let before = dir.path().join("before");
+    assert!(add(&before, &old, &[]).status.success());
+    let gate = kprism(&[
+        "gate",
+        text(&new),
+        "--baseline",
+        text(&before),
+        "--fail-if",
+        "self_insns[work] > +0",
+        "--json",
+    ]);
+    assert_eq!(gate.status.code(), Some(3), "{}", String::from_utf8_lossy(&gate.stderr));
+    let verdict: serde_json::Value = serde_json::from_slice(&gate.stdout).unwrap();
+    assert_eq!(verdict["rules"][0]["change"], 1.0, "{verdict:#}");
     for number in 0..40 {
         let run = copy(if number < 23 { &old } else { &new }, &dir.path().join(format!("r{number}")), number);
         let (commit, position) = (format!("commit=c{number}"), format!("position={number}"));

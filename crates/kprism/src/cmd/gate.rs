@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use kprism_gate::render::{FORMS, Form, json, text};
-use kprism_gate::summary::{self, Wanted};
+use kprism_gate::summary::{self, Summary, Wanted};
 use kprism_gate::{Rule, Side, judge, metric};
 use kprism_report::Style;
 use kprism_session::{DEFAULT_RUN, Progress};
@@ -48,9 +48,16 @@ pub struct Args {
     /// Run folder, or several of one command where counts vary
     #[arg(value_name = "RUN", default_value = DEFAULT_RUN)]
     pub runs: Vec<PathBuf>,
-    /// Run folder, or a file that --save wrote, to compare with (can be repeated)
-    #[arg(short, long, value_name = "RUN|FILE")]
+    /// Run folder, a file that --save wrote, or a lake, of which the newest run of this command is taken, to compare with (can be
+    /// repeated)
+    #[arg(short, long, value_name = "RUN|FILE|LAKE")]
     pub baseline: Vec<PathBuf>,
+    /// Suite of the lake's runs; needed if the command is in several
+    #[arg(long, value_name = "NAME", requires = "baseline")]
+    pub suite: Option<String>,
+    /// The newest N runs of the lake, where counts vary
+    #[arg(long, value_name = "N", requires = "baseline", value_parser = clap::value_parser!(u16).range(1..))]
+    pub last: Option<u16>,
     /// A rule; the gate fails where it is true (can be repeated)
     #[arg(short, long = "fail-if", value_name = "RULE", required_unless_present = "save")]
     pub fail_if: Vec<String>,
@@ -87,7 +94,18 @@ pub fn run(
     let new = side(&args.runs, &new_wants, progress)?;
     let old = match args.baseline.as_slice() {
         [] => None,
-        paths => Some(side(paths, &old_wants, progress)?),
+        paths => {
+            let (lakes, others): (Vec<_>, Vec<_>) =
+                paths.iter().cloned().partition(|path| kprism_lake::is_lake(path));
+            if lakes.is_empty() && (args.suite.is_some() || args.last.is_some()) {
+                bail!("--suite and --last are of a lake, and no --baseline is one");
+            }
+            let mut old = side(&others, &old_wants, progress)?;
+            for lake in &lakes {
+                old.summaries.extend(of_lake(args, lake, &new, progress)?);
+            }
+            Some(old)
+        }
     };
     progress.clear();
     if let Some(file) = &args.save {
@@ -126,6 +144,21 @@ fn patch(args: &Args, rules: &[Rule]) -> Result<Option<BTreeMap<String, Vec<u32>
         (None, Some(rule)) => bail!("--fail-if {:?}: needs the patch: --patch FILE", rule.text),
         (None, None) => Ok(None),
     }
+}
+
+/// The newest runs of a lake of the command that is judged.
+fn of_lake(args: &Args, path: &Path, new: &Side, progress: &Progress) -> Result<Vec<Summary>> {
+    let judged = kprism_store::Run::open(&args.runs[0]).and_then(|run| run.manifest());
+    let but = judged.map(|manifest| manifest.run_id()).unwrap_or_default();
+    let command = new.summaries[0].command.join(" ");
+    let lake = kprism_lake::Lake::open(path)?;
+    let found =
+        kprism_lake::newest(&lake, args.suite.as_deref(), &command, &but, args.last.unwrap_or(1).into())?;
+    let one = |baseline: &kprism_lake::Baseline| {
+        progress.say(&format!("baseline: run {} of {}", baseline.run_id, baseline.created));
+        summary::parse(baseline.summary.as_bytes(), &path.display().to_string())
+    };
+    found.iter().map(one).collect()
 }
 
 /// Reads runs or summaries. Of the first the profile is kept, for the paths behind a difference.

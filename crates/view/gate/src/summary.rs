@@ -254,12 +254,20 @@ pub fn load(path: &Path, wanted: &Wanted, progress: Progress) -> Result<(Summary
 }
 
 fn from_file(path: &Path) -> Result<Summary> {
-    let place = || path.display().to_string();
-    let text = std::fs::read(path).with_context(place)?;
-    let summary: Summary = serde_json::from_slice(&text)
-        .with_context(|| format!("{}: expected a summary that `kprism gate --save` wrote", path.display()))?;
+    let place = path.display().to_string();
+    let text = std::fs::read(path).with_context(|| place.clone())?;
+    parse(&text, &place)
+}
+
+/// Parses a saved summary, which is from `place`.
+///
+/// # Errors
+/// It is none, or of another version.
+pub fn parse(text: &[u8], place: &str) -> Result<Summary> {
+    let summary: Summary = serde_json::from_slice(text)
+        .with_context(|| format!("{place}: expected a summary that `kprism gate --save` wrote"))?;
     if summary.kprism_summary != VERSION {
-        bail!("{}: a summary of version {}, this kprism reads {VERSION}", place(), summary.kprism_summary);
+        bail!("{place}: a summary of version {}, this kprism reads {VERSION}", summary.kprism_summary);
     }
     Ok(summary)
 }

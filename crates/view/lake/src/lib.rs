@@ -15,6 +15,7 @@
 //! rows elsewhere those of that part. So one rename of a file of `manifest` replaces many files of all tables.
 
 mod add;
+mod baseline;
 mod commit;
 mod compact;
 mod layout;
@@ -26,6 +27,7 @@ mod tables;
 mod views;
 
 pub use add::{AddOptions, Added, Outcome, add};
+pub use baseline::{Baseline, is_lake, newest};
 pub use commit::{Reader, reading};
 pub use compact::{Compacted, compact};
 pub use kprism_sql::{Format, Query};

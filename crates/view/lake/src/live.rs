@@ -89,28 +89,39 @@ fn rows_of(lake: &Lake, file: &TableFile) -> Result<Vec<Live>> {
 /// # Errors
 /// A file of `labels` cannot be read.
 pub fn labels(lake: &Lake, run: &Live) -> Result<BTreeMap<String, String>> {
-    let mut labels = BTreeMap::new();
+    let rows = texts(lake, "labels", run, ["label_key", "label_value"])?;
+    Ok(rows.into_iter().filter_map(|[key, value]| Some((key?, value?))).collect())
+}
+
+/// Columns of text of a run's rows in a table. A file that lacks one of them has no rows.
+///
+/// # Errors
+/// A file of the table cannot be read.
+pub fn texts<const N: usize>(
+    lake: &Lake,
+    table: &str,
+    run: &Live,
+    names: [&str; N],
+) -> Result<Vec<[Option<String>; N]>> {
+    let mut rows = Vec::new();
     let wanted = |file: &TableFile| match file.part() {
         Some(part) => part == run.part,
         None => file.stem == run.run,
     };
-    for file in lake.files("labels")?.iter().filter(|file| file.suite == run.suite && wanted(file)) {
+    for file in lake.files(table)?.iter().filter(|file| file.suite == run.suite && wanted(file)) {
         let source = Source::open(&lake.root().join(&file.path))?;
         for group in 0..source.groups() {
             let columns = source.group(group)?;
             let column =
                 |name: &str| columns.iter().find(|column| column.name == name).map(|column| &column.values);
-            let (Some(runs), Some(keys), Some(values)) =
-                (column("run_id"), column("label_key"), column("label_value"))
-            else {
-                continue;
-            };
+            let found = names.map(column);
+            let Some(runs) = column("run_id").filter(|_| found.iter().all(Option::is_some)) else { continue };
             for row in (0..runs.len()).filter(|&row| runs.str_at(row) == Some(&run.run)) {
-                if let (Some(key), Some(value)) = (keys.str_at(row), values.str_at(row)) {
-                    labels.insert(key.to_owned(), value.to_owned());
-                }
+                rows.push(
+                    found.map(|values| values.and_then(|values| values.str_at(row)).map(str::to_owned)),
+                );
             }
         }
     }
-    Ok(labels)
+    Ok(rows)
 }

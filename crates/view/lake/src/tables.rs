@@ -6,11 +6,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
+use kprism_gate::summary::Wanted;
 use kprism_session::{Progress, cover, open_profile, probe};
 use kprism_store::{Instrument, Keys, Manifest, NamedTable, Run, Values as Stored, manifest_tables};
 use parquet::data_type::ByteArray;
 use serde_json::Value;
 
+use crate::baseline;
 use crate::layout::names;
 use crate::rows::{Column, Sink, Values};
 
@@ -90,6 +92,9 @@ pub fn all(facts: &Facts, labels: &BTreeMap<String, String>, progress: &Progress
             Column::text("label_value", labels.values().map(|value| Some(&**value))),
         ],
     );
+    let (summary, _) = kprism_gate::summary::load(&facts.folder, &Wanted::default(), progress.clone())?;
+    let summary = serde_json::to_string(&summary)?;
+    own(baseline::TABLE, vec![Column::text(baseline::COLUMN, [Some(&*summary)])]);
     if run.holds(Instrument::Cover) {
         own("cover_lines", cover_lines(&facts.folder, progress)?);
     }
