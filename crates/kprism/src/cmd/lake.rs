@@ -97,7 +97,7 @@ pub struct SqlArgs {
     /// Write into a Parquet file
     #[arg(long, value_name = "FILE")]
     pub parquet: Option<PathBuf>,
-    /// Most memory, such as 4GB [default: 80 % of this machine's]
+    /// Most memory; what does not fit goes to files [default: 4GB]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<String>,
     /// Most threads [default: one for each CPU]

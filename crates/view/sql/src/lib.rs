@@ -6,6 +6,9 @@ mod request;
 
 pub use request::{Format, Query, Request};
 
+/// Most memory of a query, if none is given.
+pub const MEMORY: &str = "4GB";
+
 /// Lays out a table for a terminal. Columns of numbers stand at the right.
 pub fn table(names: &[String], numbers: &[bool], rows: &[Vec<Option<String>>]) -> String {
     let shown = |value: &Option<String>| match value {

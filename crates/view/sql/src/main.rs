@@ -54,15 +54,22 @@ fn run(interrupted: &Arc<AtomicBool>) -> Result<usize> {
     answered.map_err(|error| explain(error, &request))
 }
 
+/// Most disk for what does not fit into memory.
+const MOST_ON_DISK: &str = "16GB";
+
+/// Most rows of a table for people: all of its cells are in memory, as the columns' widths need them.
+const MOST_ROWS: usize = 10_000;
+
 /// Limits, and no extensions from elsewhere.
 fn settings(db: &Connection, request: &Request, scratch: &std::path::Path) -> Result<()> {
     let quoted = |text: &str| format!("'{}'", text.replace('\'', "''"));
     db.execute_batch("SET autoinstall_known_extensions = false; SET autoload_known_extensions = false")?;
     db.execute_batch(&format!("SET temp_directory = {}", quoted(&scratch.display().to_string())))?;
-    if let Some(memory) = &request.query.memory {
-        db.execute_batch(&format!("SET memory_limit = {}", quoted(memory)))
-            .with_context(|| format!("--memory {memory}"))?;
-    }
+    // What does not fit goes to files, which are removed at the end. DuckDB's own limits are most of the machine.
+    db.execute_batch(&format!("SET max_temp_directory_size = '{MOST_ON_DISK}'"))?;
+    let memory = request.query.memory.as_deref().unwrap_or(kprism_sql::MEMORY);
+    db.execute_batch(&format!("SET memory_limit = {}", quoted(memory)))
+        .with_context(|| format!("--memory {memory}"))?;
     if let Some(threads) = request.query.threads {
         db.execute_batch(&format!("SET threads = {threads}"))
             .with_context(|| format!("--threads {threads}"))?;
@@ -119,12 +126,18 @@ fn answer(db: &Connection, text: &str, format: &Format) -> Result<usize> {
             };
             let numbers: Vec<bool> = columns.iter().map(|(_, kind)| number(kind)).collect();
             let names: Vec<String> = columns.into_iter().map(|(name, _)| name).collect();
-            let mut all = db.prepare(&format!("SELECT COLUMNS(*)::VARCHAR FROM ({text}\n)"))?;
+            let limit = MOST_ROWS + 1;
+            let mut all = db.prepare(&format!("SELECT COLUMNS(*)::VARCHAR FROM ({text}\n) LIMIT {limit}"))?;
             let rows = all
                 .query_map([], |row| (0..names.len()).map(|at| row.get::<_, Option<String>>(at)).collect())?;
-            let rows = rows.collect::<Result<Vec<Vec<Option<String>>>, _>>()?;
-            let shown =
-                std::io::stdout().lock().write_all(kprism_sql::table(&names, &numbers, &rows).as_bytes());
+            let mut rows = rows.collect::<Result<Vec<Vec<Option<String>>>, _>>()?;
+            let more = rows.len() > MOST_ROWS;
+            rows.truncate(MOST_ROWS);
+            let mut shown = kprism_sql::table(&names, &numbers, &rows);
+            if more {
+                shown += &format!("… more than {MOST_ROWS} rows: --csv, --json and --parquet give all\n");
+            }
+            let shown = std::io::stdout().lock().write_all(shown.as_bytes());
             match shown {
                 Err(why) if why.kind() != std::io::ErrorKind::BrokenPipe => {
                     Err(why).context("standard output")
