@@ -123,6 +123,10 @@ fn a_killed_writer_leaves_nothing_that_counts() {
             assert!(writer.try_wait().unwrap().is_none(), "the writer did not wait for the lock");
         }
         lock.unlock().unwrap();
+        // It is at work once it has a folder to write in; the second time it needs the lock is after that.
+        while staged(&lake) == 0 && writer.try_wait().unwrap().is_none() {
+            std::hint::spin_loop();
+        }
         lock.lock().unwrap();
         let between = runs_of(&lake) == number && staged(&lake) == 1;
         if between {
@@ -270,6 +274,59 @@ fn views_answer_as_computed_by_hand() {
     assert_eq!(none.status.code(), Some(1));
     let foreign = kprism(&["lake", "sql", text(&lake), "SELECT * FROM 's3://bucket/x.parquet'"]);
     assert!(String::from_utf8_lossy(&foreign.stderr).contains("mount the object storage"));
+}
+
+/// What would make a view wrong or fail is refused when it is added.
+#[test]
+fn what_views_cannot_use_is_refused() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let lake = dir.path().join("lake");
+    let runs = copies(dir.path(), 3);
+    for position in ["position=v1.2", "position=", "position=1.5", "position=99999999999999999999"] {
+        let refused = add(&lake, &runs[0], &["--label", position]);
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(refused.status.code() == Some(2) && said.contains("expected a whole number"), "{said}");
+    }
+    let refused = add(&lake, &runs[0], &["--shard", "0/2"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", String::from_utf8_lossy(&refused.stderr));
+    assert!(!lake.exists());
+    // One that is missing keeps out none of the others.
+    let list = dir.path().join("list");
+    fs::write(&list, format!("{}\nmissing\n{}\n", text(&runs[0]), text(&runs[1]))).unwrap();
+    let list_of = |more: &[&str]| {
+        let words = ["lake", "add", "--list", text(&list), "--to", text(&lake), "--suite", "s"];
+        kprism(&[&words[..], more].concat())
+    };
+    let some = list_of(&[]);
+    let said = String::from_utf8_lossy(&some.stderr);
+    assert!(some.status.code() == Some(2) && said.contains("1 of 3 runs were not added"), "{said}");
+    assert_eq!(runs_of(&lake), 2);
+    let none = list_of(&["--shard", "4/5"]);
+    assert!(none.status.success() && String::from_utf8_lossy(&none.stderr).contains("of this shard"));
+    assert_eq!(fs::metadata(&lake).unwrap().permissions().mode() & 0o777, 0o700);
+    // Rows of a run that was replaced after a merge go with the next.
+    ok(&["lake", "compact", "-q", text(&lake), "--grace", "0"]);
+    assert!(add(&lake, &runs[0], &["--label", "position=1", "--replace"]).status.success());
+    ok(&["lake", "compact", "-q", text(&lake), "--grace", "0"]);
+    needs_sql();
+    assert_eq!(ask(&lake, "SELECT COUNT(*) AS n FROM manifest_files")[0]["n"], 2);
+    let odd = ask(&lake, "SELECT 1/0 AS x, 'nan'::DOUBLE AS n, 0.5::DOUBLE AS y");
+    assert_eq!(odd[0], serde_json::json!({"x": null, "n": null, "y": 0.5}));
+    // Into a file, as by a shell: the device stays what it is.
+    let (device, file) = (fs::read_link("/dev/stdout").unwrap(), dir.path().join("rows.csv"));
+    for (form, rows) in [("--csv", "x\n7\n"), ("--json", "[\n\t{\"x\":7}\n]\n")] {
+        let mut query = Command::new(env!("CARGO_BIN_EXE_kprism"));
+        query.args(["lake", "sql", text(&lake), "SELECT 7 AS x", form]);
+        assert!(query.stdout(fs::File::create(&file).unwrap()).status().unwrap().success());
+        assert_eq!(fs::read_to_string(&file).unwrap(), rows);
+        assert_eq!(fs::read_link("/dev/stdout").unwrap(), device);
+    }
+    let many = ok(&["lake", "sql", text(&lake), "-- all pairs\nSELECT a.insns FROM nodes a, nodes b"]);
+    assert!(
+        String::from_utf8_lossy(&many)
+            .ends_with("… more than 10000 rows: --csv, --json and --parquet give all\n")
+    );
 }
 
 #[test]

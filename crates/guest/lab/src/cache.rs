@@ -152,7 +152,9 @@ impl Scratch {
     /// `folder` cannot be written to.
     pub fn new(folder: &Path, prefix: &str) -> Result<Self> {
         clean(folder, prefix);
-        let made = tempfile::Builder::new().prefix(prefix).tempdir_in(folder);
+        // Whatever folder it is in: sockets and outputs are this user's alone.
+        let mode = fs::Permissions::from_mode(0o700);
+        let made = tempfile::Builder::new().prefix(prefix).permissions(mode).tempdir_in(folder);
         let made = made.at("create a folder in", folder)?;
         // Its name comes after the lock, so that nobody sees it without one.
         let (begun, name) = (made.path().join(".lock"), made.path().join(IN_USE));

@@ -89,7 +89,8 @@ pub fn block_starts(goal: Goal, cpu: u32, block: &Block, va: u64, (before, ns): 
             false => return,
         },
     };
-    FIRST.store(before + 1, Ordering::Relaxed);
+    // Outside of the recorded part instructions have no numbers.
+    FIRST.store(if in_part { before + 1 } else { 0 }, Ordering::Relaxed);
     NS.store(ns, Ordering::Relaxed);
     ARMED.store(index, Ordering::Relaxed);
 }
@@ -101,14 +102,16 @@ fn miss(cpu: u32, before: u64, va: u64) {
     stops::tell(&json!({ "missed": true, "cpu": cpu, "number": before + 1, "ip": va }));
 }
 
-/// The goal is instruction `index` of the running block, and it is taken: its number, and guest time there.
+/// The goal is instruction `index` of the running block, and it is taken: its number (0: it has none), and guest time there.
 pub fn taken(index: usize) -> Option<(u64, u64)> {
     if ARMED.load(Ordering::Relaxed) != index {
         return None;
     }
     ARMED.store(NONE, Ordering::Relaxed);
     DONE.store(true, Ordering::Relaxed);
-    Some((FIRST.load(Ordering::Relaxed) + index as u64, NS.load(Ordering::Relaxed) + index as u64))
+    let first = FIRST.load(Ordering::Relaxed);
+    let number = if first == 0 { 0 } else { first + index as u64 };
+    Some((number, NS.load(Ordering::Relaxed) + index as u64))
 }
 
 #[cfg(test)]

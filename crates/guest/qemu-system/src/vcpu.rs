@@ -310,7 +310,8 @@ impl Vcpu {
         self.tape.drain(|entry| counter.entry(entry));
         counter.discard();
         self.block = Some(block);
-        let in_part = state.keeps(self.splits);
+        // Of the last packets before a condition, the first instruction is not known.
+        let in_part = state.keeps(self.splits) && !matches!(state.options.keep, Keep::Last { .. });
         let before = (counter.kept(in_part), counter.ns());
         goal::block_starts(goal, self.cpu, block, self.va, before, in_part);
     }

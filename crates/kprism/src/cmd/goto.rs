@@ -72,10 +72,13 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
         (None, At::Place(place)) => (halt.ns, place.as_str()),
         (None, _) => (halt.ns, "[unknown]"),
     };
+    let number = match halt.number {
+        0 => "stopped, outside of what has numbers, on".to_owned(),
+        number => format!("stopped before instruction {} of", grouped(number)),
+    };
     writeln!(
         out,
-        "stopped before instruction {} of CPU {}, at {}.{:09}: {:016x} {}\ntask {} {}",
-        grouped(halt.number),
+        "{number} CPU {}, at {}.{:09}: {:016x} {}\ntask {} {}",
         halt.cpu,
         ns / 1_000_000_000,
         ns % 1_000_000_000,

@@ -86,7 +86,7 @@ pub struct SqlArgs {
     #[arg(value_name = "LAKE")]
     pub lake: PathBuf,
     /// One SELECT over the tables and views of the lake
-    #[arg(value_name = "QUERY")]
+    #[arg(value_name = "QUERY", allow_hyphen_values = true)]
     pub query: String,
     /// Print as JSON
     #[arg(long, conflicts_with_all = ["csv", "parquet"])]
@@ -141,20 +141,40 @@ fn add(args: &AddArgs, progress: &Progress, out: &mut dyn Write) -> Result<Outco
             _ => bail!("--label {label}: expected KEY=VALUE"),
         }
     }
+    kprism_lake::check_labels(&labels)?;
+    if args.shard.is_some() && args.list.is_none() {
+        bail!("--shard is of a --list; give the runs by one");
+    }
     let runs = match &args.list {
         None => args.runs.clone(),
         Some(list) => {
             let all = kprism_lake::read_list(list)?;
-            args.shard.map_or(all.clone(), |shard| shard.pick(all))
+            let whole = all.len();
+            let picked = args.shard.map_or(all.clone(), |shard| shard.pick(all));
+            if picked.is_empty() && whole > 0 {
+                progress.say(&format!("none of the list's {whole} runs are of this shard"));
+                return Ok(Outcome::Done);
+            }
+            picked
         }
     };
     kprism_lake::check_name("--suite", &args.suite)?;
     let lake = Lake::create(&args.to)?;
     let options = AddOptions { suite: args.suite.clone(), labels, replace: args.replace };
-    let mut done = Vec::new();
+    let (mut done, mut failed) = (Vec::new(), 0);
     for (number, run) in runs.iter().enumerate() {
         progress.amount("adding runs", number as u64, runs.len() as u64);
-        let added = kprism_lake::add(&lake, run, &options, progress)?;
+        let added = match kprism_lake::add(&lake, run, &options, progress) {
+            Ok(added) => added,
+            // One bad run of many keeps the others from nothing.
+            Err(error) if runs.len() > 1 => {
+                progress.clear();
+                progress.error(&format!("kprism: {error:#}"));
+                failed += 1;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         if !args.json {
             let said = match added.outcome {
                 End::Added => "added",
@@ -169,6 +189,9 @@ fn add(args: &AddArgs, progress: &Progress, out: &mut dyn Write) -> Result<Outco
     progress.clear();
     if args.json {
         print_json(&done, out)?;
+    }
+    if failed > 0 {
+        bail!("{failed} of {} runs were not added", runs.len());
     }
     Ok(Outcome::of_rows(done.is_empty()))
 }

@@ -47,6 +47,7 @@ fn one_row(m: &Manifest) -> NamedTable {
         number("decode_errors", [m.decode_errors]),
         number("lost_bytes", [Some(m.lost_bytes)]),
         text("stopped", [m.stopped.clone()]),
+        text("fault", [m.recording_fault()]),
     ];
     NamedTable { name: "manifest", columns }
 }

@@ -60,6 +60,7 @@ pub struct Added {
 /// the run is left in the lake then.
 pub fn add(lake: &Lake, folder: &Path, options: &AddOptions, progress: &Progress) -> Result<Added> {
     check_name("--suite", &options.suite)?;
+    check_labels(&options.labels)?;
     let facts = tables::facts(folder)?;
     let run_id = facts.run_id.clone();
     let done = |outcome, files, bytes| Added {
@@ -87,6 +88,9 @@ pub fn add(lake: &Lake, folder: &Path, options: &AddOptions, progress: &Progress
     let (mut journal, mut bytes) = (Journal::default(), 0);
     progress.step(&format!("adding {}", folder.display()));
     let Tables { tables, stacks } = tables::all(&facts, &options.labels, progress)?;
+    if let Some(fault) = tables::fault(&facts) {
+        progress.note(&format!("{}: {fault}; the table manifest has it as fault", folder.display()));
+    }
     for (table, rows) in tables {
         let to = Lake::run_file(&table, &options.suite, &facts.day, &run_id);
         let raw = match rows {
@@ -116,6 +120,19 @@ pub fn add(lake: &Lake, folder: &Path, options: &AddOptions, progress: &Progress
     }
     commit.put(&journal)?;
     Ok(done(outcome, files, bytes))
+}
+
+/// The views order runs by `position`: one that is no number would end every query of them.
+///
+/// # Errors
+/// It is no whole number.
+pub fn check_labels(labels: &BTreeMap<String, String>) -> Result<()> {
+    match labels.get("position") {
+        Some(text) if text.parse::<i64>().is_err() => {
+            bail!("--label position={text}: expected a whole number, as the views order runs by it")
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether the lake has the run as it is to be added: `None` if it has not, `Some(false)` if it is to be replaced.

@@ -66,6 +66,8 @@ struct Unit<'a> {
     files: BTreeMap<&'a str, Vec<&'a TableFile>>,
     size: BTreeMap<&'a str, u64>,
     sources: usize,
+    /// A file has rows of runs that were replaced.
+    is_stale: bool,
 }
 
 impl<'a> Unit<'a> {
@@ -76,6 +78,7 @@ impl<'a> Unit<'a> {
     fn join(&mut self, other: Unit<'a>) {
         self.runs.extend(other.runs);
         self.sources += other.sources;
+        self.is_stale |= other.is_stale;
         for (table, files) in other.files {
             self.files.entry(table).or_default().extend(files);
         }
@@ -108,6 +111,7 @@ fn units<'a>(
                     let size = std::fs::metadata(lake.root().join(&file.path))?.len();
                     *unit.size.entry(table).or_default() += size;
                     unit.sources = 1;
+                    unit.is_stale |= table == "manifest" && rows(lake, file)? > unit.runs.len();
                 }
                 None => dead.entry(table).or_default().push(file),
             }
@@ -120,13 +124,27 @@ fn units<'a>(
             None => units.push(unit),
         }
     }
-    units.retain(|unit| unit.sources > 1);
+    let all_stay = units.iter().all(|unit| unit.sources < 2 && !unit.is_stale);
+    if all_stay
+        && !dead.is_empty()
+        && let Some(first) = units.first_mut()
+    {
+        // Dead files go with a merge.
+        first.is_stale = true;
+    }
+    units.retain(|unit| unit.sources > 1 || unit.is_stale);
     if let Some(first) = units.first_mut() {
         for (table, files) in dead {
             first.files.entry(table).or_default().extend(files);
         }
     }
     Ok(units)
+}
+
+/// Number of rows of a file.
+fn rows(lake: &Lake, file: &TableFile) -> Result<usize> {
+    let source = Source::open(&lake.root().join(&file.path))?;
+    (0..source.groups()).map(|group| Ok(source.group(group)?.first().map_or(0, |c| c.values.len()))).sum()
 }
 
 /// Writes a group's files, and lets them take the place of the old ones.

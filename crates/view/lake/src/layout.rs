@@ -2,6 +2,7 @@
 //! Paths in a lake. Input: table, suite, day, run. Output: the file, and the names that are allowed.
 
 use std::fs;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -30,6 +31,19 @@ impl Lake {
             if holds {
                 bail!("{}: not a lake, and not empty; name a new folder", root.display());
             }
+        }
+        // Runs hold what was in memory: a new lake is its owner's alone, as they are.
+        if let Some(parent) = root.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
+        }
+        match fs::DirBuilder::new().mode(0o700).create(root) {
+            Err(why) if why.kind() != std::io::ErrorKind::AlreadyExists => {
+                return Err(why).with_context(|| root.display().to_string());
+            }
+            _ => {}
+        }
+        if !root.is_dir() {
+            bail!("{}: not a folder; name a new one for the lake", root.display());
         }
         let own = lake.staging();
         fs::create_dir_all(&own).with_context(|| own.display().to_string())?;

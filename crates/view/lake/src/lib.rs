@@ -26,7 +26,7 @@ mod sql;
 mod tables;
 mod views;
 
-pub use add::{AddOptions, Added, Outcome, add};
+pub use add::{AddOptions, Added, Outcome, add, check_labels};
 pub use baseline::{Baseline, is_lake, newest};
 pub use commit::{Reader, reading};
 pub use compact::{Compacted, compact};

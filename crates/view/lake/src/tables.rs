@@ -47,6 +47,12 @@ pub fn facts(folder: &Path) -> Result<Facts> {
     Ok(Facts { folder: folder.to_path_buf(), run_id: manifest.run_id(), day, run, manifest })
 }
 
+/// Why the run's recording is not whole, if it is not. A run without an account says nothing.
+pub fn fault(facts: &Facts) -> Option<String> {
+    let manifest = facts.run.manifest().unwrap_or_else(|_| facts.manifest.clone());
+    manifest.recording_fault()
+}
+
 /// A table to be added.
 pub enum Table {
     /// Rows of a file of the run.

@@ -76,11 +76,17 @@ pub(crate) fn missing<'a>(query: &'a str, tables: &[String]) -> Vec<&'a str> {
     while let Some(word) = words.next() {
         if matches!(word, "FROM" | "JOIN")
             && let Some(name) = words.next()
-            && ["functions", "nodes", "syscalls", "labels", "cover_lines"].contains(&name)
-            && !tables.iter().any(|table| table == name)
-            && !missing.contains(&name)
         {
-            missing.push(name);
+            // A view over another lacks what that lacks.
+            if let Some((_, query)) = VIEWS.iter().find(|(view, _)| *view == name) {
+                missing.extend(self::missing(query, tables));
+            }
+            if ["functions", "nodes", "syscalls", "labels", "cover_lines"].contains(&name)
+                && !tables.iter().any(|table| table == name)
+                && !missing.contains(&name)
+            {
+                missing.push(name);
+            }
         }
     }
     missing

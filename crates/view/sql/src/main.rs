@@ -5,6 +5,7 @@
 //! Exit codes: 0 rows, 1 no rows, 2 error, 130 after Ctrl-C.
 
 use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +23,9 @@ fn main() -> ExitCode {
             ExitCode::from(130)
         }
         Err(error) => {
-            let _ = writeln!(std::io::stderr(), "kprism: {error:#}");
+            // The binding adds a code that says nothing.
+            let said = format!("{error:#}").replace(": Error code 1: Unknown error code", "");
+            let _ = writeln!(std::io::stderr(), "kprism: {said}");
             ExitCode::from(2)
         }
     }
@@ -95,14 +98,47 @@ fn select(db: &Connection, text: &str) -> Result<String> {
     }
 }
 
+/// Writes the rows to standard output, through a pipe: DuckDB would take the name `/dev/stdout` for that of a file, and rename
+/// another over it.
+fn to_stdout(db: &Connection, text: &str, options: &str) -> Result<usize> {
+    let (mut reader, writer) = std::io::pipe()?;
+    let copied = std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::stdout().lock()));
+    let to = writer.as_raw_fd();
+    let rows =
+        db.execute(&format!("COPY ({text}\n) TO '/proc/self/fd/{to}' ({options}, USE_TMP_FILE false)"), []);
+    drop(writer);
+    match copied.join() {
+        // A reader that has read enough.
+        Ok(Err(why)) if why.kind() == std::io::ErrorKind::BrokenPipe => Ok(rows.unwrap_or(1)),
+        Ok(Err(why)) => Err(why).context("standard output"),
+        _ => Ok(rows?),
+    }
+}
+
 /// Writes the rows, and gives their number.
 fn answer(db: &Connection, text: &str, format: &Format) -> Result<usize> {
     let copy = |to: &str, options: &str| -> Result<usize> {
         Ok(db.execute(&format!("COPY ({text}\n) TO '{}' ({options})", to.replace('\'', "''")), [])?)
     };
     match format {
-        Format::Json => copy("/dev/stdout", "FORMAT json, ARRAY true"),
-        Format::Csv => copy("/dev/stdout", "FORMAT csv, HEADER true"),
+        Format::Json => {
+            // JSON has no infinity, and nothing that is no number.
+            let described = db
+                .prepare(&format!("DESCRIBE {text}\n"))?
+                .query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)))?
+                .collect::<Result<Vec<_>, _>>()?;
+            let floats = described.iter().filter(|(_, kind)| matches!(&**kind, "DOUBLE" | "FLOAT"));
+            let finite: Vec<String> = floats
+                .map(|(name, _)| name.replace('"', "\"\""))
+                .map(|name| format!("CASE WHEN isfinite(\"{name}\") THEN \"{name}\" END AS \"{name}\""))
+                .collect();
+            let text = match finite.is_empty() {
+                true => text.to_owned(),
+                false => format!("SELECT * REPLACE ({}) FROM ({text}\n)", finite.join(", ")),
+            };
+            to_stdout(db, &text, "FORMAT json, ARRAY true")
+        }
+        Format::Csv => to_stdout(db, text, "FORMAT csv, HEADER true"),
         Format::Parquet(file) => {
             let part = file.with_extension("parquet.part");
             let rows = copy(&part.display().to_string(), "FORMAT parquet, COMPRESSION zstd");
