@@ -42,7 +42,9 @@ impl At {
         let digits = text.replace(',', "");
         if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) {
             let number = digits.parse().ok().filter(|number| *number > 0);
-            return number.map(At::Number).ok_or_else(|| "instructions are numbered from 1, to 2^64 - 1 at most".to_owned());
+            return number
+                .map(At::Number)
+                .ok_or_else(|| "instructions are numbered from 1, to 2^64 - 1 at most".to_owned());
         }
         if text.starts_with(|c: char| c.is_ascii_digit()) {
             return parse::time_ns(text).map(At::Time);
