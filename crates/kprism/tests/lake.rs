@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use guest::{alone, json, kprism, ok, text};
-use kprism_test::{APT, GCC, QEMU, ROOT, needs, skip, test};
+use kprism_test::{APT, BPF, GCC, QEMU, ROOT, UPROBES, needs, skip, test};
 
 /// A stored run of `true`, as if it had been made at another time: a run of its own.
 fn copy(from: &Path, to: &Path, number: usize) -> PathBuf {
@@ -327,6 +327,31 @@ fn what_views_cannot_use_is_refused() {
         String::from_utf8_lossy(&many)
             .ends_with("… more than 10000 rows: --csv, --json and --parquet give all\n")
     );
+}
+
+/// Values that probes collected are rows, as the report has them.
+#[test]
+fn values_of_probes_are_rows() {
+    needs(&[ROOT, BPF, UPROBES, GCC]);
+    needs_sql();
+    let dir = tempfile::tempdir().unwrap();
+    let (lake, run, source) = (dir.path().join("lake"), dir.path().join("run"), dir.path().join("w.c"));
+    let program = "__attribute__((noinline)) int work(int n, const char *s) { __asm__ volatile(\"\"); return n + s[0]; }\n\
+                   int main(void) { int t = 0; for (int i = 0; i < 5; i++) t += work(i, \"hello\"); return t == 0; }\n";
+    fs::write(&source, program).unwrap();
+    let built = Command::new("cc").args(["-g", "-O1", "-o", "w", "w.c"]).current_dir(dir.path()).status();
+    assert!(built.unwrap().success());
+    let work = dir.path().join("w");
+    ok(&["record", "probe", "-q", "-o", text(&run), "work", "--collect", "n,s", "--", text(&work)]);
+    assert!(add(&lake, &run, &[]).status.success());
+    let rows = ask(&lake, "SELECT item, int_value, text_value FROM probe_values ORDER BY record_id, item");
+    let row = |n: i64| {
+        [
+            serde_json::json!({"item": "n", "int_value": n, "text_value": null}),
+            serde_json::json!({"item": "s", "int_value": null, "text_value": "hello"}),
+        ]
+    };
+    assert_eq!(rows, (0..5).flat_map(row).collect::<Vec<_>>());
 }
 
 #[test]
