@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use guest::{alone, kprism, ok, text};
-use kprism_test::{APT, GCC, GIT, QEMU, needs, test};
+use kprism_test::{APT, GCC, GIT, QEMU, SQL, needs, test};
 use serde_json::Value;
 
 /// A module whose `/proc/planted` calls `work`, which begins with `planted`.
@@ -128,11 +128,7 @@ fn an_instruction_planted_in_a_module_forty_commits_back() {
             &commit,
         ]);
     }
-    let beside = Path::new(env!("CARGO_BIN_EXE_kprism")).with_file_name("kprism-sql");
-    if !beside.is_file() {
-        println!("the view is not asked: kprism-sql is not built (make sql)");
-        return;
-    }
+    needs(&[SQL]);
     let query =
         "SELECT commit_id, module_name, insns_change FROM first_bad_commit WHERE name = 'planted_work'";
     let bad: Value = serde_json::from_slice(&ok(&["lake", "sql", text(&lake), query, "--json"])).unwrap();

@@ -5,44 +5,23 @@
 mod guest;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use guest::{alone, json, kprism, ok, text};
+use guest::{alone, json, kprism, ok, planted, text};
 use kprism_test::{APT, GCC, QEMU, needs, test};
 use serde_json::Value;
 
 /// Calls of `work`, and so executions of the planted instruction.
 const CALLS: u64 = 1000;
 
-/// Builds a program whose function `work` begins with `planted`, and records it.
-fn record(dir: &Path, name: &str, planted: &str) -> PathBuf {
-    let share = dir.join(name);
-    fs::create_dir(&share).unwrap();
-    let source = format!(
-        "static int sum;\n\
-         __attribute__((noinline)) void work(int n) {{ __asm__ volatile(\"{planted}\"); sum += n; }}\n\
-         int main(void) {{ for (int n = 0; n < {CALLS}; n++) work(n); return sum == 0; }}\n\
-         __attribute__((used)) int never(int n) {{ return n + 1; }}\n"
-    );
-    fs::write(share.join("program.c"), source).unwrap();
-    let built = Command::new("cc")
-        .args(["-O1", "-g", "-static", "-falign-functions=64", "-o", "program", "program.c"])
-        .current_dir(&share)
-        .status();
-    assert!(built.expect("a C compiler is installed").success());
-    let run = dir.join(format!("{name}.data"));
-    ok(&["lab", "run", "-q", "-o", text(&run), "--share", text(&share), "--", "/share/program"]);
-    run
-}
-
 #[test]
 fn one_instruction_more_is_counted_and_named() {
     needs(&[QEMU, APT, GCC]);
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
-    let old = record(dir.path(), "old", "");
-    let new = record(dir.path(), "new", "nop");
+    let old = planted(dir.path(), "old", "", CALLS);
+    let new = planted(dir.path(), "new", "nop", CALLS);
     let (baseline, rule) = (dir.path().join("baseline.json"), format!("self_insns[work] > +{}", CALLS - 1));
     ok(&["gate", text(&old), "--save", text(&baseline)]);
     for against in [&old, &baseline] {
@@ -80,7 +59,7 @@ fn lines_that_a_patch_adds_must_have_run() {
     needs(&[QEMU, APT, GCC]);
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
-    let run = record(dir.path(), "new", "");
+    let run = planted(dir.path(), "new", "", CALLS);
     let patch = dir.path().join("patch");
     let added = |first: u32, count: u32| {
         let lines = "+\n".repeat(count as usize);

@@ -26,7 +26,7 @@ fn at(run: &Path, place: &[&str], gdb: &[&str]) -> String {
     String::from_utf8(ok(&[&go, place, &["--", "-nx", "-batch"], &commands].concat())).unwrap()
 }
 
-/// What `p/x $pc` printed.
+/// The value that `p/x $pc` printed.
 fn pc(said: &str) -> u64 {
     let line = said.lines().find_map(|line| line.strip_prefix("$1 = 0x"));
     u64::from_str_radix(line.unwrap_or_else(|| panic!("no $pc in: {said}")), 16).unwrap()

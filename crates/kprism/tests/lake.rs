@@ -9,8 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use guest::{alone, json, kprism, ok, text};
-use kprism_test::{APT, BPF, GCC, QEMU, ROOT, UPROBES, needs, skip, test};
+use guest::{alone, json, kprism, ok, planted, text};
+use kprism_test::{APT, BPF, GCC, QEMU, ROOT, SQL, UPROBES, needs, skip, test};
 
 /// A stored run of `true`, as if it had been made at another time: a run of its own.
 fn copy(from: &Path, to: &Path, number: usize) -> PathBuf {
@@ -60,13 +60,6 @@ fn staged(lake: &Path) -> usize {
 
 fn add(lake: &Path, run: &Path, more: &[&str]) -> std::process::Output {
     kprism(&[&["lake", "add", "-q", text(run), "--to", text(lake), "--suite", "s"], more].concat())
-}
-
-fn needs_sql() {
-    let beside = Path::new(env!("CARGO_BIN_EXE_kprism")).with_file_name("kprism-sql");
-    if !beside.is_file() && std::env::var_os("KPRISM_SQL").is_none() {
-        skip("needs kprism-sql: sh scripts/duckdb.sh build --profile checked");
-    }
 }
 
 /// Rows of an answer.
@@ -205,7 +198,7 @@ fn workers_share_a_list_and_a_lake() {
 
 #[test]
 fn readers_see_each_row_once_while_files_are_merged() {
-    needs_sql();
+    needs(&[SQL]);
     let dir = tempfile::tempdir().unwrap();
     let lake = dir.path().join("lake");
     let runs = copies(dir.path(), 6);
@@ -240,7 +233,7 @@ fn readers_see_each_row_once_while_files_are_merged() {
 
 #[test]
 fn views_answer_as_computed_by_hand() {
-    needs_sql();
+    needs(&[SQL]);
     let dir = tempfile::tempdir().unwrap();
     let lake = dir.path().join("lake");
     for run in copies(dir.path(), 2) {
@@ -276,7 +269,7 @@ fn views_answer_as_computed_by_hand() {
     assert!(String::from_utf8_lossy(&foreign.stderr).contains("mount the object storage"));
 }
 
-/// What would make a view wrong or fail is refused when it is added.
+/// A label that would make a view wrong, or end it, is refused when it is added.
 #[test]
 fn what_views_cannot_use_is_refused() {
     use std::os::unix::fs::PermissionsExt as _;
@@ -309,7 +302,7 @@ fn what_views_cannot_use_is_refused() {
     ok(&["lake", "compact", "-q", text(&lake), "--grace", "0"]);
     assert!(add(&lake, &runs[0], &["--label", "position=1", "--replace"]).status.success());
     ok(&["lake", "compact", "-q", text(&lake), "--grace", "0"]);
-    needs_sql();
+    needs(&[SQL]);
     assert_eq!(ask(&lake, "SELECT COUNT(*) AS n FROM manifest_files")[0]["n"], 2);
     let odd = ask(&lake, "SELECT 1/0 AS x, 'nan'::DOUBLE AS n, 0.5::DOUBLE AS y");
     assert_eq!(odd[0], serde_json::json!({"x": null, "n": null, "y": 0.5}));
@@ -333,7 +326,7 @@ fn what_views_cannot_use_is_refused() {
 #[test]
 fn values_of_probes_are_rows() {
     needs(&[ROOT, BPF, UPROBES, GCC]);
-    needs_sql();
+    needs(&[SQL]);
     let dir = tempfile::tempdir().unwrap();
     let (lake, run, source) = (dir.path().join("lake"), dir.path().join("run"), dir.path().join("w.c"));
     let program = "__attribute__((noinline)) int work(int n, const char *s) { __asm__ volatile(\"\"); return n + s[0]; }\n\
@@ -401,33 +394,13 @@ fn a_gate_takes_its_baseline_from_a_lake() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("no --baseline is one"));
 }
 
-/// Builds a program whose function `work` begins with `planted`, and records it.
-fn record(dir: &Path, name: &str, planted: &str) -> PathBuf {
-    let share = dir.join(name);
-    fs::create_dir(&share).unwrap();
-    let source = format!(
-        "static int sum;\n\
-         __attribute__((noinline)) void work(int n) {{ __asm__ volatile(\"{planted}\"); sum += n; }}\n\
-         int main(void) {{ work(7); return sum == 0; }}\n"
-    );
-    fs::write(share.join("program.c"), source).unwrap();
-    let built = Command::new("cc")
-        .args(["-O1", "-g", "-static", "-falign-functions=64", "-o", "program", "program.c"])
-        .current_dir(&share)
-        .status();
-    assert!(built.expect("a C compiler is installed").success());
-    let run = dir.join(format!("{name}.data"));
-    ok(&["lab", "run", "-q", "-o", text(&run), "--share", text(&share), "--", "/share/program"]);
-    run
-}
-
 #[test]
 fn one_instruction_more_is_found_among_forty_runs() {
     needs(&[QEMU, APT, GCC]);
-    needs_sql();
+    needs(&[SQL]);
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
-    let (old, new) = (record(dir.path(), "old", ""), record(dir.path(), "new", "nop"));
+    let (old, new) = (planted(dir.path(), "old", "", 1), planted(dir.path(), "new", "nop", 1));
     let lake = dir.path().join("lake");
     let before = dir.path().join("before");
     assert!(add(&before, &old, &[]).status.success());

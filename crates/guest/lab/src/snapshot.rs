@@ -218,7 +218,7 @@ fn make(boot: &Boot<'_>, folder: &Path, limit: Duration, report: Report<'_>) -> 
     Ok(time_jumped)
 }
 
-/// What the agent told: the last [`Message::Ready`], and the guest's time right before it stopped.
+/// Messages of the agent: the last [`Message::Ready`], and the guest's time right before it stopped.
 fn told(control: &Path) -> Result<(Message, u64)> {
     let said = fs::read(control).at("read", control)?;
     let (mut ready, mut stops) = (None, None);

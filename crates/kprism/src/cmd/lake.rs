@@ -20,7 +20,7 @@ pub const HELP: &str = "\
   kprism lake compact lake
   kprism lake views lake --engine spark";
 
-/// What can be done with a lake.
+/// Subcommands of `kprism lake`.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// Add runs: one file a table and run; a run is seen whole or not at all

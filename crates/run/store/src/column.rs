@@ -63,7 +63,7 @@ pub(crate) const SCHEMA: u32 = 2;
 /// Names of the files' metadata.
 pub(crate) const SCHEMA_KEY: &str = "kprism.schema";
 
-/// What a table's metadata tells.
+/// Metadata of a table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct About<'a> {
     /// Name of the table.

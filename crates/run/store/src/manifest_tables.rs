@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the manifest says, as tables: so that questions about many runs can ask for it by SQL. The input is a manifest; the
+//! The manifest as tables: so that questions about many runs can ask for it by SQL. The input is a manifest; the
 //! output is named columns. They are made for tables of many runs only: in the run's own folder the manifest has it all, and
 //! dates would make equal runs differ.
 

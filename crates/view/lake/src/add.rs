@@ -15,7 +15,7 @@ use crate::live::{find, labels};
 use crate::rows::{Column, Sink, Source};
 use crate::tables::{self, Facts, Table, Tables};
 
-/// How a run is added.
+/// Options of an addition.
 #[derive(Debug, Clone, Default)]
 pub struct AddOptions {
     /// The suite.

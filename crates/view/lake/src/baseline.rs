@@ -23,7 +23,7 @@ pub struct Baseline {
     pub run_id: String,
     /// When it was made.
     pub created: String,
-    /// What `kprism gate --save` writes.
+    /// The numbers as JSON, as `kprism gate --save` writes them.
     pub summary: String,
 }
 

@@ -17,7 +17,7 @@ use crate::layout::{Lake, TableFile};
 use crate::live::{Live, live};
 use crate::rows::{Column, Sink, Source, Values};
 
-/// What a merge did.
+/// Result of a merge.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Compacted {
     /// Runs whose files were merged.

@@ -20,7 +20,7 @@ pub enum Format {
     Parquet(PathBuf),
 }
 
-/// What is asked.
+/// A query, and the form of its answer.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Query {
     /// One SELECT.
