@@ -38,6 +38,7 @@ def session(master):
     return (
         SparkSession.builder.master(master).appName("kprism lake").config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "512m").config("spark.sql.shuffle.partitions", "2").config("spark.log.level", "ERROR")
+        .config("spark.scheduler.minRegisteredResourcesRatio", "1.0").config("spark.scheduler.maxRegisteredResourcesWaitingTime", "120s")
         .config("spark.executor.memory", "512m").config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.sources.partitionColumnTypeInference.enabled", "false").getOrCreate()
     )

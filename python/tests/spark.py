@@ -54,6 +54,8 @@ def submit(master, lake, uris, log):
     """Starts the job."""
     archive = shutil.copyfile(wheel, place / "kprism.zip")
     options = ["--master", master, "--archives", f"{archive}#kprism_wheel", "--driver-memory", "512m", "--executor-memory", "512m",
+               # Both workers take part, however late the second starts.
+               "--conf", "spark.scheduler.minRegisteredResourcesRatio=1.0", "--conf", "spark.scheduler.maxRegisteredResourcesWaitingTime=120s",
                "--conf", "spark.ui.enabled=false", "--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1"]
     with open(log, "wb") as err:
         return subprocess.Popen(

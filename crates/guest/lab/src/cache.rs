@@ -117,7 +117,11 @@ impl Cache {
     /// `$KPRISM_CACHE_KEEP` says, if that is more.
     pub fn keep_recent(&self, kind: &str, used: &Path, keep: usize) {
         let asked = std::env::var("KPRISM_CACHE_KEEP").ok().and_then(|number| number.parse().ok());
-        let keep = keep.max(asked.unwrap_or(0));
+        self.keep_number(kind, used, keep.max(asked.unwrap_or(0)));
+    }
+
+    /// As `keep_recent`, with the number as it is.
+    fn keep_number(&self, kind: &str, used: &Path, keep: usize) {
         if let Ok(folder) = File::open(used) {
             folder.set_modified(SystemTime::now()).ok();
         }
@@ -335,7 +339,7 @@ mod tests {
         let cache = scratch("recent");
         for key in ["a", "b", "c"] {
             let place = cache.entry("kind", key, 1, |_| Ok(())).unwrap();
-            cache.keep_recent("kind", &place, 2);
+            cache.keep_number("kind", &place, 2);
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
         assert!(!cache.folder().join("kind/a").exists());

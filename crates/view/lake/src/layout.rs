@@ -19,6 +19,9 @@ pub struct Lake {
     root: PathBuf,
 }
 
+/// The way to a lake in object storage.
+pub(crate) const OBJECT_STORAGE: &str = "mount the object storage, or copy it into a folder, and name that";
+
 impl Lake {
     /// Opens a lake, which may be empty; makes the folder if it is missing.
     ///
@@ -26,11 +29,10 @@ impl Lake {
     /// The folder holds something else, or cannot be made.
     pub fn create(root: &Path) -> Result<Self> {
         let lake = Lake { root: root.to_path_buf() };
-        if !lake.own().is_dir() {
-            let holds = fs::read_dir(root).is_ok_and(|mut entries| entries.next().is_some());
-            if holds {
-                bail!("{}: not a lake, and not empty; name a new folder", root.display());
-            }
+        // Looked for again after the listing: a process that makes the lake at this moment makes `_lake` before all else.
+        let holds = || fs::read_dir(root).is_ok_and(|mut entries| entries.next().is_some());
+        if !lake.own().is_dir() && holds() && !lake.own().is_dir() {
+            bail!("{}: not a lake, and not empty; name a new folder", root.display());
         }
         // Runs hold what was in memory: a new lake is its owner's alone, as they are.
         if let Some(parent) = root.parent().filter(|parent| !parent.as_os_str().is_empty()) {
@@ -56,10 +58,7 @@ impl Lake {
     /// The folder is no lake.
     pub fn open(root: &Path) -> Result<Self> {
         if root.to_str().is_some_and(|text| text.contains("://")) {
-            bail!(
-                "{}: only folders are read; mount the object storage, or copy it into a folder, and name that",
-                root.display()
-            );
+            bail!("{}: only folders are read; {OBJECT_STORAGE}", root.display());
         }
         let lake = Lake { root: root.to_path_buf() };
         match lake.own().is_dir() {
@@ -181,4 +180,32 @@ pub fn check_name(what: &str, name: &str) -> Result<()> {
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_make_one_lake_at_once() {
+        let place = tempfile::tempdir().unwrap();
+        for round in 0..300 {
+            let root = place.path().join(round.to_string());
+            let begin = std::sync::Barrier::new(4);
+            std::thread::scope(|scope| {
+                let made = || {
+                    begin.wait();
+                    Lake::create(&root)
+                };
+                let makers: Vec<_> = (0..4).map(|_| scope.spawn(made)).collect();
+                for maker in makers {
+                    maker.join().unwrap().unwrap();
+                }
+            });
+        }
+        std::fs::write(place.path().join("0/x"), "").unwrap();
+        Lake::create(&place.path().join("0")).unwrap();
+        let refused = Lake::create(place.path()).unwrap_err().to_string();
+        assert!(refused.contains("not a lake, and not empty"), "{refused}");
+    }
 }
