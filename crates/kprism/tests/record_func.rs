@@ -84,33 +84,29 @@ fn name(kallsyms: &str, address: u64) -> &str {
     best.split(' ').nth(2).unwrap().split('\t').next().unwrap()
 }
 
+/// Runs a script of `record_func` in a guest, which has the program as `/test/kprism`. Gives its output.
+fn in_guest(script: &str, options: &[&str], arguments: &[&str]) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let program = format!("--share={}:/test/kprism", env!("CARGO_BIN_EXE_kprism"));
+    let file = format!("{}/tests/record_func/{script}", env!("CARGO_MANIFEST_DIR"));
+    let (file, place) = (format!("--share={file}:/test/{script}"), format!("/test/{script}"));
+    let lab = ["lab", "run", "-q", "--unobserved", "-o", run.to_str().unwrap(), &program, &file];
+    let output = kprism(&[&lab, options, &["--", "sh", &place], arguments].concat());
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    println!("{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success());
+    said
+}
+
 #[test]
 fn a_killed_recording_leaves_tracefs_as_it_was() {
     let _guard = one_at_a_time();
-    let dir = tempfile::tempdir().unwrap();
     let program = env!("CARGO_BIN_EXE_kprism");
     let recorder = Path::new(program).with_file_name("kprism-recorder");
     assert!(recorder.exists(), "{}: build kprism-tracefs first", recorder.display());
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/record_func/killed.sh");
-    let share = |file: &str, place: &str| format!("--share={file}:{place}");
-    let output = kprism(&[
-        "lab",
-        "run",
-        "--unobserved",
-        "-o",
-        dir.path().join("run").to_str().unwrap(),
-        &share(program, "/test/kprism"),
-        &share(recorder.to_str().unwrap(), "/test/recorder"),
-        &share(script, "/test/killed.sh"),
-        "--",
-        "sh",
-        "/test/killed.sh",
-        "/test/recorder",
-        "/test/kprism",
-    ]);
-    let said = String::from_utf8_lossy(&output.stdout);
-    println!("{said}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success());
+    let share = format!("--share={}:/test/recorder", recorder.display());
+    let said = in_guest("killed.sh", &[&share], &["/test/recorder", "/test/kprism"]);
     assert!(!said.contains("NOT AS IT WAS") && !said.contains("JOURNAL NOT EMPTY"));
     assert_eq!(said.lines().filter(|line| line.contains(" ms after its ")).count(), 20);
     // The test means something: most kills came while something was changed.
@@ -162,28 +158,8 @@ fn a_threshold_is_the_kernels_own() {
 #[test]
 fn with_a_threshold_only_those_asked_for_are_shown() {
     let _guard = one_at_a_time();
-    let dir = tempfile::tempdir().unwrap();
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/record_func/whose.sh");
-    let output = kprism(&[
-        "lab",
-        "run",
-        "-q",
-        "--unobserved",
-        // For the control groups' file system.
-        "--package",
-        "mount",
-        "-o",
-        dir.path().join("run").to_str().unwrap(),
-        &format!("--share={}:/test/kprism", env!("CARGO_BIN_EXE_kprism")),
-        &format!("--share={script}:/test/whose.sh"),
-        "--",
-        "sh",
-        "/test/whose.sh",
-        "/test/kprism",
-    ]);
-    let said = String::from_utf8_lossy(&output.stdout);
-    println!("{said}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success());
+    // For the control groups' file system.
+    let said = in_guest("whose.sh", &["--package", "mount"], &["/test/kprism"]);
     let mut others = 0;
     for scope in said.split("scope ").skip(1).take(3) {
         let comms: Vec<&str> =
@@ -221,29 +197,8 @@ fn calls(section: &str) -> HashMap<String, (u64, u64)> {
 #[test]
 fn options_are_honoured() {
     let _guard = one_at_a_time();
-    let dir = tempfile::tempdir().unwrap();
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/record_func/options.sh");
-    let output = kprism(&[
-        "lab",
-        "run",
-        "-q",
-        "--unobserved",
-        "--smp=2",
-        "-o",
-        dir.path().join("run").to_str().unwrap(),
-        &format!("--share={}:/test/kprism", env!("CARGO_BIN_EXE_kprism")),
-        &format!("--share={script}:/test/options.sh"),
-        "--",
-        "sh",
-        "/test/options.sh",
-        "/test/kprism",
-    ]);
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success() && !said.contains("failed"),
-        "{said}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let said = in_guest("options.sh", &["--smp=2"], &["/test/kprism"]);
+    assert!(!said.contains("failed"), "{said}");
     let sections: HashMap<&str, &str> =
         said.split("option ").skip(1).filter_map(|section| section.split_once('\n')).collect();
     let of = |name: &str| calls(sections.get(name).unwrap_or_else(|| panic!("no {name} in {said}")));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Finds files of kprism's own build. The agent, the observer and the recorder lie beside the running program.
+//! Finds files of kprism's own build. The agent, the observer and others lie beside the running program.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,6 +20,14 @@ pub fn find_recorder() -> Result<PathBuf> {
 /// The observer: `$KPRISM_OBSERVER`, or `libkprism_observer.so` beside this program.
 pub fn find_observer() -> Result<PathBuf> {
     find("libkprism_observer.so", "KPRISM_OBSERVER")
+}
+
+/// The program with DuckDB in it: `$KPRISM_SQL`, or `kprism-sql` beside this program.
+///
+/// # Errors
+/// The file does not exist.
+pub fn find_sql() -> Result<PathBuf> {
+    find("kprism-sql", "KPRISM_SQL")
 }
 
 /// The plugin of QEMU's user mode, beside this program.

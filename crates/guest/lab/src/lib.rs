@@ -55,7 +55,9 @@ mod tail;
 mod tree;
 
 pub use error::{Error, Result, Unfit};
-pub use files::{content, find_agent, find_observer, find_qemu_user, find_recorder, find_user_plugin};
+pub use files::{
+    content, find_agent, find_observer, find_qemu_user, find_recorder, find_sql, find_user_plugin,
+};
 pub use kernel::{Kernel, packages as kernel_packages};
 pub use kprism_agent::{CounterReading, INIT_READY};
 pub use lab::{Prepared, prepare};

@@ -151,15 +151,11 @@ fn make(boot: &Boot<'_>, folder: &Path, limit: Duration, report: Report<'_>) -> 
     arguments.extend(boot.machine.disk_arguments(&disks, true));
     arguments.extend(boot.machine.network_arguments(&[]));
     // Where guest time is the host's, no two snapshots are the same anyway.
-    let observer = boot.machine.has_exact_time().then(crate::find_observer).transpose()?;
-    let held = observer.map(|observer| Holder::new(folder).map(|both| (observer, both))).transpose()?;
-    let (holder, guest) = match held {
-        Some((observer, (holder, guest))) => {
-            arguments.extend(["-plugin".into(), Holder::plugin(&observer, &guest)]);
-            (Some(holder), Some(guest))
-        }
-        None => (None, None),
-    };
+    let held = boot.machine.has_exact_time().then(|| Holder::new(folder)).transpose()?;
+    let (holder, guest) = held.unzip();
+    if let Some(guest) = &guest {
+        arguments.extend(["-plugin".into(), Holder::plugin(&crate::find_observer()?, guest)]);
+    }
     let mut qemu =
         Running::start(boot.qemu, boot.machine, &files, &arguments, guest, &folder.join("qemu.log"))?;
     let init = wait_ready(&mut qemu, &files, limit, report)?;

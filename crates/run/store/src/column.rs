@@ -33,8 +33,6 @@ const BATCH: usize = 64 * 1024;
 pub(crate) enum Column {
     U64(Vec<u64>),
     U32(Vec<u32>),
-    /// Hashes.
-    Key(Vec<u64>),
     /// `None` is SQL's NULL.
     OptU32(Vec<Option<u32>>),
     /// `None` is SQL's NULL.
@@ -48,7 +46,6 @@ impl Column {
         match self {
             Column::U64(v) => v.is_empty(),
             Column::U32(v) => v.is_empty(),
-            Column::Key(v) => v.is_empty(),
             Column::OptU32(v) => v.is_empty(),
             Column::OptU64(v) => v.is_empty(),
             Column::Str(v) => v.is_empty(),
@@ -70,8 +67,6 @@ pub(crate) struct About<'a> {
     pub table: &'a str,
     /// Name of the clock of its times.
     pub clock: &'a str,
-    /// The run, in tables of many runs. Equal runs have equal tables, so those of the run's own folder do not have it.
-    pub run_id: Option<&'a str>,
 }
 
 /// The unit of a column, which is the end of its name.
@@ -137,7 +132,7 @@ fn open_writer<W: std::io::Write + Send>(
     let mut properties = properties();
     for (column, values) in columns {
         let _ = match values {
-            Column::U64(_) | Column::U32(_) | Column::Key(_) => write!(schema, "REQUIRED INT64 {column}; "),
+            Column::U64(_) | Column::U32(_) => write!(schema, "REQUIRED INT64 {column}; "),
             Column::OptU32(_) | Column::OptU64(_) => write!(schema, "OPTIONAL INT64 {column}; "),
             Column::Str(_) => write!(schema, "REQUIRED BYTE_ARRAY {column} (UTF8); "),
             Column::Bool(_) => write!(schema, "REQUIRED BOOLEAN {column}; "),
@@ -159,13 +154,13 @@ fn open_writer<W: std::io::Write + Send>(
     schema.push('}');
     let units: std::collections::BTreeMap<&str, &str> =
         columns.iter().filter_map(|(column, _)| Some((*column, unit(column)?))).collect();
-    let mut told = vec![
+    // Equal runs have equal tables, so none names its run.
+    let told = vec![
         (SCHEMA_KEY, SCHEMA.to_string()),
         ("kprism.table", about.table.to_owned()),
         ("kprism.clock", about.clock.to_owned()),
         ("kprism.units", serde_json::to_string(&units).unwrap_or_default()),
     ];
-    told.extend(about.run_id.map(|id| ("kprism.run_id", id.to_owned())));
     let told = told.into_iter().map(|(key, value)| KeyValue::new(key.to_owned(), value)).collect();
     let properties = properties.set_key_value_metadata(Some(told)).build();
     SerializedFileWriter::new(out, Arc::new(parse_message_type(&schema)?), Arc::new(properties))
@@ -193,7 +188,7 @@ fn write_group<W: std::io::Write + Send>(
         let Some(mut out) = group.next_column()? else { break };
         match values {
             // Bit for bit.
-            Column::U64(v) | Column::Key(v) => {
+            Column::U64(v) => {
                 let v: Vec<i64> = v.iter().map(|&x| x.cast_signed()).collect();
                 out.typed::<Int64Type>().write_batch(&v, None, None)?;
             }

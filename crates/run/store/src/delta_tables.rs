@@ -16,7 +16,7 @@
 use kprism_profile::{Bin, Count, Delta, Histogram, Interval, Scope, Site};
 
 use crate::column::{Column, Table};
-use crate::tables::{below, rows, save, u32s, u64s};
+use crate::tables::{Saver, below, rows, u32s, u64s};
 use crate::{Result, Run};
 
 /// Numbers of rows in the tables to which these tables refer.
@@ -27,10 +27,9 @@ pub(crate) struct Limits {
 }
 
 /// Writes the tables.
-pub(crate) fn save_deltas(run: &Run, deltas: &[Delta], counts: &[Count]) -> Result<()> {
+pub(crate) fn save_deltas(to: &Saver<'_>, deltas: &[Delta], counts: &[Count]) -> Result<()> {
     let text = |get: fn(&Delta) -> &str| Column::Str(deltas.iter().map(|d| get(d).to_owned()).collect());
-    save(
-        run,
+    to.save(
         "deltas",
         vec![
             ("delta_id", Column::U32((0..deltas.len() as u32).collect())),
@@ -52,8 +51,7 @@ pub(crate) fn save_deltas(run: &Run, deltas: &[Delta], counts: &[Count]) -> Resu
         .flat_map(|(n, d)| [(n, "ns", &d.ns), (n, "insns", &d.insns)])
         .flat_map(|(n, of, h)| h.bins.iter().map(move |bin| (n, of, h, bin)))
         .collect();
-    save(
-        run,
+    to.save(
         "delta_bins",
         vec![
             ("delta_id", u32s(&bins, |b| b.0)),
@@ -68,8 +66,7 @@ pub(crate) fn save_deltas(run: &Run, deltas: &[Delta], counts: &[Count]) -> Resu
     )?;
     let longest: Vec<(u32, &Interval)> =
         numbered(deltas).flat_map(|(n, d)| d.longest.iter().map(move |i| (n, i))).collect();
-    save(
-        run,
+    to.save(
         "delta_longest",
         vec![
             ("delta_id", u32s(&longest, |i| i.0)),
@@ -86,8 +83,7 @@ pub(crate) fn save_deltas(run: &Run, deltas: &[Delta], counts: &[Count]) -> Resu
     )?;
     let sites: Vec<(u32, &Site)> =
         numbered(deltas).flat_map(|(n, d)| d.sites.iter().map(move |s| (n, s))).collect();
-    save(
-        run,
+    to.save(
         "delta_sites",
         vec![
             ("delta_id", u32s(&sites, |s| s.0)),
@@ -98,8 +94,7 @@ pub(crate) fn save_deltas(run: &Run, deltas: &[Delta], counts: &[Count]) -> Resu
             ("max_ns", u64s(&sites, |s| s.1.max_ns)),
         ],
     )?;
-    save(
-        run,
+    to.save(
         "counts",
         vec![
             ("pattern", Column::Str(counts.iter().map(|c| c.pattern.clone()).collect())),

@@ -13,7 +13,7 @@
 use kprism_profile::{Bin, Counts, FuncTimes, Histogram, NodeTimes, Profile, Times};
 
 use crate::column::{Column, Table};
-use crate::tables::{below, rows, save, u32s, u64s};
+use crate::tables::{Saver, below, rows, u32s, u64s};
 use crate::{Result, Run};
 
 /// Names of the tables.
@@ -27,10 +27,11 @@ const COUNTS: &str = "durations";
 /// # Errors
 /// Fails at the first file that cannot be written.
 pub fn save_times(run: &Run, times: &Times) -> Result<()> {
+    let mut manifest = run.manifest()?;
+    let to = Saver::new(run, Some(&manifest));
     let numbers = |count: usize| Column::U32((0..count as u32).collect());
     let funcs = &times.funcs;
-    save(
-        run,
+    to.save(
         "durations",
         vec![
             ("func_id", numbers(funcs.len())),
@@ -44,8 +45,7 @@ pub fn save_times(run: &Run, times: &Times) -> Result<()> {
     )?;
     let bins: Vec<(u32, &Bin)> =
         (0u32..).zip(funcs).flat_map(|(n, f)| f.durations.bins.iter().map(move |bin| (n, bin))).collect();
-    save(
-        run,
+    to.save(
         "duration_bins",
         vec![
             ("func_id", u32s(&bins, |b| b.0)),
@@ -55,8 +55,7 @@ pub fn save_times(run: &Run, times: &Times) -> Result<()> {
         ],
     )?;
     let nodes = &times.nodes;
-    save(
-        run,
+    to.save(
         "node_times",
         vec![
             ("node_id", numbers(nodes.len())),
@@ -65,7 +64,6 @@ pub fn save_times(run: &Run, times: &Times) -> Result<()> {
             ("interrupts_ns", u64s(nodes, |n| n.irq_ns)),
         ],
     )?;
-    let mut manifest = run.manifest()?;
     let counts = serde_json::to_value(times.counts).unwrap_or_default();
     manifest.options.insert(COUNTS.into(), counts);
     run.write_manifest(&manifest)

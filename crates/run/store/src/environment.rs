@@ -10,7 +10,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
+
+use crate::hash::{hex, of_parts};
 
 /// Names and values, with an id of all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,13 +37,8 @@ impl Environment {
     /// Made of names and values.
     pub fn new(parts: impl IntoIterator<Item = (String, String)>) -> Self {
         let parts: BTreeMap<String, String> = parts.into_iter().collect();
-        let mut hash = Sha256::new();
-        for text in parts.iter().flat_map(|(name, value)| [name, value]) {
-            // With its length, so that texts cannot run into each other.
-            hash.update((text.len() as u64).to_le_bytes());
-            hash.update(text);
-        }
-        let id = hash.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        let hash = of_parts(parts.iter().flat_map(|(name, value)| [name, value]));
+        let id = hex(&hash[..8]);
         Environment { id, parts }
     }
 

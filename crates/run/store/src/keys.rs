@@ -15,70 +15,61 @@
 use std::collections::HashMap;
 
 use kprism_profile::{Func, NO_PARENT, Profile};
-use sha2::{Digest, Sha256};
 
+use crate::hash::of_parts;
 use crate::tables::kind_name;
 use crate::{Kernel, Run};
 
-/// Keys of a profile's rows.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Keys {
-    /// `func_key` of each function.
-    pub funcs: Vec<u64>,
-    /// `name_key` of each function.
-    pub names: Vec<u64>,
-    /// `stack_key` of each context. Only tables of many runs have it: one run is joined by numbers, and hashes would be two thirds
-    /// of its table.
-    pub stacks: Vec<u64>,
-}
-
 /// The key of these parts.
 fn key<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
-    let mut hash = Sha256::new();
-    for part in parts {
-        hash.update((part.len() as u64).to_le_bytes());
-        hash.update(part);
-    }
-    let bytes = hash.finalize();
-    u64::from_le_bytes(std::array::from_fn(|i| bytes[i]))
+    let hash = of_parts(parts);
+    u64::from_le_bytes(std::array::from_fn(|i| hash[i]))
 }
 
-impl Keys {
-    /// Of a run's profile, on this kernel.
-    pub fn of(run: &Run, kernel: Option<&Kernel>, profile: &Profile) -> Self {
-        let build = kernel.map_or("", |kernel| match kernel.build_id.as_str() {
-            "" => &kernel.release,
-            id => id,
-        });
-        let symbols = std::fs::read(run.symbols().join("kallsyms")).unwrap_or_default();
-        let places = Places::of(&symbols, &profile.funcs);
-        let func = |(row, func): (usize, &Func)| {
-            let place = places.0[row].to_le_bytes();
-            let module = func.module.as_bytes();
-            match func.kernel {
-                true => key([build.as_bytes(), module, func.name.as_bytes(), &place]),
-                false => key([module, func.name.as_bytes(), &place]),
-            }
-        };
-        let name = |func: &Func| key([base(&func.module).as_bytes(), func.name.as_bytes()]);
-        let funcs = profile.funcs.iter().enumerate().map(func).collect();
-        let names: Vec<u64> = profile.funcs.iter().map(name).collect();
-        let comms: HashMap<u32, &str> =
-            profile.tasks.iter().map(|task| (task.root, task.comm.as_str())).collect();
-        let mut stacks: Vec<u64> = Vec::with_capacity(profile.nodes.len());
-        for (row, node) in (0u32..).zip(&profile.nodes) {
-            let kind = kind_name(node.kind).as_bytes();
-            stacks.push(match node.parent {
-                NO_PARENT => key([kind, comms.get(&row).copied().unwrap_or_default().as_bytes()]),
-                parent => {
-                    let parent = stacks.get(parent as usize).copied().unwrap_or(0).to_le_bytes();
-                    let name = names.get(node.func as usize).copied().unwrap_or(0).to_le_bytes();
-                    key([parent.as_slice(), kind, &name])
-                }
-            });
+/// `func_key` of each function of a run's profile, on this kernel.
+pub(crate) fn func_keys(run: &Run, kernel: Option<&Kernel>, profile: &Profile) -> Vec<u64> {
+    let build = kernel.map_or("", |kernel| match kernel.build_id.as_str() {
+        "" => &kernel.release,
+        id => id,
+    });
+    let symbols = std::fs::read(run.symbols().join("kallsyms")).unwrap_or_default();
+    let places = Places::of(&symbols, &profile.funcs);
+    let func = |(row, func): (usize, &Func)| {
+        let place = places.0[row].to_le_bytes();
+        let module = func.module.as_bytes();
+        match func.kernel {
+            true => key([build.as_bytes(), module, func.name.as_bytes(), &place]),
+            false => key([module, func.name.as_bytes(), &place]),
         }
-        Keys { funcs, names, stacks }
+    };
+    profile.funcs.iter().enumerate().map(func).collect()
+}
+
+/// `name_key` of each function.
+pub(crate) fn name_keys(profile: &Profile) -> Vec<u64> {
+    let name = |func: &Func| key([base(&func.module).as_bytes(), func.name.as_bytes()]);
+    profile.funcs.iter().map(name).collect()
+}
+
+/// `stack_key` of each context. Only tables of many runs have it: one run is joined by numbers, and hashes would be two thirds
+/// of its table.
+pub fn stack_keys(profile: &Profile) -> Vec<u64> {
+    let names = name_keys(profile);
+    let comms: HashMap<u32, &str> =
+        profile.tasks.iter().map(|task| (task.root, task.comm.as_str())).collect();
+    let mut stacks: Vec<u64> = Vec::with_capacity(profile.nodes.len());
+    for (row, node) in (0u32..).zip(&profile.nodes) {
+        let kind = kind_name(node.kind).as_bytes();
+        stacks.push(match node.parent {
+            NO_PARENT => key([kind, comms.get(&row).copied().unwrap_or_default().as_bytes()]),
+            parent => {
+                let parent = stacks.get(parent as usize).copied().unwrap_or(0).to_le_bytes();
+                let name = names.get(node.func as usize).copied().unwrap_or(0).to_le_bytes();
+                key([parent.as_slice(), kind, &name])
+            }
+        });
     }
+    stacks
 }
 
 /// A module's name in all of its versions: `[kernel]`, `[ext4]`, `libc` of `/usr/lib/libc.so.6` and `libc-2.31.so`.

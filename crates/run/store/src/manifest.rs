@@ -3,6 +3,7 @@
 //! clock, and the losses. The output is `manifest.json`. These facts are in one small file so that a run can be
 //! described without reading its streams.
 
+use crate::hash::hex;
 use crate::{Account, DurationFacts, Environment, Instrument, KernelTests, ProbeFacts};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -211,7 +212,7 @@ impl Manifest {
             return self.run_id.clone();
         }
         let facts = (&self.created, &self.command, self.kind, &self.kernel, self.vcpus, &self.clock);
-        hex(&serde_json::to_vec(&facts).unwrap_or_default())
+        id_of(&serde_json::to_vec(&facts).unwrap_or_default())
     }
 
     /// A manifest with only a kind and a number of CPUs.
@@ -251,11 +252,11 @@ fn new_id() -> String {
     let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_nanos());
     let host = std::fs::read("/proc/sys/kernel/random/uuid").unwrap_or_default();
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    hex(format!("{time} {} {count} {host:?}", std::process::id()).as_bytes())
+    id_of(format!("{time} {} {count} {host:?}", std::process::id()).as_bytes())
 }
 
-fn hex(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+fn id_of(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes)[..16])
 }
 
 #[cfg(test)]

@@ -19,8 +19,8 @@
 
 use crate::column::{About, Column, Table, write_table};
 use crate::delta_tables::{Limits, load_deltas, save_deltas};
-use crate::keys::Keys;
-use crate::{Result, Run};
+use crate::keys::{func_keys, name_keys};
+use crate::{Manifest, Result, Run};
 use kprism_profile::{
     CpuTotals, FlowError, FrameKind, Func, NO_PARENT, Node, Part, Parts, Profile, Slice, Syscall, Task,
     Totals,
@@ -32,16 +32,16 @@ use kprism_profile::{
 /// Fails at the first file that cannot be written. Tables written before it stay.
 pub fn save_profile(run: &Run, profile: &Profile) -> Result<()> {
     std::fs::create_dir_all(run.tables()).map_err(crate::io_at(&run.tables()))?;
-    let kernel = run.manifest().ok().and_then(|manifest| manifest.kernel);
-    let keys = Keys::of(run, kernel.as_ref(), profile);
+    let manifest = run.manifest().ok();
+    let kernel = manifest.as_ref().and_then(|manifest| manifest.kernel.as_ref());
+    let to = Saver::new(run, manifest.as_ref());
     let f = &profile.funcs;
-    save(
-        run,
+    to.save(
         "functions",
         vec![
             ("func_id", row_numbers(f.len())),
-            ("func_key", Column::Key(keys.funcs)),
-            ("name_key", Column::Key(keys.names)),
+            ("func_key", Column::U64(func_keys(run, kernel, profile))),
+            ("name_key", Column::U64(name_keys(profile))),
             ("name", Column::Str(f.iter().map(|f| f.name.clone()).collect())),
             ("module_name", Column::Str(f.iter().map(|f| f.module.clone()).collect())),
             ("address", u64s(f, |f| f.start)),
@@ -49,8 +49,7 @@ pub fn save_profile(run: &Run, profile: &Profile) -> Result<()> {
         ],
     )?;
     let t = &profile.tasks;
-    save(
-        run,
+    to.save(
         "tasks",
         vec![
             ("task_id", row_numbers(t.len())),
@@ -62,8 +61,7 @@ pub fn save_profile(run: &Run, profile: &Profile) -> Result<()> {
     )?;
     let n = &profile.nodes;
     let unless_root = |n: &Node, value: u32| (n.parent != NO_PARENT).then_some(value);
-    save(
-        run,
+    to.save(
         "nodes",
         vec![
             ("node_id", row_numbers(n.len())),
@@ -76,8 +74,7 @@ pub fn save_profile(run: &Run, profile: &Profile) -> Result<()> {
         ],
     )?;
     let s = &profile.syscalls;
-    save(
-        run,
+    to.save(
         "syscalls",
         vec![
             ("task_id", u32s(s, |s| s.task)),
@@ -97,8 +94,7 @@ pub fn save_profile(run: &Run, profile: &Profile) -> Result<()> {
         ],
     )?;
     let s = &profile.slices;
-    save(
-        run,
+    to.save(
         "slices",
         vec![
             ("task_id", u32s(s, |s| s.task)),
@@ -112,8 +108,7 @@ pub fn save_profile(run: &Run, profile: &Profile) -> Result<()> {
         ],
     )?;
     let e = &profile.errors;
-    save(
-        run,
+    to.save(
         "errors",
         vec![
             ("cpu", u32s(e, |e| e.cpu.into())),
@@ -124,8 +119,7 @@ pub fn save_profile(run: &Run, profile: &Profile) -> Result<()> {
         ],
     )?;
     let c = &profile.totals.per_cpu;
-    save(
-        run,
+    to.save(
         "cpus",
         vec![
             ("cpu", row_numbers(c.len())),
@@ -138,12 +132,24 @@ pub fn save_profile(run: &Run, profile: &Profile) -> Result<()> {
             ("last_ns", u64s(c, |c| c.last_ns)),
         ],
     )?;
-    save_deltas(run, &profile.deltas, &profile.counts)
+    save_deltas(&to, &profile.deltas, &profile.counts)
 }
 
-pub(crate) fn save(run: &Run, name: &str, columns: Vec<(&str, Column)>) -> Result<()> {
-    let clock = run.manifest().map(|manifest| manifest.clock.name).unwrap_or_default();
-    write_table(&run.table(name), About { table: name, clock: &clock, run_id: None }, &columns)
+/// Writes tables of a run, whose manifest is read once for all of them.
+pub(crate) struct Saver<'a> {
+    run: &'a Run,
+    clock: &'a str,
+}
+
+impl<'a> Saver<'a> {
+    pub fn new(run: &'a Run, manifest: Option<&'a Manifest>) -> Self {
+        Saver { run, clock: manifest.map_or("", |manifest| &manifest.clock.name) }
+    }
+
+    pub fn save(&self, name: &str, columns: Vec<(&str, Column)>) -> Result<()> {
+        let about = About { table: name, clock: self.clock };
+        write_table(&self.run.table(name), about, &columns)
+    }
 }
 
 fn row_numbers(rows: usize) -> Column {

@@ -67,6 +67,6 @@ pub fn save_tlb_misses(run: &Run, rows: impl Iterator<Item = MissRow>) -> Result
         ])
     });
     let clock = run.manifest().map(|manifest| manifest.clock.name).unwrap_or_default();
-    let about = About { table: "tlb_misses", clock: &clock, run_id: None };
+    let about = About { table: "tlb_misses", clock: &clock };
     write_groups(&run.table("tlb_misses"), about, groups)
 }

@@ -87,8 +87,8 @@ pub fn add(lake: &Lake, folder: &Path, options: &AddOptions, progress: &Progress
     };
     let (mut journal, mut bytes) = (Journal::default(), 0);
     progress.step(&format!("adding {}", folder.display()));
-    let Tables { tables, stacks } = tables::all(&facts, &options.labels, progress)?;
-    if let Some(fault) = tables::fault(&facts) {
+    let Tables { tables, stacks, fault } = tables::all(&facts, &options.labels, progress)?;
+    if let Some(fault) = fault {
         progress.note(&format!("{}: {fault}; the table manifest has it as fault", folder.display()));
     }
     for (table, rows) in tables {

@@ -111,7 +111,8 @@ fn units<'a>(
                     let size = std::fs::metadata(lake.root().join(&file.path))?.len();
                     *unit.size.entry(table).or_default() += size;
                     unit.sources = 1;
-                    unit.is_stale |= table == "manifest" && rows(lake, file)? > unit.runs.len();
+                    unit.is_stale |= table == "manifest"
+                        && Source::open(&lake.root().join(&file.path))?.rows() > unit.runs.len() as i64;
                 }
                 None => dead.entry(table).or_default().push(file),
             }
@@ -139,12 +140,6 @@ fn units<'a>(
         }
     }
     Ok(units)
-}
-
-/// Number of rows of a file.
-fn rows(lake: &Lake, file: &TableFile) -> Result<usize> {
-    let source = Source::open(&lake.root().join(&file.path))?;
-    (0..source.groups()).map(|group| Ok(source.group(group)?.first().map_or(0, |c| c.values.len()))).sum()
 }
 
 /// Writes a group's files, and lets them take the place of the old ones.

@@ -167,6 +167,11 @@ impl Source {
         self.reader.num_row_groups()
     }
 
+    /// Number of rows, as the file says.
+    pub fn rows(&self) -> i64 {
+        self.reader.metadata().file_metadata().num_rows()
+    }
+
     /// The file's own notes: keys that begin with `kprism.`.
     pub fn notes(&self) -> Vec<KeyValue> {
         let all = self.reader.metadata().file_metadata().key_value_metadata();

@@ -5,11 +5,11 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, bail};
-use kprism_sql::{Query, Request};
+use anyhow::{Context as _, Result, anyhow, bail};
+use kprism_sql::{Query, Request, quoted};
 
-use crate::layout::Lake;
-use crate::views::{VIEWS, missing, of_tables, quoted};
+use crate::layout::{Lake, OBJECT_STORAGE};
+use crate::views::{READING, VIEWS, missing, of_tables};
 
 /// Makes a request. Called while no file of the lake is renamed ([`crate::reading`]).
 ///
@@ -19,9 +19,7 @@ pub(crate) fn request(lake: &Lake, query: Query) -> Result<Request> {
     if let Some(scheme) =
         ["s3://", "https://", "http://", "gs://", "az://"].iter().find(|s| query.text.contains(**s))
     {
-        bail!(
-            "{scheme}: only files are read; mount the object storage, or copy it into a folder, and name that"
-        );
+        bail!("{scheme}: only files are read; {OBJECT_STORAGE}");
     }
     let tables = lake.tables()?;
     if !tables.iter().any(|table| table == "manifest") {
@@ -38,10 +36,7 @@ pub(crate) fn request(lake: &Lake, query: Query) -> Result<Request> {
         lists.insert(table.clone(), list);
     }
     let tables: Vec<String> = tables.into_iter().filter(|table| !lists[table].is_empty()).collect();
-    let files = |table: &str| {
-        let options = "union_by_name = true, hive_partitioning = true, hive_types_autocast = false";
-        format!("read_parquet([{}], {options})", lists[table])
-    };
+    let files = |table: &str| format!("read_parquet([{}], {READING})", lists[table]);
     let mut views: Vec<String> = of_tables(&tables, files)
         .into_iter()
         .map(|(name, query)| format!("CREATE VIEW {name} AS {query}"))
@@ -77,25 +72,17 @@ pub fn become_query(lake: &Lake, query: Query) -> Result<std::convert::Infallibl
     Err(error).with_context(|| program.display().to_string())
 }
 
-/// The program `kprism-sql`: `$KPRISM_SQL`, or beside this program.
+/// The program `kprism-sql`.
 ///
 /// # Errors
 /// It is not there.
-pub(crate) fn program() -> Result<PathBuf> {
-    if let Some(named) = std::env::var_os("KPRISM_SQL").map(PathBuf::from) {
-        return match named.is_file() {
-            true => Ok(named),
-            false => bail!("KPRISM_SQL={}: no such file", named.display()),
-        };
-    }
-    let own = std::env::current_exe()?;
-    let place = own.parent().unwrap_or(&own);
-    let places = ["kprism-sql", "../kprism-sql", "../lib/kprism/kprism-sql"].map(|name| place.join(name));
-    places.into_iter().find(|path| path.is_file()).ok_or_else(|| {
-        anyhow::anyhow!(
+fn program() -> Result<PathBuf> {
+    kprism_lab::find_sql().map_err(|_| match std::env::var_os("KPRISM_SQL") {
+        Some(named) => anyhow!("KPRISM_SQL={}: no such file", PathBuf::from(named).display()),
+        None => anyhow!(
             "kprism-sql, which has DuckDB in it, is not beside {}: `make sql` builds it, or KPRISM_SQL names it; any DuckDB \
              reads what `kprism lake views` prints",
-            own.display()
-        )
+            std::env::current_exe().unwrap_or_default().display()
+        ),
     })
 }

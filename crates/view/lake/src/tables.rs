@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use kprism_gate::summary::Wanted;
 use kprism_session::{Progress, cover, open_profile, probe};
-use kprism_store::{Instrument, Keys, Manifest, NamedTable, Run, Values as Stored, manifest_tables};
+use kprism_store::{Instrument, NamedTable, Run, Values as Stored, manifest_tables, stack_keys};
 use parquet::data_type::ByteArray;
 use serde_json::Value;
 
@@ -25,7 +25,6 @@ pub struct Facts {
     /// The day it was made, in UTC.
     pub day: String,
     run: Run,
-    manifest: Manifest,
 }
 
 /// Reads what a run is.
@@ -44,13 +43,7 @@ pub fn facts(folder: &Path) -> Result<Facts> {
             manifest.created
         )
     };
-    Ok(Facts { folder: folder.to_path_buf(), run_id: manifest.run_id(), day, run, manifest })
-}
-
-/// Why the run's recording is not whole, if it is not. A run without an account says nothing.
-pub fn fault(facts: &Facts) -> Option<String> {
-    let manifest = facts.run.manifest().unwrap_or_else(|_| facts.manifest.clone());
-    manifest.recording_fault()
+    Ok(Facts { folder: folder.to_path_buf(), run_id: manifest.run_id(), day, run })
 }
 
 /// A table to be added.
@@ -67,6 +60,8 @@ pub struct Tables {
     pub tables: BTreeMap<String, Table>,
     /// `stack_key` of each row of `nodes`.
     pub stacks: Vec<u64>,
+    /// Why the recording is not whole, if it is not. A run without an account says nothing.
+    pub fault: Option<String>,
 }
 
 /// The tables of a run. A flow or durations that were not decoded yet, or by another kprism, are decoded.
@@ -74,13 +69,15 @@ pub struct Tables {
 /// # Errors
 /// The run cannot be decoded or read.
 pub fn all(facts: &Facts, labels: &BTreeMap<String, String>, progress: &Progress) -> Result<Tables> {
-    let (run, mut manifest) = (&facts.run, facts.manifest.clone());
-    let mut stacks = Vec::new();
-    if run.holds(Instrument::Flow) || run.holds(Instrument::Durations) {
-        let (_, profile, decoded) = open_profile(&facts.folder, progress)?;
-        stacks = Keys::of(run, decoded.kernel.as_ref(), &profile).stacks;
-        manifest = decoded;
-    }
+    let run = &facts.run;
+    // This decodes what was not decoded yet.
+    let (summary, of_flow) = kprism_gate::summary::load(&facts.folder, &Wanted::default(), progress.clone())?;
+    let profile = match run.holds(Instrument::Durations) {
+        true => Some(open_profile(&facts.folder, progress)?.1),
+        false => of_flow,
+    };
+    let stacks = profile.as_ref().map(stack_keys).unwrap_or_default();
+    let manifest = run.manifest()?;
     let mut tables = BTreeMap::new();
     for name in names(&run.tables())? {
         if let Some(table) = name.strip_suffix(".parquet") {
@@ -98,7 +95,6 @@ pub fn all(facts: &Facts, labels: &BTreeMap<String, String>, progress: &Progress
             Column::text("label_value", labels.values().map(|value| Some(&**value))),
         ],
     );
-    let (summary, _) = kprism_gate::summary::load(&facts.folder, &Wanted::default(), progress.clone())?;
     let summary = serde_json::to_string(&summary)?;
     own(baseline::TABLE, vec![Column::text(baseline::COLUMN, [Some(&*summary)])]);
     if run.holds(Instrument::Cover) {
@@ -110,7 +106,7 @@ pub fn all(facts: &Facts, labels: &BTreeMap<String, String>, progress: &Progress
     if run.tlb_counts().exists() {
         own("tlb_counters", tlb_counters(run)?);
     }
-    Ok(Tables { tables, stacks })
+    Ok(Tables { tables, stacks, fault: manifest.recording_fault() })
 }
 
 /// Writes rows to a file.

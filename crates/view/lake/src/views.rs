@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use anyhow::{Result, bail};
 
+use kprism_sql::quoted;
+
 use crate::layout::{Lake, SCHEMA};
 
 /// The views that are shipped: name and query.
@@ -42,10 +44,9 @@ impl FromStr for Engine {
     }
 }
 
-/// A text in SQL.
-pub(crate) fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "''"))
-}
+/// Options with which DuckDB reads a table's files.
+pub(crate) const READING: &str =
+    "union_by_name = true, hive_partitioning = true, hive_types_autocast = false";
 
 /// Of `manifest`, the rows that count: one a run.
 const RUNS: &str = "SELECT * FROM (SELECT m.*, ROW_NUMBER() OVER (PARTITION BY run_id ORDER BY part DESC) AS newest \
@@ -102,10 +103,7 @@ pub fn script(lake: &Lake, engine: Engine) -> Result<String> {
     let root = root.display().to_string();
     let glob = |table: &str| quoted(&format!("{root}/{table}/schema={SCHEMA}/*/*/*.parquet"));
     let files = |table: &str| match engine {
-        Engine::Duckdb => {
-            let options = "union_by_name = true, hive_partitioning = true, hive_types_autocast = false";
-            format!("read_parquet({}, {options})", glob(table))
-        }
+        Engine::Duckdb => format!("read_parquet({}, {READING})", glob(table)),
         Engine::Spark => format!("{table}_spark"),
         Engine::Polars => format!("read_parquet({})", glob(table)),
     };

@@ -6,6 +6,11 @@ mod request;
 
 pub use request::{Format, Query, Request};
 
+/// A text as a literal of SQL.
+pub fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
 /// Most memory of a query, if none is given.
 pub const MEMORY: &str = "4GB";
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, bail};
 use duckdb::Connection;
-use kprism_sql::{Format, Request};
+use kprism_sql::{Format, Request, quoted};
 
 fn main() -> ExitCode {
     let interrupted = Arc::new(AtomicBool::new(false));
@@ -65,7 +65,6 @@ const MOST_ROWS: usize = 10_000;
 
 /// Limits, and no extensions from elsewhere.
 fn settings(db: &Connection, request: &Request, scratch: &std::path::Path) -> Result<()> {
-    let quoted = |text: &str| format!("'{}'", text.replace('\'', "''"));
     db.execute_batch("SET autoinstall_known_extensions = false; SET autoload_known_extensions = false")?;
     db.execute_batch(&format!("SET temp_directory = {}", quoted(&scratch.display().to_string())))?;
     // What does not fit goes to files, which are removed at the end. DuckDB's own limits are most of the machine.
@@ -115,19 +114,20 @@ fn to_stdout(db: &Connection, text: &str, options: &str) -> Result<usize> {
     }
 }
 
+/// Names and types of the query's columns.
+fn described(db: &Connection, text: &str) -> Result<Vec<(String, String)>> {
+    let mut asked = db.prepare(&format!("DESCRIBE {text}\n"))?;
+    let columns = asked.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(columns.collect::<Result<_, _>>()?)
+}
+
 /// Writes the rows, and gives their number.
 fn answer(db: &Connection, text: &str, format: &Format) -> Result<usize> {
-    let copy = |to: &str, options: &str| -> Result<usize> {
-        Ok(db.execute(&format!("COPY ({text}\n) TO '{}' ({options})", to.replace('\'', "''")), [])?)
-    };
     match format {
         Format::Json => {
             // JSON has no infinity, and nothing that is no number.
-            let described = db
-                .prepare(&format!("DESCRIBE {text}\n"))?
-                .query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)))?
-                .collect::<Result<Vec<_>, _>>()?;
-            let floats = described.iter().filter(|(_, kind)| matches!(&**kind, "DOUBLE" | "FLOAT"));
+            let columns = described(db, text)?;
+            let floats = columns.iter().filter(|(_, kind)| matches!(&**kind, "DOUBLE" | "FLOAT"));
             let finite: Vec<String> = floats
                 .map(|(name, _)| name.replace('"', "\"\""))
                 .map(|name| format!("CASE WHEN isfinite(\"{name}\") THEN \"{name}\" END AS \"{name}\""))
@@ -141,8 +141,9 @@ fn answer(db: &Connection, text: &str, format: &Format) -> Result<usize> {
         Format::Csv => to_stdout(db, text, "FORMAT csv, HEADER true"),
         Format::Parquet(file) => {
             let part = file.with_extension("parquet.part");
-            let rows = copy(&part.display().to_string(), "FORMAT parquet, COMPRESSION zstd");
-            let done = rows.and_then(|rows| {
+            let to = quoted(&part.display().to_string());
+            let rows = db.execute(&format!("COPY ({text}\n) TO {to} (FORMAT parquet, COMPRESSION zstd)"), []);
+            let done = rows.map_err(anyhow::Error::from).and_then(|rows| {
                 std::fs::rename(&part, file).with_context(|| file.display().to_string())?;
                 Ok(rows)
             });
@@ -152,10 +153,7 @@ fn answer(db: &Connection, text: &str, format: &Format) -> Result<usize> {
             done
         }
         Format::Table => {
-            let mut described = db.prepare(&format!("DESCRIBE {text}\n"))?;
-            let columns =
-                described.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)))?;
-            let columns = columns.collect::<Result<Vec<_>, _>>()?;
+            let columns = described(db, text)?;
             let number = |kind: &str| {
                 ["INT", "DOUBLE", "FLOAT", "DECIMAL"].iter().any(|name| kind.contains(name))
                     && !kind.contains('[')
