@@ -388,11 +388,18 @@ impl<'a> Table<'a> {
 
 /// Turns a panic of the Parquet reader into an error. The reader asserts in places where it should report a damaged
 /// file, and a damaged table must not end the program.
-fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T>) -> Result<T> {
+///
+/// # Errors
+/// Those of `read`; and [`StoreError::Parquet`] for a panic.
+pub fn guarded<T, E: From<StoreError>>(
+    path: &Path,
+    read: impl FnOnce() -> std::result::Result<T, E>,
+) -> std::result::Result<T, E> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("damaged");
-        Err(StoreError::Parquet { path: path.to_path_buf(), source: ParquetError::General(text.to_string()) })
+        let source = ParquetError::General(text.to_string());
+        Err(StoreError::Parquet { path: path.to_path_buf(), source }.into())
     })
 }
 

@@ -35,6 +35,7 @@ mod tables;
 mod tlb_table;
 
 pub use account::{Account, Entry, Fate, PLACES};
+pub use column::guarded;
 pub use duration_tables::{has_times, load_times, save_times};
 pub use environment::{Difference, Environment};
 pub use facts::{CallLosses, DurationFacts, KernelTests, ProbeFacts};

@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::commit::{Commit, Journal, exclusive};
 use crate::layout::{Lake, SCHEMA, check_name};
 use crate::live::{find, labels};
-use crate::rows::{Column, Sink, Source};
+use crate::rows::{Column, Sink, Source, Values};
 use crate::tables::{self, Facts, Table, Tables};
 
 /// Options of an addition.
@@ -87,7 +87,7 @@ pub fn add(lake: &Lake, folder: &Path, options: &AddOptions, progress: &Progress
     };
     let (mut journal, mut bytes) = (Journal::default(), 0);
     progress.step(&format!("adding {}", folder.display()));
-    let Tables { tables, stacks, fault } = tables::all(&facts, &options.labels, progress)?;
+    let Tables { tables, added, fault } = tables::all(&facts, &options.labels, progress)?;
     if let Some(fault) = fault {
         progress.note(&format!("{}: {fault}; the table manifest has it as fault", folder.display()));
     }
@@ -97,8 +97,8 @@ pub fn add(lake: &Lake, folder: &Path, options: &AddOptions, progress: &Progress
             Table::File(path) => path,
             Table::Rows(columns) => tables::raw(&table, columns, &stage.folder)?,
         };
-        let keys = (table == "nodes").then_some(&*stacks);
-        bytes += finish(&raw, &stage.folder, &table, keys, (&run_id, part))?;
+        let more = added.get(&*table).map_or(&[][..], Vec::as_slice);
+        bytes += finish(&raw, &stage.folder, &table, more, (&run_id, part))?;
         let list = if table == "manifest" { &mut journal.manifest } else { &mut journal.data };
         list.push((stage.relative.join(format!("{table}.parquet")), to));
     }
@@ -159,27 +159,32 @@ fn is_there(lake: &Lake, facts: &Facts, options: &AddOptions) -> Result<Option<b
     )
 }
 
-/// Adds the columns `run_id` and `part`, and to contexts their keys, to a table that was written, and waits until it is on the disk.
+/// Adds the columns `run_id` and `part`, and `more`, to a table that was written, and waits until it is on the disk.
 fn finish(
     raw: &Path,
     folder: &Path,
     table: &str,
-    stacks: Option<&[u64]>,
+    more: &[Column],
     (run_id, part): (&str, i64),
 ) -> Result<u64> {
     let path = folder.join(format!("{table}.parquet"));
     let source = Source::open(raw)?;
+    if let Some(column) = more.iter().find(|column| i64::try_from(column.values.len()) != Ok(source.rows())) {
+        let (name, values, rows) = (&column.name, column.values.len(), source.rows());
+        bail!("{}: {rows} rows, and {values} values of {name}: the table is damaged", raw.display());
+    }
     let own = |rows: usize| {
         let run = Column::text("run_id", std::iter::repeat_n(Some(run_id), rows));
         [run, Column::int("part", std::iter::repeat_n(Some(part), rows))]
     };
     let add = |columns: Vec<Column>, first: usize, rows: usize| -> Vec<Column> {
-        let keys = stacks.map(|keys| {
-            let keys = keys.get(first..first + rows).unwrap_or_default();
-            Column::int("stack_key", keys.iter().map(|key| Some(key.cast_signed())))
-        });
+        let picked = |values: &Values| {
+            let rows: Vec<usize> = (first..(first + rows).min(values.len())).collect();
+            values.pick(&rows)
+        };
+        let more = more.iter().map(|c| Column { name: c.name.clone(), values: picked(&c.values) });
         let others = columns.into_iter().filter(|column| !matches!(&*column.name, "run_id" | "part"));
-        own(rows).into_iter().chain(others).chain(keys).collect()
+        own(rows).into_iter().chain(others).chain(more).collect()
     };
     let mut notes = source.notes();
     notes.retain(|note| note.key != "kprism.run_id" && note.key != "kprism.schema");

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
+use kprism_store::guarded;
 use parquet::basic::{Compression, Encoding, Repetition, Type as Physical, ZstdLevel};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::column::writer::ColumnWriterImpl;
@@ -158,7 +159,8 @@ impl Source {
     /// It cannot be read, or is not Parquet.
     pub fn open(path: &Path) -> Result<Self> {
         let file = File::open(path).with_context(|| path.display().to_string())?;
-        let reader = SerializedFileReader::new(file).with_context(|| path.display().to_string())?;
+        let reader =
+            guarded(path, || SerializedFileReader::new(file).with_context(|| path.display().to_string()))?;
         Ok(Source { path: path.to_path_buf(), reader })
     }
 
@@ -209,6 +211,10 @@ impl Source {
     /// # Errors
     /// The file is damaged.
     pub fn group(&self, number: usize) -> Result<Vec<Column>> {
+        guarded(&self.path, || self.group_unguarded(number))
+    }
+
+    fn group_unguarded(&self, number: usize) -> Result<Vec<Column>> {
         let bad = || self.path.display().to_string();
         let group = self.reader.get_row_group(number).with_context(bad)?;
         let rows = usize::try_from(group.metadata().num_rows()).with_context(bad)?;
@@ -381,4 +387,55 @@ fn write<T: DataType>(writer: &mut ColumnWriterImpl<'_, T>, rows: &[Option<T::T>
     let values: Vec<T::T> = rows.iter().flatten().cloned().collect();
     writer.write_batch(&values, Some(&levels), None)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(path: &Path) -> Result<usize> {
+        let source = Source::open(path)?;
+        let mut rows = source.columns()?.len();
+        for group in 0..source.groups() {
+            rows += source.group(group)?.len();
+        }
+        Ok(rows + source.notes().len())
+    }
+
+    #[test]
+    fn a_damaged_file_is_rows_or_an_error_that_names_it() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("t.parquet");
+        let columns = || {
+            vec![
+                Column::int("node_id", (0..300).map(Some)),
+                Column::int("insns", (0..300).map(|n| (n % 3 > 0).then_some(n * n))),
+                Column::text("name", (0..300).map(|n| if n % 2 == 0 { Some("even") } else { None })),
+                Column { name: "share".into(), values: Values::Double(vec![Some(0.5); 300]) },
+                Column { name: "kernel".into(), values: Values::Bool(vec![Some(true); 300]) },
+            ]
+        };
+        let notes = vec![KeyValue::new("kprism.x".into(), "y".to_owned())];
+        let mut sink = Sink::create(&path, "t", &columns(), notes).unwrap();
+        sink.write(columns()).unwrap();
+        sink.finish().unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        assert_eq!(all(&path).unwrap(), 11);
+        let damaged = place.path().join("damaged.parquet");
+        let mut errors = 0;
+        for at in 0..whole.len() {
+            let mut bytes = whole.clone();
+            for change in [whole[at] ^ 1, whole[at] ^ 0x80, 0xff, 0] {
+                bytes[at] = change;
+                std::fs::write(&damaged, &bytes).unwrap();
+                if let Err(why) = all(&damaged) {
+                    errors += 1;
+                    assert!(format!("{why:#}").contains("damaged.parquet"), "{at}: {why:#}");
+                }
+            }
+            std::fs::write(&damaged, &whole[..at]).unwrap();
+            assert!(all(&damaged).is_err(), "cut at {at}");
+        }
+        assert!(errors > 100, "{errors}");
+    }
 }

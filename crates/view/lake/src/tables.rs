@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use kprism_gate::summary::Wanted;
+use kprism_profile::{NO_PARENT, Profile};
 use kprism_session::{Progress, cover, open_profile, probe};
 use kprism_store::{Instrument, NamedTable, Run, Values as Stored, manifest_tables, stack_keys};
 use parquet::data_type::ByteArray;
@@ -58,8 +59,9 @@ pub enum Table {
 pub struct Tables {
     /// By name.
     pub tables: BTreeMap<String, Table>,
-    /// `stack_key` of each row of `nodes`.
-    pub stacks: Vec<u64>,
+    /// Columns that a run's own table has not, by the table's name: the keys of contexts, and what each function took, which
+    /// would otherwise be summed over all contexts of all runs by each query.
+    pub added: BTreeMap<&'static str, Vec<Column>>,
     /// Why the recording is not whole, if it is not. A run without an account says nothing.
     pub fault: Option<String>,
 }
@@ -76,7 +78,7 @@ pub fn all(facts: &Facts, labels: &BTreeMap<String, String>, progress: &Progress
         true => Some(open_profile(&facts.folder, progress)?.1),
         false => of_flow,
     };
-    let stacks = profile.as_ref().map(stack_keys).unwrap_or_default();
+    let added = profile.as_ref().map(added).unwrap_or_default();
     let manifest = run.manifest()?;
     let mut tables = BTreeMap::new();
     for name in names(&run.tables())? {
@@ -106,7 +108,23 @@ pub fn all(facts: &Facts, labels: &BTreeMap<String, String>, progress: &Progress
     if run.tlb_counts().exists() {
         own("tlb_counters", tlb_counters(run)?);
     }
-    Ok(Tables { tables, stacks, fault: manifest.recording_fault() })
+    Ok(Tables { tables, added, fault: manifest.recording_fault() })
+}
+
+/// `stack_key` of contexts; calls, instructions and time of functions themselves.
+fn added(profile: &Profile) -> BTreeMap<&'static str, Vec<Column>> {
+    let mut sums = vec![[0u64; 3]; profile.funcs.len()];
+    for node in profile.nodes.iter().filter(|node| node.parent != NO_PARENT) {
+        if let Some(sum) = sums.get_mut(node.func as usize) {
+            *sum = [sum[0] + node.calls, sum[1] + node.insns, sum[2] + node.ns];
+        }
+    }
+    let int = |name, of: usize| Column::int(name, sums.iter().map(|sum| Some(sum[of].cast_signed())));
+    let keys = Column::int("stack_key", stack_keys(profile).iter().map(|key| Some(key.cast_signed())));
+    BTreeMap::from([
+        ("nodes", vec![keys]),
+        ("functions", vec![int("calls", 0), int("insns", 1), int("self_ns", 2)]),
+    ])
 }
 
 /// Writes rows to a file.
