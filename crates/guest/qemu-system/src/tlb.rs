@@ -60,6 +60,8 @@ impl Tlb {
     pub fn begin(&mut self, cr3: u64) {
         self.cr3 = cr3;
         self.bank.flush_all();
+        // With PCIDs it is known when it comes back.
+        self.bank.load_cr3(cr3 & !0xfff);
     }
 
     /// CR3 was loaded.

@@ -226,21 +226,42 @@ fn random_pages_miss_both_levels_by_their_distances() {
     }
 }
 
-/// Pages (number, size, global), the newest first.
-type Set = Vec<(u64, PageSize, bool)>;
+/// Pages (number, size, global, tag of the address space), the newest first.
+type Set = Vec<(u64, PageSize, bool, usize)>;
 
 /// A simple model: two levels, lists in order of use.
 struct Naive {
     g: Geometry,
     /// By level, array and set.
     arrays: Vec<Vec<Vec<Set>>>,
+    /// With PCIDs: the address space of each tag that was ever given, and the tag in use.
+    given: Vec<u64>,
+    tag: usize,
 }
 
 impl Naive {
     fn new(g: &Geometry) -> Self {
         let sets = |a: &Array| vec![Vec::new(); a.sets() as usize];
         let arrays = g.levels.iter().map(|l| l.iter().map(sets).collect()).collect();
-        Naive { g: g.clone(), arrays }
+        Naive { g: g.clone(), arrays, given: Vec::new(), tag: 0 }
+    }
+
+    /// Tag 1 is the first that was given, and after six they begin again.
+    fn cr3(&mut self, space: u64) {
+        if !self.g.pcid {
+            return self.forget(|_, _, global, _| !global);
+        }
+        let recent = self.given.len().saturating_sub(6);
+        let old = self.given[recent..].iter().position(|&s| s == space).map(|at| recent + at);
+        let number = old.unwrap_or(self.given.len());
+        let tag = number % 6 + 1;
+        if old.is_none() || self.tag == tag {
+            self.forget(|_, _, global, of| !global && of == tag);
+        }
+        if old.is_none() {
+            self.given.push(space);
+        }
+        self.tag = tag;
     }
 
     fn access(&mut self, va: u64, access: Access, page: Page) -> Outcome {
@@ -252,7 +273,7 @@ impl Naive {
                     }
                     let number = va >> size.shift() & ((1 << 45) - 1);
                     let set = &mut self.arrays[level][i][(number % u64::from(a.sets())) as usize];
-                    if let Some(at) = set.iter().position(|e| (e.0, e.1) == (number, size)) {
+                    if let Some(at) = set.iter().position(|e| (e.0, e.1, e.3) == (number, size, self.tag)) {
                         let entry = set.remove(at);
                         set.insert(0, entry);
                         self.fill(level, va, access, Page { size, global: entry.2 });
@@ -287,14 +308,14 @@ impl Naive {
             let bank = banks[(va >> size.shift() >> 7) as usize % banks.len()];
             let a = &self.g.levels[level][bank];
             let set = &mut self.arrays[level][bank][(number % u64::from(a.sets())) as usize];
-            set.insert(0, (number, size, page.global));
+            set.insert(0, (number, size, page.global, self.tag));
             set.truncate(a.ways() as usize);
         }
     }
 
-    fn forget(&mut self, mut which: impl FnMut(u64, PageSize, bool) -> bool) {
+    fn forget(&mut self, mut which: impl FnMut(u64, PageSize, bool, usize) -> bool) {
         for set in self.arrays.iter_mut().flatten().flatten() {
-            set.retain(|e| !which(e.0, e.1, e.2));
+            set.retain(|e| !which(e.0, e.1, e.2, e.3));
         }
     }
 }
@@ -302,7 +323,7 @@ impl Naive {
 #[derive(Debug, Clone)]
 enum Step {
     Access(u64, Access),
-    Cr3,
+    Cr3(u64),
     Invalidate(u64),
     All,
 }
@@ -318,7 +339,7 @@ fn step() -> impl Strategy<Value = Step> {
     let kind = prop_oneof![Just(Access::Load), Just(Access::Store), Just(Access::Fetch)];
     prop_oneof![
         60 => (va.clone(), kind).prop_map(|(va, kind)| Step::Access(va, kind)),
-        1 => Just(Step::Cr3),
+        1 => (0u64..9).prop_map(|space| Step::Cr3(space << 12)),
         2 => va.prop_map(Step::Invalidate),
         1 => Just(Step::All),
     ]
@@ -358,7 +379,8 @@ fn geometries() -> impl Strategy<Value = Geometry> {
 
 proptest! {
     #[test]
-    fn as_the_naive_model(g in geometries(), steps in prop::collection::vec(step(), 1..1500)) {
+    fn as_the_naive_model(g in geometries(), pcid in prop::bool::ANY, steps in prop::collection::vec(step(), 1..1500)) {
+        let g = Geometry { pcid, ..g };
         g.check().unwrap();
         let mut naive = Naive::new(&g);
         let mut tlb = Tlb::new(&g);
@@ -369,16 +391,17 @@ proptest! {
                     let got = tlb.access(va, access, || page_at(va));
                     prop_assert_eq!(got, expected, "step {}: {:?}", n, step);
                 }
-                Step::Cr3 => {
-                    naive.forget(|_, _, global| !global);
-                    tlb.load_cr3(1);
+                Step::Cr3(space) => {
+                    naive.cr3(space);
+                    tlb.load_cr3(space);
                 }
                 Step::Invalidate(va) => {
-                    naive.forget(|number, size, _| number == va >> size.shift());
+                    let tag = naive.tag;
+                    naive.forget(|number, size, _, of| number == va >> size.shift() && of == tag);
                     tlb.invalidate(va);
                 }
                 Step::All => {
-                    naive.forget(|_, _, _| true);
+                    naive.forget(|_, _, _, _| true);
                     tlb.flush_all();
                 }
             }
@@ -521,6 +544,17 @@ fn spaces_keep_their_entries_with_pcids() {
         assert_eq!(tlb.access(BASE, Access::Load, || Page::K4), Outcome::Miss, "another space's page");
         tlb.load_cr3(0x1000);
         assert_eq!(tlb.access(BASE, Access::Load, || Page::K4), expected);
+        // The kernel's flush of the space that runs.
+        tlb.load_cr3(0x1000);
+        assert_eq!(tlb.access(BASE, Access::Load, || Page::K4), Outcome::Miss);
+        // PCIDs are given in turn: with the one above, four others leave it its own, and the next takes it.
+        for (others, expected) in [(4, expected), (1, Outcome::Miss)] {
+            for other in 0..others {
+                tlb.load_cr3(0x10000 * others + 0x1000 * other);
+            }
+            tlb.load_cr3(0x1000);
+            assert_eq!(tlb.access(BASE, Access::Load, || Page::K4), expected, "{others} others");
+        }
     }
 }
 

@@ -208,13 +208,22 @@ impl Array {
 
     /// Removes all but global translations.
     pub fn drop_unless_global(&mut self) {
+        self.retain(|entry| entry & GLOBAL != 0);
+    }
+
+    /// Removes those of an address space, but for global ones.
+    pub fn drop_space(&mut self, space: u16) {
+        self.retain(|entry| entry & GLOBAL != 0 || (entry >> 47) as u16 & 0x7fff != space);
+    }
+
+    fn retain(&mut self, keep: impl Fn(u64) -> bool) {
         let ways = self.ways;
         match &mut self.store {
             Store::Lru(keys) => {
                 for set in keys.chunks_exact_mut(ways) {
                     let mut kept = 0;
                     for way in 0..ways {
-                        if set[way] & GLOBAL != 0 {
+                        if keep(set[way]) {
                             set[kept] = set[way];
                             kept += 1;
                         }
@@ -223,9 +232,9 @@ impl Array {
                 }
             }
             Store::Plru { keys, .. } | Store::Random { keys, .. } => {
-                keys.iter_mut().filter(|k| **k & GLOBAL == 0).for_each(|k| *k = 0);
+                keys.iter_mut().filter(|k| !keep(**k)).for_each(|k| *k = 0);
             }
-            Store::Full(full) => full.drop_unless_global(),
+            Store::Full(full) => full.retain(keep),
         }
     }
 

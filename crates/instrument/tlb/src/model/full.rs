@@ -89,13 +89,13 @@ impl Full {
         self.free.push(slot);
     }
 
-    pub fn drop_unless_global(&mut self) {
+    pub fn retain(&mut self, keep: impl Fn(u64) -> bool) {
         let mut slot = self.oldest;
         while slot != NONE {
             let next = self.newer[slot as usize];
             let key = self.keys[slot as usize];
-            if key & GLOBAL == 0 {
-                self.remove(key);
+            if !keep(key) {
+                self.remove(key & !GLOBAL);
             }
             slot = next;
         }

@@ -150,8 +150,8 @@ pub struct Geometry {
     /// Caches of the page walk.
     #[serde(default)]
     pub walk_caches: WalkCaches,
-    /// Entries belong to an address space and survive a switch to another (SDM: CR4.PCIDE). Otherwise a load of CR3
-    /// drops all but global entries.
+    /// Entries belong to an address space and survive a switch to another (SDM volume 3, 4.10.1: CR4.PCIDE), for as many spaces as
+    /// Linux gives PCIDs. Otherwise a load of CR3 drops all but global entries.
     #[serde(default)]
     pub pcid: bool,
 }

@@ -97,6 +97,9 @@ struct Together {
     hits: Vec<bool>,
 }
 
+/// PCIDs that Linux uses on each CPU (`TLB_NR_DYN_ASIDS`), though a processor has 4096.
+const PCIDS: usize = 6;
+
 /// The TLBs of one processor (thread).
 #[derive(Debug, Clone)]
 pub struct Tlb {
@@ -107,9 +110,12 @@ pub struct Tlb {
     walk: [Option<Array>; 3],
     caches_walks: bool,
     pcid: bool,
+    /// The tag of the address space that runs: 0 without PCIDs, else its place in `spaces`, from 1.
     space: u16,
-    /// Numbers of the address spaces seen, with PCIDs.
-    spaces: std::collections::HashMap<u64, u16>,
+    /// With PCIDs: the address spaces that have one.
+    spaces: [Option<u64>; PCIDS],
+    /// The place that the next new address space takes.
+    next_space: usize,
     together: Together,
     /// The page of the last access that missed the first level.
     pub page: Page,
@@ -145,7 +151,8 @@ impl Tlb {
             walk,
             pcid: geometry.pcid,
             space: 0,
-            spaces: std::collections::HashMap::new(),
+            spaces: [None; PCIDS],
+            next_space: 0,
             together: Together::default(),
             page: Page::K4,
             counts: Counts::default(),
@@ -359,20 +366,26 @@ impl Tlb {
     }
 
     /// CR3 was loaded with address space `space`.
+    ///
+    /// With PCIDs it does what Linux does (`choose_new_asid`, `arch/x86/mm/tlb.c`): a space that still has its PCID keeps its entries
+    /// (bit 63 of CR3), a new one takes the PCIDs in turn and drops what the one before it left. A load of the space that
+    /// runs already is the kernel's flush of it.
     pub fn load_cr3(&mut self, space: u64) {
-        if self.pcid {
-            let next = self.spaces.len() as u16 + 1;
-            if next == 1 << 15 {
-                self.flush_all();
-                self.spaces.clear();
-                return self.load_cr3(space);
-            }
-            self.space = *self.spaces.entry(space).or_insert(next);
-            return;
+        let arrays = self.arrays.iter_mut().chain(self.walk.iter_mut().flatten());
+        if !self.pcid {
+            return arrays.for_each(Array::drop_unless_global);
         }
-        for array in self.arrays.iter_mut().chain(self.walk.iter_mut().flatten()) {
-            array.drop_unless_global();
+        let tag = |place: usize| place as u16 + 1;
+        let known = self.spaces.iter().position(|s| *s == Some(space));
+        let place = known.unwrap_or(self.next_space);
+        if known.is_none() || self.space == tag(place) {
+            arrays.for_each(|array| array.drop_space(tag(place)));
         }
+        if known.is_none() {
+            self.spaces[place] = Some(space);
+            self.next_space = (place + 1) % PCIDS;
+        }
+        self.space = tag(place);
     }
 
     /// INVLPG, or an invalidation requested by a remote processor.
