@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._kprism import KprismError
+from ._program import command
 
 if TYPE_CHECKING:
     from ._run import PathLike
@@ -37,42 +38,35 @@ class Lake:
             raise KprismError(f"{self.path}: no table '{table}'; there are {', '.join(self.tables)}")
         return str(self.path / table / f"schema={SCHEMA}" / "**" / "*.parquet")
 
-    def scan(self, table: str) -> Any:
-        """The table as a Polars LazyFrame: filters on `suite` and `day` leave out whole folders.
+    def statements(self, engine: str) -> list[str]:
+        """SQL that makes a view of each table, with the rows that count, and of each question (`regressions` and others), for the engine
+        `duckdb`, `polars` or `spark`: what `kprism lake views` prints, statement by statement."""
+        said = command(["lake", "views", self.path, "--engine", engine], capture=True).stdout.decode()
+        lines = (line for line in said.splitlines() if not line.lstrip().startswith("--"))
+        return [statement for statement in "\n".join(lines).split(";\n") if statement.strip()]
 
-        In a lake with a table `manifest`, a run's rows count in the newest part that names it; older parts are being replaced."""
+    def scan(self, table: str) -> Any:
+        """The table, or the view of a question, as a Polars LazyFrame."""
         import polars
 
-        def files(name: str) -> Any:
-            return polars.scan_parquet(self.glob(name), hive_partitioning=True, try_parse_hive_dates=False)
-
-        if "manifest" not in self.tables:
-            return files(table)
-        runs = files("manifest").sort("part", descending=True).unique("run_id", keep="first", maintain_order=True)
-        if table == "manifest":
-            return runs
-        return files(table).join(runs.select("run_id", "part"), on=["run_id", "part"], how="semi")
+        context = polars.SQLContext()
+        for statement in self.statements("polars"):
+            context.execute(statement)
+        if table not in context.tables():
+            raise KprismError(f"{self.path}: no table or view '{table}'; there are {', '.join(context.tables())}")
+        return context.execute(f'select * from "{table}"', eager=False)
 
     def sql(self, query: str) -> Any:
-        """A query by DuckDB over the lake's tables, by their names. Returns DuckDB's relation."""
+        """A query by DuckDB over the lake's tables and views, by their names. Returns DuckDB's relation."""
         return self.connect().sql(query)
 
     def connect(self) -> Any:
-        """A DuckDB connection in memory, with a view for each table, in which the same rows count as in `scan`."""
+        """A DuckDB connection in memory, with a view for each table and each question."""
         import duckdb
 
         database = duckdb.connect()
-        options = "union_by_name = true, hive_partitioning = true, hive_types_autocast = false"
-        parts = "manifest" in self.tables
-        # The others' views refer to that of the manifest, so it comes first.
-        for table in sorted(self.tables, key=lambda name: name != "manifest"):
-            files = self.glob(table).replace("'", "''")
-            which = ""
-            if parts and table == "manifest":
-                which = "qualify row_number() over (partition by run_id order by part desc) = 1"
-            elif parts:
-                which = "semi join manifest using (run_id, part)"
-            database.sql(f"create view \"{table}\" as select * from read_parquet('{files}', {options}) {which}")
+        for statement in self.statements("duckdb"):
+            database.sql(statement)
         return database
 
     def __repr__(self) -> str:

@@ -62,23 +62,15 @@ for name, query in QUERIES.items():
 assert answered > 20, answered
 print(f"{len(QUERIES)} queries, the same rows by DuckDB, Polars and Spark")
 
-
-def statements(engine):
-    """What `kprism lake views` prints for an engine."""
-    said = kprism.command(["lake", "views", str(lake.path), "--engine", engine], capture=True).stdout.decode()
-    lines = [line for line in said.splitlines() if not line.lstrip().startswith("--")]
-    return [statement for statement in "\n".join(lines).split(";\n") if statement.strip()]
-
-
 # kprism's own views: the same text for all three.
 import duckdb
 
 database, by_polars, views = duckdb.connect(), polars.SQLContext(), 0
-for statement in statements("duckdb"):
+for statement in lake.statements("duckdb"):
     database.sql(statement)
-for statement in statements("polars"):
+for statement in lake.statements("polars"):
     by_polars.execute(statement)
-for statement in statements("spark"):
+for statement in lake.statements("spark"):
     spark.sql(statement)
 by_hand = {}
 for view in ("regressions", "first_bad_commit", "fleet_top", "syscall_percentiles"):
@@ -94,12 +86,13 @@ for view in ("regressions", "first_bad_commit", "fleet_top", "syscall_percentile
     by_hand[query] = (columns, answers["DuckDB"])
 assert views > 1000, views
 print(f"views: {views} rows, the same by DuckDB, Polars and Spark")
+assert lake.scan("regressions").collect().height == len(lake.sql("select * from regressions").fetchall())
 spark.stop()
 
 # Once more, on a cluster of a master and two workers.
 with Cluster(place, 2, dict(os.environ)) as cluster:
     spark = session(cluster.master)
-    for statement in statements("spark"):
+    for statement in lake.statements("spark"):
         spark.sql(statement)
     for query, (columns, expected) in by_hand.items():
         assert plain(spark.sql(query).select(*columns).collect()) == expected, query
@@ -119,6 +112,7 @@ for part in (0, 1):
         folder = made / table / "schema=2/suite=S/day=2026-01-31"
         folder.mkdir(parents=True, exist_ok=True)
         parquet.write_table(pyarrow.table(columns), folder / f"part-{part}.parquet")
+(made / "_lake").mkdir()
 parts = kprism.lake(made)
 assert parts.sql("select sum(insns), count(*) from calls").fetchall() == [(31, 2)]
 assert parts.scan("calls").collect()["insns"].sum() == 31 and parts.scan("manifest").collect().height == 1

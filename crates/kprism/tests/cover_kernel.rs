@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use guest::{alone, json, kprism, ok, text};
 use kprism_gcov::{Data, data};
-use kprism_test::{GCOV_DEBUG_KERNEL, GCOV_KERNEL, needs, test};
+use kprism_test::{GCOV_DEBUG_KERNEL, GCOV_KERNEL, SQL, needs, test};
 
 /// Which kernel it is: nothing for the whole one.
 fn which() -> String {
@@ -144,6 +144,29 @@ fn a_window_is_the_same_each_time() {
 
 /// Memory says what debugfs does: of what did not run between, the very counters; of what did, nothing below the one
 /// before and above the one after.
+/// Many runs as rows: the lines of each, and the run that executed a line.
+#[test]
+fn lines_are_rows_of_a_lake() {
+    needs(&[GCOV_KERNEL, SQL]);
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let (run, lake) = (dir.path().join("g.data"), dir.path().join("lake"));
+    lab(&run, &["--", "ls", "/"]);
+    ok(&["lake", "add", "-q", text(&run), "--to", text(&lake), "--suite", "s", "--label", "test=ls"]);
+    let ask = |query: &str| json(&["lake", "sql", text(&lake), query, "--json"])[0].clone();
+    let lines = ask("SELECT COUNT(*) AS lines, COUNT(*) FILTER (WHERE executions > 0) AS hit, \
+         COUNT(*) FILTER (WHERE source_file LIKE '/%') AS absolute FROM cover_lines");
+    let totals = totals(&run);
+    assert_eq!((&lines["lines"], &lines["hit"]), (&totals["lines"], &totals["lines_hit"]), "{totals}");
+    assert_eq!(lines["absolute"], 0);
+    let never = ask("SELECT COUNT(*) AS n FROM never_covered")["n"].as_u64().unwrap();
+    assert_eq!(never, totals["lines"].as_u64().unwrap() - totals["lines_hit"].as_u64().unwrap());
+    let by = ask(
+        "SELECT label_value, executions > 0 AS ran FROM which_test_covers WHERE source_file = 'fs/readdir.c'",
+    );
+    assert_eq!((&by["label_value"], &by["ran"]), (&"ls".into(), &true.into()));
+}
+
 #[test]
 fn counters_from_memory_are_those_of_debugfs() {
     needs(&[GCOV_KERNEL]);

@@ -283,6 +283,9 @@ fn what_views_cannot_use_is_refused() {
     }
     let refused = add(&lake, &runs[0], &["--shard", "0/2"]);
     assert_eq!(refused.status.code(), Some(2), "{}", String::from_utf8_lossy(&refused.stderr));
+    let refused = kprism(&["lake", "add", text(&runs[0]), "--to", text(&lake), "--suite", "007"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && said.contains("expected a letter"), "{said}");
     assert!(!lake.exists());
     // One that is missing keeps out none of the others.
     let list = dir.path().join("list");

@@ -158,7 +158,7 @@ fn add(args: &AddArgs, progress: &Progress, out: &mut dyn Write) -> Result<Outco
             picked
         }
     };
-    kprism_lake::check_name("--suite", &args.suite)?;
+    kprism_lake::check_suite(&args.suite)?;
     let lake = Lake::create(&args.to)?;
     let options = AddOptions { suite: args.suite.clone(), labels, replace: args.replace };
     let (mut done, mut failed) = (Vec::new(), 0);

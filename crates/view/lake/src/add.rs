@@ -59,7 +59,7 @@ pub struct Added {
 /// The run cannot be read or has no tables of this schema; the lake has it with other labels; the disk is full. Nothing of
 /// the run is left in the lake then.
 pub fn add(lake: &Lake, folder: &Path, options: &AddOptions, progress: &Progress) -> Result<Added> {
-    check_name("--suite", &options.suite)?;
+    check_suite(&options.suite)?;
     check_labels(&options.labels)?;
     let facts = tables::facts(folder)?;
     let run_id = facts.run_id.clone();
@@ -120,6 +120,18 @@ pub fn add(lake: &Lake, folder: &Path, options: &AddOptions, progress: &Progress
     }
     commit.put(&journal)?;
     Ok(done(outcome, files, bytes))
+}
+
+/// A suite is a folder's name, in which engines find its value.
+///
+/// # Errors
+/// It cannot be a folder's name, or would be read as a number.
+pub fn check_suite(suite: &str) -> Result<()> {
+    check_name("--suite", suite)?;
+    if suite.bytes().all(|byte| byte.is_ascii_digit()) {
+        bail!("--suite {suite}: expected a letter in it, as engines read a folder suite=007 as the number 7");
+    }
+    Ok(())
 }
 
 /// The views order runs by `position`: one that is no number would end every query of them.

@@ -26,12 +26,12 @@ mod sql;
 mod tables;
 mod views;
 
-pub use add::{AddOptions, Added, Outcome, add, check_labels};
+pub use add::{AddOptions, Added, Outcome, add, check_labels, check_suite};
 pub use baseline::{Baseline, is_lake, newest};
 pub use commit::{Reader, reading};
 pub use compact::{Compacted, compact};
 pub use kprism_sql::{Format, Query};
-pub use layout::{Lake, check_name};
+pub use layout::Lake;
 pub use live::{Live, live};
 pub use shard::{Shard, read_list};
 pub use sql::become_query;

@@ -37,7 +37,7 @@ pub(crate) fn request(lake: &Lake, query: Query) -> Result<Request> {
     }
     let tables: Vec<String> = tables.into_iter().filter(|table| !lists[table].is_empty()).collect();
     let files = |table: &str| format!("read_parquet([{}], {READING})", lists[table]);
-    let mut views: Vec<String> = of_tables(&tables, files)
+    let mut views: Vec<String> = of_tables(&tables, "*", files)
         .into_iter()
         .map(|(name, query)| format!("CREATE VIEW {name} AS {query}"))
         .collect();

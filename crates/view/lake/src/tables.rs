@@ -162,7 +162,8 @@ fn cover_lines(folder: &Path, progress: &Progress) -> Result<Vec<Column>> {
         sources.flat_map(|source| source.lines.iter().map(move |line| (source, line)))
     };
     Ok(vec![
-        Column::text("source_file", lines().map(|(source, _)| Some(&*source.path))),
+        // Relative to the tree, so that files of two builds in two folders are one.
+        Column::text("source_file", lines().map(|(source, _)| Some(loaded.cover.shown(&source.path)))),
         Column::int("source_line", lines().map(|(_, line)| Some(line.line.into()))),
         Column::int("executions", lines().map(|(_, line)| Some(line.count))),
     ])

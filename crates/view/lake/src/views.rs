@@ -57,11 +57,16 @@ fn counting(table: &str) -> String {
     format!("SELECT t.* FROM {table}_files t JOIN runs r ON t.run_id = r.run_id AND t.part = r.part")
 }
 
-/// The statements that make the views of each table: names and queries. `files` gives the files of a table as a relation.
-pub(crate) fn of_tables(tables: &[String], files: impl Fn(&str) -> String) -> Vec<(String, String)> {
+/// The statements that make the views of each table: names and queries. `files` gives the files of a table as a relation, of which
+/// `columns` are selected.
+pub(crate) fn of_tables(
+    tables: &[String],
+    columns: &str,
+    files: impl Fn(&str) -> String,
+) -> Vec<(String, String)> {
     let mut all = Vec::new();
     for table in tables {
-        all.push((format!("{table}_files"), format!("SELECT * FROM {}", files(table))));
+        all.push((format!("{table}_files"), format!("SELECT {columns} FROM {}", files(table))));
     }
     all.push(("runs".into(), RUNS.into()));
     for table in tables {
@@ -107,6 +112,11 @@ pub fn script(lake: &Lake, engine: Engine) -> Result<String> {
         Engine::Spark => format!("{table}_spark"),
         Engine::Polars => format!("read_parquet({})", glob(table)),
     };
+    // Polars makes dates of days, but not where a folder is `day=merged`.
+    let columns = match engine {
+        Engine::Polars => "* REPLACE (CAST(suite AS VARCHAR) AS suite, CAST(day AS VARCHAR) AS day)",
+        Engine::Duckdb | Engine::Spark => "*",
+    };
     let create = match engine {
         Engine::Duckdb => "CREATE OR REPLACE VIEW",
         Engine::Spark => "CREATE OR REPLACE TEMPORARY VIEW",
@@ -121,7 +131,7 @@ pub fn script(lake: &Lake, engine: Engine) -> Result<String> {
             );
         }
     }
-    for (name, query) in of_tables(&tables, files) {
+    for (name, query) in of_tables(&tables, columns, files) {
         text += &format!("{create} {name} AS {query};\n");
     }
     for (name, query) in VIEWS {

@@ -1,4 +1,4 @@
--- The runs that executed each line, with their labels: WHERE source_file LIKE '%/fair.c' AND source_line = 100.
+-- The runs that executed each line, with their labels: WHERE source_file = 'kernel/sched/fair.c' AND source_line = 100.
 SELECT c.source_file AS source_file, c.source_line AS source_line, r.suite AS suite, c.run_id AS run_id,
        MAX(c.executions) AS executions, r.command AS command, l.label_key AS label_key, l.label_value AS label_value
 FROM cover_lines c
