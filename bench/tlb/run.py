@@ -10,7 +10,7 @@ KPRISM       the program (target/release/kprism)
 OUT          folder for programs and runs (target/tlb)
 KPRISM_TLB_JUDGE  DynamoRIO's simulator, as bench/tlb/judge.sh builds it: its own time alone, without DynamoRIO
 KPRISM_PTAT  the module ptat.ko for the guest's kernel, as kmod/ptat/build.sh builds it
-METHODS      of user, observer, ptat, lackey, dynamorio; all, if not set
+METHODS      of user, sweep, observer, ptat, lackey, dynamorio; all, if not set
 """
 import json, os, re, resource, shutil, struct, subprocess, sys, tempfile
 
@@ -18,7 +18,7 @@ here = os.path.dirname(os.path.abspath(__file__))
 out = os.path.abspath(os.environ.get("OUT", "target/tlb"))
 kprism = os.path.abspath(os.environ.get("KPRISM", "target/release/kprism"))
 runs = int(os.environ.get("RUNS", "2"))
-methods = os.environ.get("METHODS", "user observer ptat lackey dynamorio").split()
+methods = os.environ.get("METHODS", "user sweep observer ptat lackey dynamorio").split()
 judge, module = os.environ.get("KPRISM_TLB_JUDGE"), os.environ.get("KPRISM_PTAT")
 # Debian's own takes no plugins any more.
 qemu = subprocess.run(["sh", os.path.join(here, "../../scripts/qemu-user.sh")], check=True, text=True,
@@ -83,6 +83,24 @@ def table_user(work):
               f"{recorded[1] / recorded[0] / 1e6:8.0f}{recorded[2]:13,}", flush=True)
 
 
+def table_sweep(work):
+    """Figure 5 of paper 3: RandomAccess over the size of its table, with 4 KB and 2 MB pages. Under QEMU's user mode all pages are 4 KB."""
+    print("\nrandom updates by the table's size: of the bare program CPU seconds, and times as many recorded")
+    print(f"{'4 M updates, 4 KB pages':26}{'native s':>9}{'recorded':>10}{'misses':>13}")
+    for size in ("16M", "64M", "256M", "512M", "1G"):
+        words = f"gups {size} 4M"
+        native = best(lambda: cpu(program(words)))
+        recorded = min(user(words, work, True) for _ in range(runs))
+        print(f"{size:26}{native:9.2f}{recorded[0] / native:9.1f}x{recorded[2]:13,}", flush=True)
+    print(f"{'in the guest, 256 K':26}{'bare s':>9}{'observer':>10}")
+    for size in ("32M", "128M", "512M"):
+        for pages in ("4K", "2M"):
+            words = f"gups {size} 256K {pages}"
+            bare = best(lambda: guest(words, work, ["lab", "run", "--unobserved", "--fast", "--mem", "2G"]))
+            seen = best(lambda: guest(words, work, ["record", "tlb", "--fast", "--mem", "2G"]))
+            print(f"{size + ', ' + pages + ' pages':26}{bare:9.2f}{seen / bare:9.1f}x", flush=True)
+
+
 def table_guest(work):
     small = ["stride 8192 200", "gups 64M 1M", "bfs 16 8", "chase 32M 1M"]
     ptat = "ptat" in methods and module
@@ -137,6 +155,8 @@ def main():
     with tempfile.TemporaryDirectory() as work:
         if "user" in methods:
             table_user(work)
+        if "sweep" in methods:
+            table_sweep(work)
         if {"lackey", "dynamorio"} & set(methods):
             table_peers(work)
         if {"observer", "ptat"} & set(methods):
