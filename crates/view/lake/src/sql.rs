@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use kprism_sql::{Query, Request, quoted};
 
 use crate::layout::{Lake, OBJECT_STORAGE};
-use crate::views::{READING, VIEWS, missing, of_tables};
+use crate::views::{READING, VIEWS, missing, named, of_tables};
 
 /// Makes a request. Called while no file of the lake is renamed ([`crate::reading`]).
 ///
@@ -37,12 +37,20 @@ pub(crate) fn request(lake: &Lake, query: Query) -> Result<Request> {
     }
     let tables: Vec<String> = tables.into_iter().filter(|table| !lists[table].is_empty()).collect();
     let files = |table: &str| format!("read_parquet([{}], {READING})", lists[table]);
-    let mut views: Vec<String> = of_tables(&tables, "*", files)
+    let named = named(&query.text);
+    let is_meant = |name: &str| named.as_ref().is_none_or(|names| names.contains(name));
+    // Every other view is of the runs that count.
+    let meant: Vec<String> = tables
+        .iter()
+        .filter(|table| *table == "manifest" || is_meant(table) || is_meant(&format!("{table}_files")))
+        .cloned()
+        .collect();
+    let mut views: Vec<String> = of_tables(&meant, "*", files)
         .into_iter()
         .map(|(name, query)| format!("CREATE VIEW {name} AS {query}"))
         .collect();
     let mut absent = Vec::new();
-    for (name, query) in VIEWS {
+    for (name, query) in VIEWS.into_iter().filter(|(name, _)| is_meant(name)) {
         match missing(query, &tables) {
             missing if missing.is_empty() => views.push(format!("CREATE VIEW {name} AS\n{query}")),
             missing => {
@@ -50,7 +58,9 @@ pub(crate) fn request(lake: &Lake, query: Query) -> Result<Request> {
             }
         }
     }
-    Ok(Request { views, absent, query })
+    let known =
+        tables.iter().map(String::as_str).chain(VIEWS.map(|(name, _)| name)).map(str::to_owned).collect();
+    Ok(Request { views, absent, known, query })
 }
 
 /// Starts `kprism-sql` in the place of this process. Files of the lake are kept until it ends.

@@ -2,6 +2,7 @@
 //! Views over a lake, as SQL. Input: an engine, the lake's tables, and where their files are. Output: statements that make a
 //! view of each table and of each question. The questions are the files of `views/`, the same for all engines.
 
+use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use anyhow::{Result, bail};
@@ -73,6 +74,32 @@ pub(crate) fn of_tables(
         all.push((table.clone(), counting(table)));
     }
     all
+}
+
+/// Names in a query, in lower case: its words, and those of the questions that it names, and of theirs. A view over many files takes
+/// long to make, so only those that a query can mean are made. `None` if it may mean any, as it asks DuckDB's catalogue.
+pub(crate) fn named(query: &str) -> Option<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
+    let mut texts = vec![query];
+    while let Some(text) = texts.pop() {
+        for word in text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty()) {
+            let word = word.to_lowercase();
+            if word == "information_schema"
+                || word.starts_with("duckdb_")
+                || word == "pg_catalog"
+                || word == "sqlite_master"
+            {
+                return None;
+            }
+            if let Some((_, question)) = VIEWS.iter().find(|(name, _)| *name == word)
+                && !names.contains(&word)
+            {
+                texts.push(question);
+            }
+            names.insert(word);
+        }
+    }
+    Some(names)
 }
 
 /// Tables that a query of [`VIEWS`] reads and the lake has not.

@@ -186,6 +186,9 @@ fn answer(db: &Connection, text: &str, format: &Format) -> Result<usize> {
 fn explain(error: anyhow::Error, request: &Request) -> anyhow::Error {
     match request.absent.iter().find(|(view, _)| request.query.text.contains(view.as_str())) {
         Some((view, why)) => error.context(format!("{view}: {why}")),
+        None if error.to_string().contains("does not exist") => {
+            error.context(format!("the lake has {}", request.known.join(", ")))
+        }
         None => error,
     }
 }

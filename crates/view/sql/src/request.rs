@@ -40,6 +40,8 @@ pub struct Request {
     pub views: Vec<String>,
     /// Views that cannot be made, each with the reason.
     pub absent: Vec<(String, String)>,
+    /// Names that a query may use, for the message on one that is none.
+    pub known: Vec<String>,
     /// The query.
     pub query: Query,
 }
