@@ -13,8 +13,10 @@ mod cells;
 use cells::{CLOCK, Cells};
 
 use kprism_flow::{Decoder, Setup, Stats};
+use kprism_flow::errata::{Errata, Erratum, Filter};
 use kprism_flow::error::FaultKind;
 use kprism_flow::event::{Event, Null, Sink};
+use kprism_flow::packet_event::PacketEvent;
 use kprism_flow::{Options, Stream, profile};
 use kprism_image::Image;
 use kprism_image::sideband::{Record, Switch};
@@ -34,6 +36,11 @@ struct Tally {
 
 impl Sink for Tally {
     const IPS: bool = true;
+    const PACKET_EVENTS: bool = true;
+
+    fn packet_event(&mut self, insns: u32, _: PacketEvent) {
+        self.insns += u64::from(insns);
+    }
 
     fn event(&mut self, event: Event) {
         self.insns += u64::from(event.insns);
@@ -50,8 +57,13 @@ impl Sink for Tally {
     }
 }
 
+fn all_errata() -> Errata {
+    let all: Vec<Erratum> = Erratum::ALL.iter().map(|named| named.0).collect();
+    Errata::of(&all, Filter { ranges: [(0, u64::MAX >> 1), (0, 0), (0, 0), (0, 0)] })
+}
+
 fn run<S: Sink>(image: &Image, pt: &[u8], from: usize, to: usize, sink: &mut S) -> Stats {
-    let setup = Setup { image, resolver: &Cells, clock: CLOCK, watch: Some(SWITCH) };
+    let setup = Setup { image, resolver: &Cells, clock: CLOCK, watch: Some(SWITCH), errata: all_errata() };
     Decoder::new(pt, setup, S::IPS).run(from, to, sink)
 }
 

@@ -12,6 +12,7 @@ use kprism_image::resolve::Resolve;
 use kprism_image::sideband::{Record, Switch};
 
 use crate::decode::clock::ClockConfig;
+use crate::decode::errata::Errata;
 use crate::decode::{Decoder, Setup, Stats};
 use crate::measure::delta::Plan;
 use crate::measure::window::{Window, restrict};
@@ -31,6 +32,8 @@ pub struct Options {
     pub slice_ns: u64,
     /// Clock facts of the recording.
     pub clock: ClockConfig,
+    /// Errata of the processor.
+    pub errata: Errata,
     /// Stream bytes that a thread takes at once, up to the next PSB; 0 for a size that fits the stream. The profile may
     /// depend on it where frames were lost, but never on the number of threads.
     pub chunk: usize,
@@ -46,6 +49,7 @@ impl Default for Options {
             threads: 0,
             slice_ns: 10_000,
             clock: ClockConfig::default(),
+            errata: Errata::NONE,
             chunk: 0,
             plan: Plan::default(),
             window: None,
@@ -250,7 +254,8 @@ impl<'a, R: Resolve> Work<'a, R> {
         let decoder = decoders[job.stream].get_or_insert_with(|| {
             let Stream { bytes, image, .. } = self.streams[job.stream];
             let Self { resolver, watch, .. } = *self;
-            let setup = Setup { image, resolver, clock: self.options.clock, watch };
+            let setup =
+                Setup { image, resolver, clock: self.options.clock, watch, errata: self.options.errata };
             Decoder::marking(bytes, setup, false, &self.options.plan.markers)
         });
         let mut result = Deliver { work: self, index, result: <(Chunk, Stats)>::default() };

@@ -34,7 +34,13 @@ fn load(dir: &Path) -> Image {
 
 fn decode(pt: &[u8], image: &Image) -> Stats {
     let resolver = Regions::default();
-    let setup = Setup { image, resolver: &resolver, clock: ClockConfig::default(), watch: None };
+    let setup = Setup {
+        image,
+        resolver: &resolver,
+        clock: ClockConfig::default(),
+        watch: None,
+        errata: Default::default(),
+    };
     Decoder::new(pt, setup, false).run(0, pt.len(), &mut Null)
 }
 
@@ -57,7 +63,13 @@ fn counts_are_libipts() {
 
         // Decoded segment by segment, the sum is the same, and so is the profile.
         let resolver = Regions::default();
-        let setup = Setup { image: &image, resolver: &resolver, clock: ClockConfig::default(), watch: None };
+        let setup = Setup {
+            image: &image,
+            resolver: &resolver,
+            clock: ClockConfig::default(),
+            watch: None,
+            errata: Default::default(),
+        };
         let sum: u64 = segment_digests(&pt, setup).iter().map(|d| d.instructions).sum();
         assert_eq!(sum, stats.instructions);
         let streams = [Stream { cpu: 0, bytes: &pt, image: &image }];

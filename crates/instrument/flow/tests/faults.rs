@@ -38,7 +38,13 @@ fn sample(seed: u64) -> (Program, Truth) {
 }
 
 fn decode(pt: &[u8], image: &Image, program: &Program) -> Stats {
-    let setup = Setup { image, resolver: program, clock: ClockConfig::default(), watch: None };
+    let setup = Setup {
+        image,
+        resolver: program,
+        clock: ClockConfig::default(),
+        watch: None,
+        errata: Default::default(),
+    };
     Decoder::new(pt, setup, false).run(0, pt.len(), &mut Null)
 }
 
@@ -61,8 +67,13 @@ fn cut_anywhere() {
 #[test]
 fn garbage_in_one_segment_costs_that_segment() {
     let (program, truth) = sample(2);
-    let setup =
-        Setup { image: &program.image, resolver: &program, clock: ClockConfig::default(), watch: None };
+    let setup = Setup {
+        image: &program.image,
+        resolver: &program,
+        clock: ClockConfig::default(),
+        watch: None,
+        errata: Default::default(),
+    };
     let good = segment_digests(&truth.pt, setup);
     let starts = segments(&truth.pt);
     let mut pt = truth.pt.clone();

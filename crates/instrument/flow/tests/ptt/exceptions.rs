@@ -11,14 +11,6 @@ pub enum Check {
     Paging,
 }
 
-// The decoder does not know which processor made a stream. So it works around an erratum only where the bytes can mean
-// nothing else.
-const SKD007: &str =
-    "SKD007: the bytes are those of two valid CYC packets; only on these processors they mean OVF";
-const SKZ84: &str = "SKZ84: a broken TMA with a byte too many; elsewhere that is a broken stream";
-const SKD022: &str = "SKD022: FUP and TIP.PGD at a VM entry; elsewhere an event before it";
-const SKL014: &str = "SKL014: where filtered tracing went off can only be told from the filter's addresses";
-
 const NO_TSC: &str = "time starts with the first TSC";
 const BY_CBR: &str = "cycles count by CBR where it is known, and are not measured";
 const BY_MTC: &str = "cycles are measured by MTC, not by TSC";
@@ -32,19 +24,6 @@ const STATUS: &str =
 
 /// Case, check, reason.
 pub const EXCEPTIONS: &[(&str, Check, &str)] = &[
-    ("skd007", Check::Packets, SKD007),
-    ("skd007", Check::Flow, SKD007),
-    ("skd007", Check::Errors, SKD007),
-    ("skz84", Check::Packets, SKZ84),
-    ("skz84", Check::Flow, SKZ84),
-    ("skz84", Check::Errors, SKZ84),
-    ("skd022", Check::Flow, SKD022),
-    ("skl014-call", Check::Flow, SKL014),
-    ("skl014-call", Check::Errors, SKL014),
-    ("skl014-jmp", Check::Flow, SKL014),
-    ("skl014-jmp", Check::Errors, SKL014),
-    ("skl014-jmp-jmp", Check::Flow, SKL014),
-    ("skl014-jmp-jmp", Check::Errors, SKL014),
     ("cbr-cyc", Check::Times, NO_TSC),
     ("cbr-mtc-cyc-mtc", Check::Times, NO_TSC),
     ("mtc", Check::Times, NO_TSC),

@@ -14,6 +14,7 @@ mod suite;
 mod xed;
 
 use exceptions::{Check, EXCEPTIONS};
+use kprism_flow::errata::Errata;
 use kprism_test::test;
 use suite::Case;
 
@@ -64,6 +65,21 @@ fn times_are_ptdumps() {
 #[test]
 fn flow_is_ptxeds() {
     judge(Check::Flow, xed::flow);
+}
+
+/// The cases of errata that only the processor tells are decoded otherwise without it.
+#[test]
+fn without_the_processor_the_flow_is_another() {
+    let mut seen = Vec::new();
+    for case in suite::cases() {
+        let name = case.name.as_str();
+        if ["skd007", "skz84", "skd022", "skl014-call", "skl014-jmp", "skl014-jmp-jmp"].contains(&name) {
+            let verdict = xed::flow_on(case, Errata::NONE).expect("an output of ptxed");
+            assert!(verdict.is_err(), "{name} has the same flow on any processor");
+            seen.push(name);
+        }
+    }
+    assert_eq!(seen.len(), 6, "{seen:?}");
 }
 
 #[test]
