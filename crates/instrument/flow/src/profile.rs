@@ -170,11 +170,15 @@ fn lanes<'a>(streams: &[Stream<'_>], switches: &[&'a Switch], sideband: &'a [Rec
 
 /// Counts of each CPU, and the places that could not be decoded, in order of the streams.
 fn totals_and_errors(streams: &[Stream<'_>], jobs: &[Job], stats: Vec<Stats>) -> (Totals, Vec<FlowError>) {
-    let mut totals = Totals { per_cpu: streams.iter().map(|_| CpuTotals::default()).collect() };
+    let per_cpu = streams.iter().map(|_| CpuTotals::default()).collect();
+    let mut totals = Totals { per_cpu, ..Totals::default() };
     let mut errors = Vec::new();
     for (job, stats) in jobs.iter().zip(stats) {
         let cpu = streams[job.stream].cpu;
         add(&mut totals.per_cpu[job.stream], &stats);
+        for (kind, n) in stats.packet_events.iter() {
+            *totals.packet_events.entry(kind.name().to_owned()).or_default() += n;
+        }
         errors.extend(stats.faults.into_iter().map(|f| FlowError {
             cpu,
             offset: f.offset,

@@ -24,6 +24,18 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         if !S::PACKET_EVENTS {
             return;
         }
+        let on = matches!(self.phase, Phase::On);
+        if let Packet::Cfe { ip, .. } = packet {
+            // A CFE before this one, whose partner did not come.
+            if self.waiting.packets.iter().any(|of| matches!(of, Packet::Cfe { .. })) {
+                self.tell_waiting(None);
+            }
+            if !ip && !on {
+                // While tracing is off only a CFE that says so has a FUP.
+                self.waiting.packets.push(packet);
+                return self.tell_waiting(None);
+            }
+        }
         let waits = match packet {
             // A FUP follows all of these; that of an MWAIT or an EVD follows the EXSTOP or CFE behind it.
             Packet::Ptw { ip, .. } | Packet::Exstop { ip } | Packet::Trig { ip, .. } | Packet::Bep { ip } => {
@@ -65,6 +77,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
     #[cold]
     fn tell_all(&mut self, ip: Option<u64>) {
         let mut packets = std::mem::take(&mut self.waiting.packets);
+        let ip = ip.or(self.waiting.branch.take());
         for packet in packets.drain(..) {
             // These two say nothing of the instruction at which they came.
             let ip = ip.filter(|_| !matches!(packet, Packet::Pwre { .. } | Packet::Pwrx { .. }));
@@ -90,6 +103,26 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         let Some(ratio) = self.waiting.stated.take() else { return };
         if S::PACKET_EVENTS && self.waiting.ratio.replace(ratio) != Some(ratio) {
             self.tell_event(PacketEvent { packet: Packet::Cbr { ratio }, ip: None, restated: true });
+        }
+    }
+
+    /// Tells the events that wait, at the instruction that a FUP names. Those of a branch wait on for it: it has run when they
+    /// happen.
+    pub fn tell_at(&mut self, ip: Option<u64>) {
+        let of_branch = |packet: &Packet| matches!(packet, Packet::Cfe { typ: 2 | 4 | 7 | 0xd, .. });
+        if self.can_pass() && self.waiting.packets.last().is_some_and(of_branch) {
+            self.waiting.branch = ip;
+        } else {
+            self.tell_waiting(ip);
+        }
+    }
+
+    /// The far branch that ends the current block, for the events that wait for it.
+    pub fn name_branch(&mut self) {
+        if !self.waiting.packets.is_empty() && self.waiting.branch.is_none() {
+            let end = self.cache.blocks.hot[self.cur as usize].end;
+            let far = matches!(end, End::Far(_) | End::Int80);
+            self.waiting.branch = far.then_some(self.cache.blocks.cold[self.cur as usize].end_ip);
         }
     }
 
@@ -143,17 +176,15 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
 
     /// TIP while events wait without a FUP: they belong to the branch whose target it states (IRET, VM entry and the like).
     pub fn tip_with_events(&mut self, ip: u64) {
-        let packets = std::mem::take(&mut self.waiting.packets);
+        let (packets, branch) = (std::mem::take(&mut self.waiting.packets), self.waiting.branch.take());
         self.settle();
         let known = self.walk_to_indirect();
-        self.waiting.packets = packets;
+        (self.waiting.packets, self.waiting.branch) = (packets, branch);
         if !known {
             return self.start_at(ip);
         }
-        let cold = &self.cache.blocks.cold[self.cur as usize];
-        let far = matches!(self.cache.blocks.hot[self.cur as usize].end, End::Far(_) | End::Int80);
-        let at = far.then_some(cold.end_ip);
-        self.tell_waiting(at);
+        self.name_branch();
+        self.tell_waiting(None);
         if self.due {
             self.tick();
         }

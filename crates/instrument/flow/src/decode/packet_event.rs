@@ -140,6 +140,8 @@ impl PacketEventCounts {
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     pub packets: Vec<Packet>,
+    /// The instruction of those that wait for its branch, if a FUP named it.
+    pub branch: Option<u64>,
     /// The ratio told last.
     pub ratio: Option<u8>,
     /// The ratio that a PSB+ states.

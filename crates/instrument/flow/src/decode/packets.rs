@@ -150,16 +150,17 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
     /// "Packet Generation Disable (TIP.PGD)".
     pub fn pgd(&mut self, payload: IpPayload) {
         let ip = self.last_ip.apply(payload);
-        self.tell_waiting(None);
         if self.errata.skd022 && self.is_vm_entry() {
             // Erratum SKD022: the FUP names the VM entry itself, which ran.
             self.pending = None;
         }
         if matches!(self.phase, Phase::On)
             && self.pending.is_none()
-            && let Err(kind) = self.walk_off(ip)
         {
-            self.fault(kind);
+            match self.walk_off(ip) {
+                Ok(()) => self.name_branch(),
+                Err(kind) => self.fault(kind),
+            }
         }
         self.go_off();
         self.bound = false;
@@ -191,8 +192,11 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
                 self.resume_at_event(ip);
                 return;
             }
-            self.tell_waiting(ip);
-            self.hot = matches!(self.phase, Phase::On) && self.pending.is_none() && !self.abort;
+            self.tell_at(ip);
+            self.hot = matches!(self.phase, Phase::On)
+                && self.pending.is_none()
+                && !self.abort
+                && self.waiting.packets.is_empty();
             return;
         }
         let Some(ip) = ip else {

@@ -9,6 +9,7 @@
 //! Each case passes, or is listed in [`exceptions`] with the reason. A listed case that passes fails the test.
 
 mod dump;
+mod events;
 mod exceptions;
 mod suite;
 mod xed;
@@ -85,6 +86,11 @@ fn without_the_processor_the_flow_is_another() {
 #[test]
 fn errors_are_ptxeds() {
     judge(Check::Errors, xed::errors);
+}
+
+#[test]
+fn events_are_ptxeds() {
+    judge(Check::Events, events::events);
 }
 
 #[test]

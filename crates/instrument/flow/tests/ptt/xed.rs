@@ -122,7 +122,7 @@ fn decode(case: &Case, image: &Image, errata: Errata) -> (Told, Stats) {
 }
 
 /// The code, in a single address space. `--raw FILE:OFFSET:ADDRESS` maps a part of the file at an address of its own.
-fn flat(case: &Case) -> Image {
+pub fn flat(case: &Case) -> Image {
     let mut image = Image::flat();
     for raw in case.xed_options.iter().skip_while(|option| *option != "--raw").skip(1).take(1) {
         let [_, offset, address] = raw.split(':').collect::<Vec<_>>()[..] else { panic!("{raw}") };
