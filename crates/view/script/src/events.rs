@@ -168,7 +168,11 @@ fn members(packet: &Packet, block: u8) -> Map<String, Value> {
             vec![("state", c_state(state).into()), ("sub_state", sub.into()), ("by_hardware", hw.into())]
         }
         Packet::Pwrx { last, deepest, reason } => {
-            vec![("last", c_state(last).into()), ("deepest", c_state(deepest).into()), ("reason", reason.into())]
+            vec![
+                ("last", c_state(last).into()),
+                ("deepest", c_state(deepest).into()),
+                ("reason", reason.into()),
+            ]
         }
         Packet::Cfe { typ, vector, .. } => {
             let text = words(packet, block);

@@ -16,8 +16,8 @@ pub(crate) fn block(typ: u8) -> &'static str {
 /// The name of a value, by the block's type and the number in BIP.
 pub(crate) fn item(typ: u8, id: u8) -> String {
     const REGISTERS: [&str; 18] = [
-        "RFLAGS", "RIP", "RAX", "RCX", "RDX", "RBX", "RSP", "RBP", "RSI", "RDI", "R8", "R9", "R10", "R11", "R12",
-        "R13", "R14", "R15",
+        "RFLAGS", "RIP", "RAX", "RCX", "RDX", "RBX", "RSP", "RBP", "RSI", "RDI", "R8", "R9", "R10", "R11",
+        "R12", "R13", "R14", "R15",
     ];
     const BASIC: [&str; 3] = ["IP", "applicable counters", "timestamp"];
     const MEMORY: [&str; 4] = ["address", "auxiliary", "latency", "TSX"];

@@ -154,9 +154,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
             // Erratum SKD022: the FUP names the VM entry itself, which ran.
             self.pending = None;
         }
-        if matches!(self.phase, Phase::On)
-            && self.pending.is_none()
-        {
+        if matches!(self.phase, Phase::On) && self.pending.is_none() {
             match self.walk_off(ip) {
                 Ok(()) => self.name_branch(),
                 Err(kind) => self.fault(kind),

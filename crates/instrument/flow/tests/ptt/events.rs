@@ -47,7 +47,8 @@ impl Sink for Events {
 
 impl Events {
     fn words(&mut self, packet: &Packet) -> Option<String> {
-        let with = |name: &str, data: Option<u64>| data.map_or(String::new(), |of| format!(", {name}: {of:016x}"));
+        let with =
+            |name: &str, data: Option<u64>| data.map_or(String::new(), |of| format!(", {name}: {of:016x}"));
         let state = |state: u8| (state + 1) & 15;
         Some(match *packet {
             Packet::Ptw { payload, .. } => format!("ptwrite: {payload:x}"),
@@ -96,8 +97,21 @@ impl Events {
 /// The events in ptxed's output. `[interrupt]` alone is the branch to a handler, which the flow has.
 fn expected(xed: &str) -> Vec<Told> {
     const NAMES: [&str; 15] = [
-        "ptwrite", "mwait", "exstop", "pwre", "pwrx", "interrupt", "iret", "smi", "rsm", "sipi", "init", "vmentry",
-        "vmexit", "shutdown", "uintr",
+        "ptwrite",
+        "mwait",
+        "exstop",
+        "pwre",
+        "pwrx",
+        "interrupt",
+        "iret",
+        "smi",
+        "rsm",
+        "sipi",
+        "init",
+        "vmentry",
+        "vmexit",
+        "shutdown",
+        "uintr",
     ];
     let mut insns = 0;
     let mut told = Vec::new();
@@ -108,7 +122,10 @@ fn expected(xed: &str) -> Vec<Told> {
         };
         let event = event.split_once("  ").map_or(event, |(_, event)| event);
         let name = event.split([' ', ':', ',']).next().unwrap_or_default();
-        if (NAMES.contains(&name) || name == "uiret") && event != "interrupt" && !event.starts_with("interrupt, from") {
+        if (NAMES.contains(&name) || name == "uiret")
+            && event != "interrupt"
+            && !event.starts_with("interrupt, from")
+        {
             told.push((event.to_owned(), insns));
         }
     }

@@ -23,7 +23,8 @@ const CHECKS: &str = "libipt checks which EVD may come before which CFE, and dro
 const STATUS: &str =
     "libipt refuses a PSB+ that states another mode; here it is taken as the mode from then on";
 
-const DROPS: &str = "the FUP of MWAIT and EXSTOP is missing: here they are told without an address, libipt drops them";
+const DROPS: &str =
+    "the FUP of MWAIT and EXSTOP is missing: here they are told without an address, libipt drops them";
 
 /// Case, check, reason.
 pub const EXCEPTIONS: &[(&str, Check, &str)] = &[
