@@ -120,6 +120,9 @@ pub struct Processor {
     /// Errata of its Intel PT that the decoder works around, by their numbers; `None` if the model is not known.
     #[serde(default)]
     pub errata: Option<Vec<String>>,
+    /// First and last address of the ranges that its address filter let through; empty without a filter, or if unknown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub filter: Vec<(u64, u64)>,
 }
 
 /// Contents of `manifest.json`. It is the only file of a run that contains wall-clock dates.

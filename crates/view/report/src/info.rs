@@ -55,6 +55,9 @@ pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest) -> String {
             },
         );
     }
+    for (first, last) in m.processor.iter().flat_map(|of| &of.filter) {
+        line("  filter", format!("{first:#x} to {last:#x}"));
+    }
     // There is a stream for each thread at a time, where a machine has one for each CPU.
     line(if is_user_mode(m) { "streams" } else { "vcpus" }, m.vcpus.to_string());
     if let Some(code) = m.exit_code {

@@ -47,7 +47,7 @@ fn the_trace_opens_in_perfettos_trace_processor() {
     let engine = kprism_test::perfetto();
     let profile = sample::profile();
     let mut trace = Vec::new();
-    perfetto::write(&profile, &switches(), &mut trace).unwrap();
+    perfetto::write(&profile, &switches(), &[], &mut trace).unwrap();
     let answers = ask(
         &engine,
         &trace,
@@ -120,7 +120,7 @@ fn odd_slices_still_nest() {
         });
     }
     let mut trace = Vec::new();
-    perfetto::write(&b.profile, &[], &mut trace).unwrap();
+    perfetto::write(&b.profile, &[], &[], &mut trace).unwrap();
     let answers = ask(&engine, &trace, &["select ts, dur, depth, name from slice order by ts, depth"]);
     let row = |ts: u64, dur: u64, depth: u64| json!({"ts": ts, "dur": dur, "depth": depth, "name": sample::HOSTILE});
     let expected =

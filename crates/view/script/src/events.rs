@@ -14,6 +14,9 @@ use kprism_flow::replay::{Code, Listener, TracePosition};
 use kprism_image::Image;
 use kprism_image::resolve::Resolve;
 use kprism_pt::Packet;
+use kprism_report::perfetto::Moment;
+use kprism_session::Progress;
+use kprism_session::flow::{self as decoded, Loaded};
 use serde_json::{Map, Value};
 
 use crate::code::{CodePlace, Maker, write_place};
@@ -120,6 +123,42 @@ impl<R: Resolve> Listener for Lister<'_, '_, R> {
 
     fn is_done(&self) -> bool {
         self.out.is_done() || self.past
+    }
+}
+
+/// All events of a run, for a timeline.
+pub fn moments(loaded: &Loaded, progress: &Progress) -> Vec<Moment> {
+    let mut collected = Collector { moments: Vec::new(), blocks: vec![0; loaded.streams().len()] };
+    let _ = decoded::follow(loaded, &mut collected, progress);
+    collected.moments
+}
+
+struct Collector {
+    moments: Vec<Moment>,
+    /// Type of the block of values that is open, by lane.
+    blocks: Vec<u8>,
+}
+
+impl Listener for Collector {
+    fn define(&mut self, _: &TracePosition<'_>, _: u32, _: Code, _: &Image) {}
+
+    fn run(&mut self, _: &TracePosition<'_>, _: u32, _: u32, _: u32) {}
+
+    fn event(&mut self, _: &TracePosition<'_>, _: &Event) {}
+
+    fn packet_event(&mut self, at: &TracePosition<'_>, event: &PacketEvent) {
+        let Some(kind) = PacketEventKind::of(&event.packet) else { return };
+        let block = &mut self.blocks[at.lane];
+        if let Packet::Bbp { typ, .. } = event.packet {
+            *block = typ;
+        }
+        let ratio = match event.packet {
+            Packet::Cbr { ratio } => Some(ratio),
+            _ => None,
+        };
+        let text = words(&event.packet, *block);
+        let (cpu, ns, pid) = (at.cpu, at.ns(), at.tasks[at.task].pid);
+        self.moments.push(Moment { cpu, ns, pid, kind: kind.name(), text, ip: event.ip, ratio });
     }
 }
 

@@ -15,11 +15,11 @@ pub(super) struct Cpu {
 }
 
 /// The manifest's entry. Errata of a model that is not known are `None`.
-pub(super) fn processor(cpu: &Cpu) -> Processor {
+pub(super) fn processor(cpu: &Cpu, filter: &[(u64, u64)]) -> Processor {
     let Cpu { family, model, stepping } = *cpu;
     let errata = of_processor(family, model);
     let errata = errata.map(|list| list.iter().map(|erratum| erratum.name().to_owned()).collect());
-    Processor { family, model, stepping, errata }
+    Processor { family, model, stepping, errata, filter: filter.to_vec() }
 }
 
 /// What the decoder has to know of a run's processor.
@@ -28,5 +28,7 @@ pub fn errata(manifest: &Manifest) -> Errata {
     let names = processor.errata.iter().flatten();
     let of_name = |name: &String| Erratum::ALL.iter().find(|named| named.1 == name).map(|named| named.0);
     let list: Vec<Erratum> = names.filter_map(of_name).collect();
-    Errata::of(&list, Filter::default())
+    let mut filter = Filter::default();
+    filter.ranges.iter_mut().zip(&processor.filter).for_each(|(to, range)| *to = *range);
+    Errata::of(&list, filter)
 }

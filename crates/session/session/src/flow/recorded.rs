@@ -28,6 +28,7 @@ pub struct Recorded {
     condition_faults: Option<u64>,
     clock: Option<Clock>,
     cpu: Option<Cpu>,
+    filter: Vec<(u64, u64)>,
     stopped: Option<String>,
 }
 
@@ -41,6 +42,9 @@ struct CountsFile {
     clock: Option<Clock>,
     /// The processor, of a recording of hardware.
     cpu: Option<Cpu>,
+    /// First and last address of the ranges of its filter.
+    #[serde(default)]
+    filter: Vec<(u64, u64)>,
     stopped: Option<String>,
 }
 
@@ -78,7 +82,7 @@ impl Recorded {
             manifest.clock = clock.clone();
         }
         if let Some(cpu) = &self.cpu {
-            manifest.processor = Some(processor(cpu));
+            manifest.processor = Some(processor(cpu, &self.filter));
         }
         match &self.stopped {
             Some(why) if manifest.stopped.is_none() || why != NOT_ENDED => {
@@ -125,6 +129,7 @@ fn recorded(run: &Run) -> Result<Recorded> {
         condition_faults: file.condition_faults,
         clock: file.clock,
         cpu: file.cpu,
+        filter: file.filter,
         stopped: file.stopped,
     })
 }
