@@ -79,7 +79,7 @@ impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
         } else {
             let words = words(&event.packet, *block);
             let _ = match &place {
-                Some(_) => write!(out, "{:<8}{words:<32}", kind.name()),
+                Some(_) => write!(out, "{:<8}{words:<31} ", kind.name()),
                 None => write!(out, "{:<8}{words}", kind.name()),
             };
             if let Some(place) = place {

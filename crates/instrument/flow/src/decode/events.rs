@@ -13,6 +13,9 @@ use crate::decode::flow::{Flow, Phase};
 use crate::decode::packet_event::{PacketEvent, PacketEventKind};
 use crate::decode::walk::Until;
 
+/// Packets that may wait: more than the largest PEBS record has.
+const MAX_WAITING: usize = 1 << 10;
+
 impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
     /// Counts an event's packet, and tells it or lets it wait.
     pub fn note_event(&mut self, kind: PacketEventKind, packet: Packet) {
@@ -55,6 +58,9 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
             let ip = self.pass_next_ptwrite();
             self.tell(packet, ip);
         } else if waits {
+            if self.waiting.packets.len() >= MAX_WAITING {
+                self.tell_waiting(None);
+            }
             self.waiting.packets.push(packet);
             self.hot = false;
         } else if matches!(packet, Packet::Exstop { .. } | Packet::Bep { .. }) {

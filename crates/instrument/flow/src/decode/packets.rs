@@ -204,7 +204,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         match self.phase {
             Phase::Lost(_) => {
                 let abort = self.abort;
-                self.resume(ip, EventKind::Resume);
+                self.resume_at_event(ip);
                 self.abort = abort;
             }
             Phase::Off => return self.tell_waiting(Some(ip)),
