@@ -25,7 +25,7 @@ pub(crate) fn item(typ: u8, id: u8) -> String {
         0x01 => &REGISTERS,
         0x04 => &BASIC,
         0x05 => &MEMORY,
-        0x10 => return format!("XMM{}.{}", id / 2, if id % 2 == 0 { "low" } else { "high" }),
+        0x10 => return format!("XMM{}.{}", id / 2, if id.is_multiple_of(2) { "low" } else { "high" }),
         _ => &[],
     };
     match named.get(usize::from(id)) {
