@@ -216,6 +216,8 @@ fn of_script(option: &str, view: View<'_>) -> Option<Try<'static>> {
         | "strict" => Always,
         "cpu" => With(&["7"]),
         "task" => With(&["1"]),
+        // A stream of the lab has one event, the core's clock at its beginning, when the command runs.
+        "comm" if view == ["events"] => With(&["nobody"]),
         "comm" => With(&["ls"]),
         "func" if view == ["syscalls"] => With(&["mmap"]),
         "func" => With(&["vfs_open"]),
@@ -224,7 +226,6 @@ fn of_script(option: &str, view: View<'_>) -> Option<Try<'static>> {
         "from" | "to" => With(&["MIDDLE"]),
         "offset" => With(&["0x10..0x20"]),
         "event" => With(&["pwre"]),
-        // A stream of the lab has one event: the core's clock at its beginning.
         "limit" if view == ["events"] => With(&["0"]),
         "kernel" | "user" | "json" => With(&[]),
         "limit" => With(&["3"]),
