@@ -10,11 +10,15 @@ mod input;
 #[path = "../src/cells.rs"]
 mod cells;
 
+use std::ops::Range;
+
 use cells::{CLOCK, Cells};
 
 use kprism_flow::{Decoder, Setup, Stats};
+use kprism_flow::errata::{Errata, Erratum, Filter};
 use kprism_flow::error::FaultKind;
 use kprism_flow::event::{Event, Null, Sink};
+use kprism_flow::packet_event::PacketEvent;
 use kprism_flow::{Options, Stream, profile};
 use kprism_image::Image;
 use kprism_image::sideband::{Record, Switch};
@@ -26,14 +30,21 @@ const SWITCH: u64 = 0xffff_ffff_8100_0006;
 
 /// Adds up what it is told, every address included.
 #[derive(Default)]
-struct Tally {
+struct Tally<const EVENTS: bool> {
     insns: u64,
     ips: u64,
     ns: u64,
+    events: u64,
 }
 
-impl Sink for Tally {
+impl<const EVENTS: bool> Sink for Tally<EVENTS> {
     const IPS: bool = true;
+    const PACKET_EVENTS: bool = EVENTS;
+
+    fn packet_event(&mut self, insns: u32, event: PacketEvent) {
+        self.insns += u64::from(insns);
+        self.events += u64::from(!event.restated);
+    }
 
     fn event(&mut self, event: Event) {
         self.insns += u64::from(event.insns);
@@ -50,8 +61,18 @@ impl Sink for Tally {
     }
 }
 
+fn all_errata() -> Errata {
+    let all: Vec<Erratum> = Erratum::ALL.iter().map(|named| named.0).collect();
+    Errata::of(&all, Filter { ranges: [(0, u64::MAX >> 1), (0, 0), (0, 0), (0, 0)] })
+}
+
 fn run<S: Sink>(image: &Image, pt: &[u8], from: usize, to: usize, sink: &mut S) -> Stats {
-    let setup = Setup { image, resolver: &Cells, clock: CLOCK, watch: Some(SWITCH) };
+    run_on(Errata::NONE, image, pt, from..to, sink)
+}
+
+fn run_on<S: Sink>(errata: Errata, image: &Image, pt: &[u8], range: Range<usize>, sink: &mut S) -> Stats {
+    let Range { start: from, end: to } = range;
+    let setup = Setup { image, resolver: &Cells, clock: CLOCK, watch: Some(SWITCH), errata };
     Decoder::new(pt, setup, S::IPS).run(from, to, sink)
 }
 
@@ -80,7 +101,7 @@ fn switches() -> Vec<Record> {
 fuzz_target!(|bytes: &[u8]| {
     let Some((image, pt)) = input::read(bytes) else { return };
     // The whole stream, with and without addresses.
-    let mut tally = Tally::default();
+    let mut tally = Tally::<false>::default();
     let stats = run(&image, pt, 0, pt.len(), &mut tally);
     assert_eq!(tally.insns, stats.instructions);
     assert_eq!(tally.ips, stats.instructions);
@@ -89,11 +110,17 @@ fuzz_target!(|bytes: &[u8]| {
     let mut from = find_psb(pt, 0);
     while let Some(at) = from {
         from = find_psb(pt, at + 16);
-        let mut tally = Tally::default();
+        let mut tally = Tally::<false>::default();
         let stats = run(&image, pt, at, from.unwrap_or(pt.len()), &mut tally);
         assert_eq!(tally.insns, stats.instructions);
         assert_eq!(tally.ips, stats.instructions);
     }
+    // With the events of packets, and all work-arounds of errata.
+    let mut tally = Tally::<true>::default();
+    let told = run_on(all_errata(), &image, pt, 0..pt.len(), &mut tally);
+    assert_eq!(tally.insns, told.instructions);
+    assert_eq!(tally.ips, told.instructions);
+    assert_eq!(tally.events, told.packet_events.iter().map(|(_, n)| n).sum::<u64>());
     // Call stacks and all, in one piece and with each segment on its own.
     for chunk in [0, 1] {
         let instructions = account(&image, pt, chunk);

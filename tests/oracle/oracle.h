@@ -73,6 +73,8 @@ int decode_blocks(const struct pt_config *config, const struct code *code, struc
 
 /* Decodes every PSB segment on its own; returns the number of errors. */
 uint64_t segments(const struct pt_config *base, const struct blob *pt, struct code *code, int quiet);
+/* Prints the events that libipt tells beside the flow of the whole stream; returns 1 after an error. */
+int print_events(const struct pt_config *base, const struct blob *pt, const struct code *code);
 /* Times libipt's block decoder and packet decoder over the whole stream. */
 void block_bench(const struct pt_config *base, const struct blob *pt, const struct code *code, unsigned runs);
 

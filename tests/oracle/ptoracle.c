@@ -16,6 +16,7 @@ static const char usage[] =
 	"  --nom-freq N          max non-turbo ratio (default 10)\n"
 	"  --art EAX/EBX         CPUID leaf 15H (default 1/40)\n"
 	"  --quiet               only the total\n"
+	"  --events              events beside the flow instead: PTWRITE, power, clock\n"
 	"  --block-bench RUNS    time the block and packet decoders instead\n";
 
 static void parse_cpu(struct pt_config *config, const char *text)
@@ -49,7 +50,7 @@ int main(int argc, char **argv)
 	struct blob pt;
 	const char *raw = NULL, *place[2] = { NULL, NULL };
 	unsigned places = 0, bench = 0, eax = 1, ebx = 40;
-	int quiet = 0;
+	int quiet = 0, events = 0;
 	char path[3][4096];
 
 	pt_config_init(&config);
@@ -60,6 +61,10 @@ int main(int argc, char **argv)
 
 		if (!strcmp(option, "--quiet")) {
 			quiet = 1;
+			continue;
+		}
+		if (!strcmp(option, "--events")) {
+			events = 1;
 			continue;
 		}
 		if (strncmp(option, "--", 2)) {
@@ -106,5 +111,7 @@ int main(int argc, char **argv)
 		block_bench(&config, &pt, &code, bench);
 		return 0;
 	}
+	if (events)
+		return print_events(&config, &pt, &code);
 	return segments(&config, &pt, &code, quiet) ? 1 : 0;
 }

@@ -159,7 +159,13 @@ fn times(packets: &[&str]) -> Vec<(u64, u64)> {
         cyc_threshold: number("cyc_threshold"),
     };
     let (image, _) = maps::image(&Dict::parse(&dict_bytes).0, &maps::parse_map(&map).0);
-    let setup = Setup { image: &image, resolver: &Regions::default(), clock, watch: None };
+    let setup = Setup {
+        image: &image,
+        resolver: &Regions::default(),
+        clock,
+        watch: None,
+        errata: Default::default(),
+    };
     let mut times = Times::default();
     let stats = Decoder::new(&bytes, setup, false).run(0, bytes.len(), &mut times);
     assert_eq!((stats.errors, stats.instructions), (0, counts["vcpus"][0]["instructions"].as_u64().unwrap()));

@@ -216,12 +216,17 @@ fn of_script(option: &str, view: View<'_>) -> Option<Try<'static>> {
         | "strict" => Always,
         "cpu" => With(&["7"]),
         "task" => With(&["1"]),
+        // A stream of the lab has one event, the core's clock at its beginning, when the command runs.
+        "comm" if view == ["events"] => With(&["nobody"]),
         "comm" => With(&["ls"]),
         "func" if view == ["syscalls"] => With(&["mmap"]),
         "func" => With(&["vfs_open"]),
         "self" => Beside(&["--func", "path_openat"], &[]),
+        "to" if view == ["events"] => With(&["1ns"]),
         "from" | "to" => With(&["MIDDLE"]),
         "offset" => With(&["0x10..0x20"]),
+        "event" => With(&["pwre"]),
+        "limit" if view == ["events"] => With(&["0"]),
         "kernel" | "user" | "json" => With(&[]),
         "limit" => With(&["3"]),
         "depth" => With(&["2"]),
@@ -248,7 +253,8 @@ fn every_option_changes_what_is_shown_or_is_refused() {
         &["-o", "-.html"],
     ];
     faults.extend(ignored("export", &views, &run, &file, &of_export));
-    let views: [View<'_>; 5] = [&["insns"], &["branches"], &["calls"], &["syscalls"], &["packets"]];
+    let views: [View<'_>; 6] =
+        [&["insns"], &["branches"], &["calls"], &["syscalls"], &["events"], &["packets"]];
     faults.extend(ignored("script", &views, &run, &file, &of_script));
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }

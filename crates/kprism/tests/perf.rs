@@ -70,8 +70,13 @@ fn ours(run: &Path, cpus: u32) -> BTreeMap<u32, Digest> {
         let bytes = fs::read(streams.join(format!("cpu{cpu}.pt"))).unwrap();
         let (map, _) = maps::parse_map(&fs::read(streams.join(format!("cpu{cpu}.map"))).unwrap());
         let (image, _) = maps::image(&dict, &map);
-        let setup =
-            Setup { image: &image, resolver: &Regions::default(), clock: Default::default(), watch: None };
+        let setup = Setup {
+            image: &image,
+            resolver: &Regions::default(),
+            clock: Default::default(),
+            watch: None,
+            errata: Default::default(),
+        };
         let mut digest = Digest::default();
         Decoder::new(&bytes, setup, true).run(0, bytes.len(), &mut digest);
         (cpu, digest)

@@ -50,5 +50,5 @@ mod text;
 pub use error::{PacketError, PacketErrorKind};
 pub use ip::{IpPayload, LastIp};
 pub use packet::Packet;
-pub use reader::PacketReader;
+pub use reader::{ByteErrata, PacketReader};
 pub use sync::{PSB, find_psb};

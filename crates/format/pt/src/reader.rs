@@ -4,7 +4,7 @@
 use std::iter::FusedIterator;
 
 use crate::decode::{Decoded, WINDOW, bip, decode};
-use crate::opcode::{BIP, EXT, EXT_EXT2, EXT_TNT64};
+use crate::opcode::{BIP, EXT, EXT_EXT2, EXT_OVF, EXT_TMA, EXT_TNT64};
 use crate::{PSB, Packet, PacketError, PacketErrorKind, find_psb};
 
 /// State of the BIP block, with the width of its items.
@@ -13,6 +13,19 @@ enum Block {
     Closed,
     Open { size4: bool },
 }
+
+/// Errata of processors that change the bytes of packets. On other processors the same bytes mean something else, so a
+/// reader applies none unless [`PacketReader::with_errata`] says so.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ByteErrata {
+    /// SKD007: an OVF may take the place of all but the first byte of a CYC. The CYC is lost with it.
+    pub skd007: bool,
+    /// SKZ84: a TMA in a guest whose TSC is offset or scaled has wrong values, and a byte too many.
+    pub skz84: bool,
+}
+
+/// Length of the TMA of SKZ84, bytes.
+const BROKEN_TMA: usize = 8;
 
 /// Iterates over a stream's packets: `(offset, packet)` or an error that names the offset.
 ///
@@ -25,6 +38,7 @@ pub struct PacketReader<'a> {
     pos: usize,
     block: Block,
     failed: bool,
+    errata: ByteErrata,
 }
 
 impl<'a> PacketReader<'a> {
@@ -36,7 +50,35 @@ impl<'a> PacketReader<'a> {
     /// Starts at `offset`, which must be a packet boundary outside a BIP block. An offset past the end counts as the
     /// end.
     pub fn at(bytes: &'a [u8], offset: usize) -> Self {
-        Self { bytes, pos: offset.min(bytes.len()), block: Block::Closed, failed: false }
+        let errata = ByteErrata { skd007: false, skz84: false };
+        Self { bytes, pos: offset.min(bytes.len()), block: Block::Closed, failed: false, errata }
+    }
+
+    /// The same reader for a processor with these errata.
+    #[must_use]
+    pub fn with_errata(self, errata: ByteErrata) -> Self {
+        Self { errata, ..self }
+    }
+
+    /// Goes to `offset`, which must be as in [`PacketReader::at`].
+    #[inline(always)]
+    pub fn seek(&mut self, offset: usize) {
+        self.pos = offset.min(self.bytes.len());
+        self.block = Block::Closed;
+        self.failed = false;
+    }
+
+    /// After an error: goes on behind a TMA broken by SKZ84, if it is one, and returns its length. Only reserved bits that are
+    /// set tell it from a whole one.
+    pub fn skip_broken_tma(&mut self) -> Option<usize> {
+        let broken = self.errata.skz84
+            && self.failed
+            && self.bytes.get(self.pos..self.pos + BROKEN_TMA)?.starts_with(&[EXT, EXT_TMA]);
+        broken.then(|| {
+            self.pos += BROKEN_TMA;
+            self.failed = false;
+            BROKEN_TMA
+        })
     }
 
     /// Offset of the next packet; after an error, of the packet that caused it.
@@ -54,7 +96,7 @@ impl<'a> PacketReader<'a> {
     pub fn resync(&mut self) -> Option<usize> {
         let from = if self.failed { self.pos.saturating_sub(PSB.len() - 1) } else { self.pos };
         let psb = find_psb(self.bytes, from);
-        *self = Self::at(self.bytes, psb.unwrap_or(self.bytes.len()));
+        self.seek(psb.unwrap_or(self.bytes.len()));
         psb
     }
 
@@ -143,6 +185,12 @@ impl Iterator for PacketReader<'_> {
             _ => self.decode_tail(),
         };
         Some(match decoded {
+            // A CYC of two bytes, of which the second is OVF's first, and behind it OVF's second.
+            Ok((Packet::Cyc { .. }, 2)) if self.errata.skd007 && matches!(rest, [_, EXT, EXT_OVF, ..]) => {
+                self.pos += 3;
+                self.track_block(&Packet::Ovf);
+                Ok((offset, Packet::Ovf))
+            }
             Ok((packet, len)) => {
                 self.pos += len;
                 self.track_block(&packet);

@@ -174,7 +174,7 @@ impl Collector {
             nodes: heard.tree.times,
             counts: heard.counts,
         };
-        let totals = Totals { per_cpu: heard.cpus };
+        let totals = Totals { per_cpu: heard.cpus, ..Totals::default() };
         let profile = Profile { funcs, tasks, nodes: heard.tree.nodes, totals, ..Profile::default() };
         Measured { profile, times, ..Measured::default() }
     }

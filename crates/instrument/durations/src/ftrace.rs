@@ -173,7 +173,7 @@ impl<'n> Collector<'n> {
         slices.retain(|s| s.end_ns - s.start_ns >= tree.shortest_ns);
         // Outer calls come before the calls inside them, which ended first.
         slices.sort_by_key(|s| (s.task, s.start_ns, std::cmp::Reverse(s.end_ns), s.depth));
-        let totals = Totals { per_cpu };
+        let totals = Totals { per_cpu, ..Totals::default() };
         let profile = Profile { funcs, tasks, nodes: tree.nodes, slices, totals, ..Profile::default() };
         Measured { profile, times, switches: self.switches, rebuilt }
     }

@@ -40,7 +40,13 @@ fn main() -> std::io::Result<()> {
     for dir in std::env::args().skip(1) {
         let input = support::load(Path::new(&dir))?;
         for (cpu, bytes, image) in &input.streams {
-            let setup = Setup { image, resolver: &input.functions, clock: input.clock, watch: None };
+            let setup = Setup {
+                image,
+                resolver: &input.functions,
+                clock: input.clock,
+                watch: None,
+                errata: Default::default(),
+            };
             let mut warm = f64::MAX;
             let mut stats = Stats::default();
             let cold = best_of(runs, || {

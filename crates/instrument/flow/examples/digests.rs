@@ -18,7 +18,13 @@ fn main() -> std::io::Result<()> {
     let wanted: u16 = args.get(1).and_then(|cpu| cpu.parse().ok()).unwrap_or(0);
     let input = support::load(Path::new(dir))?;
     for (_, bytes, image) in input.streams.iter().filter(|s| s.0 == wanted) {
-        let setup = Setup { image, resolver: &input.functions, clock: input.clock, watch: None };
+        let setup = Setup {
+            image,
+            resolver: &input.functions,
+            clock: input.clock,
+            watch: None,
+            errata: Default::default(),
+        };
         let digests = segment_digests(bytes, setup);
         for d in &digests {
             println!("{} {} {:016x} {}", d.offset, d.instructions, d.hash, u8::from(d.errors > 0));

@@ -21,7 +21,7 @@ pub mod replay;
 mod stack;
 mod stream;
 
-pub use decode::{Decoder, Setup, Stats, clock, digest, error, event, marks};
+pub use decode::{Decoder, Setup, Stats, clock, digest, errata, error, event, marks, packet_event};
 pub use measure::{cost, delta, resolution, window};
 pub use profile::{Options, profile};
 pub use stream::Stream;

@@ -12,6 +12,7 @@ use kprism_image::resolve::Resolve;
 use kprism_image::sideband::{Record, Switch};
 
 use crate::decode::clock::ClockConfig;
+use crate::decode::errata::Errata;
 use crate::decode::{Decoder, Setup, Stats};
 use crate::measure::delta::Plan;
 use crate::measure::window::{Window, restrict};
@@ -31,6 +32,8 @@ pub struct Options {
     pub slice_ns: u64,
     /// Clock facts of the recording.
     pub clock: ClockConfig,
+    /// Errata of the processor.
+    pub errata: Errata,
     /// Stream bytes that a thread takes at once, up to the next PSB; 0 for a size that fits the stream. The profile may
     /// depend on it where frames were lost, but never on the number of threads.
     pub chunk: usize,
@@ -46,6 +49,7 @@ impl Default for Options {
             threads: 0,
             slice_ns: 10_000,
             clock: ClockConfig::default(),
+            errata: Errata::NONE,
             chunk: 0,
             plan: Plan::default(),
             window: None,
@@ -166,11 +170,15 @@ fn lanes<'a>(streams: &[Stream<'_>], switches: &[&'a Switch], sideband: &'a [Rec
 
 /// Counts of each CPU, and the places that could not be decoded, in order of the streams.
 fn totals_and_errors(streams: &[Stream<'_>], jobs: &[Job], stats: Vec<Stats>) -> (Totals, Vec<FlowError>) {
-    let mut totals = Totals { per_cpu: streams.iter().map(|_| CpuTotals::default()).collect() };
+    let per_cpu = streams.iter().map(|_| CpuTotals::default()).collect();
+    let mut totals = Totals { per_cpu, ..Totals::default() };
     let mut errors = Vec::new();
     for (job, stats) in jobs.iter().zip(stats) {
         let cpu = streams[job.stream].cpu;
         add(&mut totals.per_cpu[job.stream], &stats);
+        for (kind, n) in stats.packet_events.iter() {
+            *totals.packet_events.entry(kind.name().to_owned()).or_default() += n;
+        }
         errors.extend(stats.faults.into_iter().map(|f| FlowError {
             cpu,
             offset: f.offset,
@@ -250,7 +258,8 @@ impl<'a, R: Resolve> Work<'a, R> {
         let decoder = decoders[job.stream].get_or_insert_with(|| {
             let Stream { bytes, image, .. } = self.streams[job.stream];
             let Self { resolver, watch, .. } = *self;
-            let setup = Setup { image, resolver, clock: self.options.clock, watch };
+            let setup =
+                Setup { image, resolver, clock: self.options.clock, watch, errata: self.options.errata };
             Decoder::marking(bytes, setup, false, &self.options.plan.markers)
         });
         let mut result = Deliver { work: self, index, result: <(Chunk, Stats)>::default() };

@@ -39,7 +39,14 @@ fn counts(takes: bool) -> Counts {
     pt.cyc(9).tip(A).tip(POLL + 2).tnt("n").cyc(9).tip(B).tip(A);
 
     let streams = [Stream { cpu: 0, bytes: &pt.bytes, image: &code.image }];
-    let inputs = Inputs { streams: &streams, resolver: &code, sideband: &[], clock: CLOCK, stretch: 0 };
+    let inputs = Inputs {
+        streams: &streams,
+        resolver: &code,
+        sideband: &[],
+        clock: CLOCK,
+        errata: Default::default(),
+        stretch: 0,
+    };
     let (takes, stop) = (|_, _: &_| takes, || false);
     let mut counter = Counter::new(1, &code, &[true, true], &takes, &stop);
     let stats = replay(&inputs, &mut counter);

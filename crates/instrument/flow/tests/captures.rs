@@ -7,12 +7,15 @@ use std::process::Command;
 
 use kprism_flow::clock::ClockConfig;
 use kprism_flow::digest::segment_digests;
-use kprism_flow::event::Null;
+use kprism_flow::errata::Errata;
+use kprism_flow::event::{Event, Null, Sink};
+use kprism_flow::packet_event::PacketEvent;
 use kprism_flow::{Decoder, Setup, Stats};
 use kprism_flow::{Options, Stream, profile};
 use kprism_image::Image;
 use kprism_image::resolve::Regions;
-use kprism_test::{captures, test};
+use kprism_pt::Packet;
+use kprism_test::{captures, ptoracle, test};
 
 fn unpack(archive: &Path, name: &str) -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -34,7 +37,13 @@ fn load(dir: &Path) -> Image {
 
 fn decode(pt: &[u8], image: &Image) -> Stats {
     let resolver = Regions::default();
-    let setup = Setup { image, resolver: &resolver, clock: ClockConfig::default(), watch: None };
+    let setup = Setup {
+        image,
+        resolver: &resolver,
+        clock: ClockConfig::default(),
+        watch: None,
+        errata: Default::default(),
+    };
     Decoder::new(pt, setup, false).run(0, pt.len(), &mut Null)
 }
 
@@ -57,7 +66,13 @@ fn counts_are_libipts() {
 
         // Decoded segment by segment, the sum is the same, and so is the profile.
         let resolver = Regions::default();
-        let setup = Setup { image: &image, resolver: &resolver, clock: ClockConfig::default(), watch: None };
+        let setup = Setup {
+            image: &image,
+            resolver: &resolver,
+            clock: ClockConfig::default(),
+            watch: None,
+            errata: Default::default(),
+        };
         let sum: u64 = segment_digests(&pt, setup).iter().map(|d| d.instructions).sum();
         assert_eq!(sum, stats.instructions);
         let streams = [Stream { cpu: 0, bytes: &pt, image: &image }];
@@ -98,6 +113,74 @@ fn small_captures_of_other_tools() {
     add_elf(&mut image, &std::fs::read(dir.join("hello")).expect("hello"), 0);
     let stats = decode(&std::fs::read(dir.join("pt.bin")).expect("a capture"), &image);
     assert_eq!((stats.instructions, stats.errors), (8, 0), "{:?}", stats.faults);
+}
+
+/// Ratios of the core's clock, with the number of instructions before each.
+#[derive(Default)]
+struct Ratios {
+    insns: u64,
+    told: Vec<(u8, u64)>,
+}
+
+impl Sink for Ratios {
+    const IPS: bool = true;
+    const PACKET_EVENTS: bool = true;
+
+    fn event(&mut self, _: Event) {}
+
+    fn time(&mut self, _: u32, _: u64) {}
+
+    fn ips(&mut self, ips: &[u64]) {
+        self.insns += ips.len() as u64;
+    }
+
+    fn packet_event(&mut self, _: u32, event: PacketEvent) {
+        if let (Packet::Cbr { ratio }, false) = (event.packet, event.restated) {
+            self.told.push((ratio, self.insns));
+        }
+    }
+}
+
+/// The changes of the core's clock in captures that libipt's instruction decoder reads to their end.
+#[test]
+fn clock_changes_are_libipts() {
+    let data = captures("pt");
+    let oracle = ptoracle();
+    let dir = unpack(&data.join("arcus-user-traces.tar.xz"), "arcus-events");
+    let mut seen = 0;
+    for trace in std::fs::read_dir(dir.join("arcus-x")).expect("traces") {
+        let trace = trace.expect("a trace").path();
+        let files = std::fs::read_dir(&trace).expect("a trace").map(|file| file.expect("a file").path());
+        let Some(file) = files.into_iter().find(|file| file.extension().is_some_and(|ext| ext == "pt"))
+        else {
+            continue;
+        };
+        let mut command = Command::new(&oracle);
+        command.args(["--events", "--cpu", "6/94/3", "--raw"]).arg(&file);
+        let output = command.arg("--pages").arg(trace.join("xpages.txt")).output().expect("ptoracle");
+        if !output.status.success() {
+            continue;
+        }
+        let theirs: Vec<(u8, u64)> = String::from_utf8(output.stdout)
+            .expect("text")
+            .lines()
+            .filter_map(|line| {
+                let (ratio, insns) = line.strip_prefix("cbr ")?.split_once(" at - after ")?;
+                Some((ratio.parse().ok()?, insns.parse().ok()?))
+            })
+            .collect();
+        let image = load(&trace);
+        let pt = std::fs::read(&file).expect("a capture");
+        let resolver = Regions::default();
+        let clock = ClockConfig::default();
+        let setup = Setup { image: &image, resolver: &resolver, clock, watch: None, errata: Errata::NONE };
+        let mut ours = Ratios::default();
+        let stats = Decoder::new(&pt, setup, true).run(0, pt.len(), &mut ours);
+        assert_eq!(ours.told, theirs, "{}", file.display());
+        assert_eq!(stats.packet_events.iter().map(|(_, n)| n).sum::<u64>(), theirs.len() as u64);
+        seen += theirs.len();
+    }
+    assert!(seen > 100, "{seen} changes");
 }
 
 kprism_test::main!();

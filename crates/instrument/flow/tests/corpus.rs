@@ -28,7 +28,8 @@ fn every_seed_decodes_with_little_work() {
         let bytes = std::fs::read(&path).unwrap();
         let (image, pt) = input::read(&bytes).expect("seeds are whole");
         let most = MOST_PER_BYTE * pt.len() as u64;
-        let setup = Setup { image: &image, resolver: &Cells, clock: CLOCK, watch: None };
+        let setup =
+            Setup { image: &image, resolver: &Cells, clock: CLOCK, watch: None, errata: Default::default() };
         let alone = Decoder::new(pt, setup, false).run(0, pt.len(), &mut Null);
         assert!(alone.instructions <= most, "{}: {} instructions", path.display(), alone.instructions);
         for chunk in [0, 1] {

@@ -6,12 +6,15 @@ mod machine;
 
 use kprism_flow::clock::ClockConfig;
 use kprism_flow::digest::{segment_digests, segments};
+use kprism_flow::errata::{Errata, Erratum, Filter};
 use kprism_flow::error::FaultKind;
-use kprism_flow::event::Null;
+use kprism_flow::event::{Event, Null, Sink};
+use kprism_flow::packet_event::PacketEvent;
 use kprism_flow::{Decoder, Setup, Stats};
 use kprism_flow::{Options, Stream, profile};
 use kprism_image::Image;
 use kprism_image::resolve::Regions;
+use kprism_pt::{Packet, PacketReader};
 use machine::program::Program;
 use machine::{Machine, Rng, Settings, Truth};
 use proptest::prelude::*;
@@ -38,7 +41,13 @@ fn sample(seed: u64) -> (Program, Truth) {
 }
 
 fn decode(pt: &[u8], image: &Image, program: &Program) -> Stats {
-    let setup = Setup { image, resolver: program, clock: ClockConfig::default(), watch: None };
+    let setup = Setup {
+        image,
+        resolver: program,
+        clock: ClockConfig::default(),
+        watch: None,
+        errata: Default::default(),
+    };
     Decoder::new(pt, setup, false).run(0, pt.len(), &mut Null)
 }
 
@@ -61,8 +70,13 @@ fn cut_anywhere() {
 #[test]
 fn garbage_in_one_segment_costs_that_segment() {
     let (program, truth) = sample(2);
-    let setup =
-        Setup { image: &program.image, resolver: &program, clock: ClockConfig::default(), watch: None };
+    let setup = Setup {
+        image: &program.image,
+        resolver: &program,
+        clock: ClockConfig::default(),
+        watch: None,
+        errata: Default::default(),
+    };
     let good = segment_digests(&truth.pt, setup);
     let starts = segments(&truth.pt);
     let mut pt = truth.pt.clone();
@@ -128,6 +142,90 @@ fn an_image_that_does_not_match() {
     assert!(decode(&truth.pt, &shifted, &program).errors > 0);
 }
 
+/// Adds up what it is told, events of packets included.
+#[derive(Default)]
+struct Tally {
+    insns: u64,
+    ips: Vec<u64>,
+    ns: u64,
+    events: u64,
+}
+
+impl Sink for Tally {
+    const IPS: bool = true;
+    const PACKET_EVENTS: bool = true;
+
+    fn event(&mut self, event: Event) {
+        self.insns += u64::from(event.insns);
+    }
+
+    fn time(&mut self, insns: u32, ns: u64) {
+        self.insns += u64::from(insns);
+        assert!(ns >= self.ns);
+        self.ns = ns;
+    }
+
+    fn ips(&mut self, ips: &[u64]) {
+        self.ips.extend(ips);
+    }
+
+    fn packet_event(&mut self, insns: u32, event: PacketEvent) {
+        self.insns += u64::from(insns);
+        self.events += u64::from(!event.restated);
+    }
+}
+
+/// Decodes with the work-arounds of all errata, and with events.
+fn tally(pt: &[u8], program: &Program) -> (Tally, Stats) {
+    let all: Vec<Erratum> = Erratum::ALL.iter().map(|named| named.0).collect();
+    let setup = Setup {
+        image: &program.image,
+        resolver: program,
+        clock: ClockConfig::default(),
+        watch: None,
+        errata: Errata::of(&all, Filter { ranges: [(0, 1 << 40), (0, 0), (0, 0), (0, 0)] }),
+    };
+    let mut tally = Tally::default();
+    let stats = Decoder::new(pt, setup, true).run(0, pt.len(), &mut tally);
+    (tally, stats)
+}
+
+/// Events between the packets of a flow: the flow is the same, and each event is told once.
+#[test]
+fn events_change_no_flow() {
+    for seed in 5..9 {
+        let (program, truth) = sample(seed);
+        let mut rng = Rng(seed);
+        let (mut pt, mut put) = (Vec::new(), 0);
+        let mut reader = PacketReader::new(&truth.pt);
+        while let Some(Ok((offset, packet))) = reader.next() {
+            pt.extend(&truth.pt[offset..reader.offset()]);
+            let is_flow = matches!(packet, Packet::Tnt { .. } | Packet::Tip(_));
+            if !is_flow || !rng.chance(20) {
+                continue;
+            }
+            let more: &[Packet] = match rng.below(6) {
+                0 => &[Packet::Cbr { ratio: 7 }],
+                1 => &[Packet::Mnt { payload: 1 }],
+                2 => &[Packet::Pwre { state: 1, sub_state: 0, hw: true }],
+                3 => &[Packet::Mwait { hints: 1, ext: 0 }, Packet::Exstop { ip: false }],
+                4 => &[Packet::Evd { typ: 0, payload: 1 }],
+                _ => &[Packet::Ptw { payload: 1, size: 8, ip: false }],
+            };
+            more.iter().for_each(|packet| packet.encode(&mut pt));
+            put += more.len() as u64;
+        }
+        let (plain, _) = tally(&truth.pt, &program);
+        let (told, stats) = tally(&pt, &program);
+        assert_eq!(stats.faults, [], "seed {seed}");
+        assert!(told.ips == plain.ips, "seed {seed}");
+        assert_eq!((told.insns, told.ips.len() as u64), (stats.instructions, stats.instructions));
+        let counted: u64 = stats.packet_events.iter().map(|(_, n)| n).sum();
+        assert_eq!((told.events, counted), (put, put));
+        assert!(put > 20, "seed {seed}: {put} events");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
@@ -141,6 +239,9 @@ proptest! {
         let streams = [Stream { cpu: 0, bytes: &stream, image: &program.image }];
         let profile = profile(&streams, &Regions::default(), &[], &Options::default(), &|_| ());
         prop_assert_eq!(profile.nodes.iter().map(|n| n.insns).sum::<u64>(), profile.totals.instructions());
+        let (told, stats) = tally(&stream, &program);
+        prop_assert_eq!((told.insns, told.ips.len() as u64), (stats.instructions, stats.instructions));
+        prop_assert_eq!(told.events, stats.packet_events.iter().map(|(_, n)| n).sum::<u64>());
     }
 
     #[test]
@@ -159,5 +260,8 @@ proptest! {
         let one = run(1);
         prop_assert_eq!(one.nodes.iter().map(|n| n.insns).sum::<u64>(), one.totals.instructions());
         prop_assert!(one == run(2));
+        let (told, stats) = tally(&pt, &program);
+        prop_assert_eq!((told.insns, told.ips.len() as u64), (stats.instructions, stats.instructions));
+        prop_assert_eq!(told.events, stats.packet_events.iter().map(|(_, n)| n).sum::<u64>());
     }
 }

@@ -151,7 +151,17 @@ fn told(program: &Program, truth: &Truth) -> Sums {
     let streams = [Stream { cpu: 0, bytes: &truth.pt, image: &program.image }];
     let mut told = Told { program, stacks: Stacks::default(), tasks: Vec::new(), sums: BTreeMap::new() };
     let sideband = &truth.sideband;
-    replay(&Inputs { streams: &streams, resolver: program, sideband, clock: CLOCK, stretch: 0 }, &mut told);
+    replay(
+        &Inputs {
+            streams: &streams,
+            resolver: program,
+            sideband,
+            clock: CLOCK,
+            errata: Default::default(),
+            stretch: 0,
+        },
+        &mut told,
+    );
     told.sums.into_iter().map(|(func, sums)| (program.describe(func).name, sums)).collect()
 }
 

@@ -29,7 +29,13 @@ fn an_instruction_across_granules_becomes_known() {
     image.replace(0, base + 0xfe, &[0x48, 0x29, 0xef, 0x48, 0x89, 0xc8, 0xc3], change); // sub; mov; ret
 
     let resolver = Regions::default();
-    let setup = Setup { image: &image, resolver: &resolver, clock: ClockConfig::default(), watch: None };
+    let setup = Setup {
+        image: &image,
+        resolver: &resolver,
+        clock: ClockConfig::default(),
+        watch: None,
+        errata: Default::default(),
+    };
     let stats = Decoder::new(&pt, setup, false).run(0, pt.len(), &mut Null);
     assert_eq!(stats.faults, []);
     assert_eq!((stats.instructions, stats.branches), (5, 2));

@@ -45,6 +45,7 @@ fn everything_is_told_as_it_was() {
                 resolver: &program,
                 sideband: &truth.sideband,
                 clock: CLOCK,
+                errata: Default::default(),
                 stretch,
             };
             let told = Replayed::of(&inputs);

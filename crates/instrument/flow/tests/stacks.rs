@@ -85,7 +85,14 @@ fn run_with(code: &Code, pts: &[&Pt], sideband: &[Record]) -> Profile {
     // before the trace began. A replay never counts it.
     known.retain(|_, sums| sums.1 > 0);
     for stretch in [1, 0] {
-        let inputs = Inputs { streams: &streams, resolver: code, sideband, clock: CLOCK, stretch };
+        let inputs = Inputs {
+            streams: &streams,
+            resolver: code,
+            sideband,
+            clock: CLOCK,
+            errata: Default::default(),
+            stretch,
+        };
         let mut told = replayed::Replayed::of(&inputs).contexts;
         told.retain(|_, sums| sums.1 > 0);
         assert_eq!(told, known, "stretch {stretch}");

@@ -37,7 +37,13 @@ fn every_segment_decodes_to_what_ran() {
     for seed in 0..400 {
         let settings = settings(seed);
         let Some((program, truth)) = make(seed, settings) else { continue };
-        let setup = Setup { image: &program.image, resolver: &program, clock: CLOCK, watch: None };
+        let setup = Setup {
+            image: &program.image,
+            resolver: &program,
+            clock: CLOCK,
+            watch: None,
+            errata: Default::default(),
+        };
         let starts = segments(&truth.pt);
         assert_eq!(starts.len(), truth.segments.len(), "seed {seed}");
         // Once with blocks kept from segment to segment, once from the last segment to the first with new blocks.

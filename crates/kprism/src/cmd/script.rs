@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use kprism_profile::parse;
+use kprism_script::events::PacketEventKind;
 use kprism_script::flow::Options;
 use kprism_script::list::{Source, Subject};
 use kprism_script::select::Ring;
@@ -45,6 +46,9 @@ pub struct Args {
     /// Up to this time
     #[arg(long, value_name = "TIME", value_parser = parse::time_ns)]
     pub to: Option<u64>,
+    /// Of events: only these kinds
+    #[arg(long = "event", value_parser = words(PacketEventKind::ALL), value_delimiter = ',', value_name = "LIST")]
+    pub events: Vec<PacketEventKind>,
     /// Of packets: only those at these offsets of the stream, such as 0x1000..0x2000 or 0x1000..
     #[arg(long, value_name = "FROM..TO", value_parser = parse::offsets)]
     pub offset: Option<std::ops::Range<u64>>,
@@ -84,6 +88,7 @@ impl Args {
             from: self.from.unwrap_or(0),
             to: self.to,
             offsets: self.offset.clone(),
+            events: self.events.clone(),
             ring: match (self.kernel, self.user) {
                 (true, _) => Some(Ring::Kernel),
                 (_, true) => Some(Ring::User),
@@ -134,6 +139,7 @@ fn honoured(subject: Subject, durations: bool, given: &Given) -> Result<()> {
         Subject::Calls if durations => ("calls of durations", "funcs own depth fields"),
         Subject::Calls => ("calls", "funcs own kernel user depth fields"),
         Subject::Syscalls => ("system calls", "funcs fields"),
+        Subject::Events => ("events", "events fields"),
         Subject::Packets => {
             return given.only("packets", &["subject input cpus from to offset limit json"]);
         }

@@ -34,8 +34,13 @@ pub fn compare(run: &Path, oracle: &str) {
         };
         let (image, missing) = maps::image(&dict, &map);
         assert_eq!(missing, 0);
-        let setup =
-            Setup { image: &image, resolver: &Regions::default(), clock: Default::default(), watch: None };
+        let setup = Setup {
+            image: &image,
+            resolver: &Regions::default(),
+            clock: Default::default(),
+            watch: None,
+            errata: Default::default(),
+        };
         let ours = segment_digests(&bytes, setup);
         let lines =
             ours.iter().map(|d| format!("{} {} {:016x} {}", d.offset, d.instructions, d.hash, d.errors));

@@ -8,6 +8,8 @@
 //! Indices (`u32`) refer to the vectors of the same [`Profile`]. Times are integer nanoseconds of the trace clock that
 //! the run's manifest names. Instruction counts are retired instructions.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// The parent of a root node.
@@ -328,6 +330,10 @@ pub struct FlowError {
 pub struct Totals {
     /// One entry per CPU stream, by CPU number.
     pub per_cpu: Vec<CpuTotals>,
+    /// Packets that state events beside the flow, by kind: `ptwrite`, `cbr` and so on. The run's tables do not keep them,
+    /// but its account does.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub packet_events: BTreeMap<String, u64>,
 }
 
 /// Counts taken by the decoder on one CPU.

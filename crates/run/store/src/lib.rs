@@ -42,7 +42,7 @@ pub use facts::{CallLosses, DurationFacts, KernelTests, ProbeFacts};
 pub use instrument::{About, Instrument};
 pub use keys::stack_keys;
 pub use kprism_layout::GcovFiles;
-pub use manifest::{Clock, Kernel, KernelModule, KernelTree, Manifest, RunKind};
+pub use manifest::{Clock, Kernel, KernelModule, KernelTree, Manifest, Processor, RunKind};
 pub use manifest_tables::{NamedTable, manifest_tables};
 pub use mapped::Mapped;
 pub use records::{Values, save_records};

@@ -108,6 +108,23 @@ pub struct KernelTree {
     pub gaps: Vec<String>,
 }
 
+/// The processor that a trace of hardware comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Processor {
+    /// Family, including the extended family (CPUID leaf 1).
+    pub family: u16,
+    /// Model, including the extended model.
+    pub model: u8,
+    /// Stepping.
+    pub stepping: u8,
+    /// Errata of its Intel PT that the decoder works around, by their numbers; `None` if the model is not known.
+    #[serde(default)]
+    pub errata: Option<Vec<String>>,
+    /// First and last address of the ranges that its address filter let through; empty without a filter, or if unknown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub filter: Vec<(u64, u64)>,
+}
+
 /// Contents of `manifest.json`. It is the only file of a run that contains wall-clock dates.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
@@ -134,6 +151,9 @@ pub struct Manifest {
     /// All that an exact run depends on beside the command; `None` of other runs, and of older ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<Environment>,
+    /// The processor, if it was one and the recording names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processor: Option<Processor>,
     /// Time of creation, as RFC 3339 in UTC.
     #[serde(default)]
     pub created: String,
@@ -226,6 +246,7 @@ impl Manifest {
             command: Vec::new(),
             kernel: None,
             environment: None,
+            processor: None,
             created: String::new(),
             clock: Clock::default(),
             vcpus,

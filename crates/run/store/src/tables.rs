@@ -287,7 +287,7 @@ pub fn load_profile(run: &Run) -> Result<Profile> {
         => CpuTotals { instructions, branches, errors, overflows, lost_bytes, first_ns, last_ns });
     let limits = Limits { funcs: funcs.len(), tasks: tasks.len(), nodes: nodes.len() };
     let (deltas, counts) = load_deltas(run, &limits)?;
-    let totals = Totals { per_cpu };
+    let totals = Totals { per_cpu, ..Totals::default() };
     Ok(Profile { funcs, tasks, nodes, syscalls, slices, deltas, counts, errors, totals })
 }
 

@@ -107,6 +107,7 @@ fn small_profile() -> Profile {
                     last_ns: 1_000,
                 },
             ],
+            ..Totals::default()
         },
     }
 }

@@ -33,6 +33,8 @@ pub struct Capture {
     pub timed: bool,
     /// The processor, for errata.
     pub cpu: Option<CpuModel>,
+    /// First and last address of the ranges that the processor's filter let through; empty without a filter, or if unknown.
+    pub filter: Vec<(u64, u64)>,
     /// Data that could not be used, as text for people: a module whose file is missing, for example.
     pub notes: Vec<String>,
 }

@@ -140,6 +140,7 @@ fn counts(capture: &Capture) -> serde_json::Value {
             "cyc_threshold": clock.cyc_threshold,
         },
         "cpu": cpu,
+        "filter": capture.filter,
         "notes": capture.notes,
         "stopped": null,
     })

@@ -48,7 +48,13 @@ fn instruction_counts_are_those_of_libipt() {
 fn whole(capture: &Capture) -> (u64, u64) {
     let image = image(capture, &capture.streams[0]);
     let resolver = Regions::default();
-    let setup = Setup { image: &image, resolver: &resolver, clock: ClockConfig::default(), watch: None };
+    let setup = Setup {
+        image: &image,
+        resolver: &resolver,
+        clock: ClockConfig::default(),
+        watch: None,
+        errata: Default::default(),
+    };
     let bytes = &capture.streams[0].pt;
     let stats = Decoder::new(bytes, setup, false).run(0, bytes.len(), &mut Null);
     (stats.instructions, stats.errors)

@@ -431,6 +431,8 @@ fn adopt(manifest: &mut Manifest, collected: Manifest) {
         decode_errors: _,
         lost_bytes: _,
         tests: _,
+        // The guest has none of its own.
+        processor: _,
     } = collected;
     manifest.clock = clock;
     manifest.exit_code = exit_code;

@@ -27,12 +27,14 @@ pub fn measure(run: &Run, name: String) -> Result<Cost> {
     }
     let regions = Regions::default();
     let clock = flow::clock_config(&manifest.clock);
+    let errata = flow::errata(&manifest);
     let mut distances = Distances::default();
     let mut mix = Mix::default();
     let (mut instructions, mut errors) = (0, 0);
     let (mut first_ns, mut last_ns) = (u64::MAX, 0);
     for (bytes, image) in &streams {
-        let stats = distances.add_stream(bytes, Setup { image, resolver: &regions, clock, watch: None });
+        let stats =
+            distances.add_stream(bytes, Setup { image, resolver: &regions, clock, watch: None, errata });
         mix.add(&Mix::of(bytes));
         instructions += stats.instructions;
         errors += stats.errors;

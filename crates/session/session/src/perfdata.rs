@@ -10,7 +10,7 @@ use kprism_store::Run;
 use serde::Deserialize;
 
 use crate::files::{read, read_if_there};
-use crate::flow::{clock_config, sideband_records};
+use crate::flow::{clock_config, errata, sideband_records};
 use crate::progress::Progress;
 
 /// Whether the name of a file asks for this format.
@@ -54,6 +54,7 @@ pub fn export(input: &Path, output: &Path, progress: &Progress) -> Result<()> {
         dict: &dict,
         records: &records,
         clock: clock_config(&manifest.clock),
+        errata: errata(&manifest),
         kallsyms: &read_if_there(&run.kallsyms())?,
         modules: &read_if_there(&run.modules())?,
         root: &run.root(),

@@ -9,8 +9,9 @@ use kprism_report::calltree::{self, Options, Weight};
 use kprism_report::header::Header;
 use kprism_report::html::{self, Budget};
 use kprism_report::{Shown, Table, deltas, durations, folded, perfetto, pprof, tables, tree};
-use kprism_session::{held, open_profile, perfdata};
-use kprism_store::{Instrument, Manifest, Run, load_times};
+use kprism_script::events;
+use kprism_session::{flow, held, open_profile, perfdata};
+use kprism_store::{Entry, Instrument, Manifest, Run, load_times};
 use serde_json::{Value, json};
 
 use crate::misses;
@@ -73,7 +74,8 @@ fn of_profile(
 
 pub(crate) fn timeline(request: &Request<'_>, out: &mut dyn Write) -> Result<Written> {
     of_profile(request, false, out, |of, mut out| {
-        Ok(perfetto::write(&of.profile, &switches(&of.run)?, &mut out)?)
+        let moments = moments(request, of)?;
+        Ok(perfetto::write(&of.profile, &switches(&of.run)?, &moments, &mut out)?)
     })
 }
 
@@ -179,6 +181,17 @@ fn misses_of(request: &Request<'_>, json: bool, out: &mut dyn Write) -> Result<W
     std::fs::write(request.output, text).with_context(|| request.output.display().to_string())?;
     progress.say(&format!("wrote {}", request.output.display()));
     Ok(Written::of_rows(empty))
+}
+
+/// Events that packets state beside the flow. The flow is only replayed for them if its account counted some; a single call's
+/// timeline has none.
+fn moments(request: &Request<'_>, of: &Opened) -> Result<Vec<perfetto::Moment>> {
+    let account = of.manifest.accounts.get(&Instrument::Flow).filter(|_| request.call.syscall.is_none());
+    let is_event = |entry: &Entry| entry.unit.ends_with(" events") && entry.count.is_some_and(|n| n > 0);
+    if !account.is_some_and(|account| account.entries.iter().any(is_event)) {
+        return Ok(Vec::new());
+    }
+    Ok(events::moments(&flow::load(&of.run, request.progress)?, request.progress))
 }
 
 /// Context switches, for the timeline of CPUs; none where the run has no sideband.

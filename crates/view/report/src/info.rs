@@ -44,6 +44,20 @@ pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest) -> String {
         line("environment", environment.id.clone());
     }
     line("clock", format!("{}, {} Hz", m.clock.name, grouped(m.clock.tsc_hz)));
+    if let Some(of) = &m.processor {
+        line("processor", format!("family {}, model {:#x}, stepping {}", of.family, of.model, of.stepping));
+        line(
+            "  errata",
+            match &of.errata {
+                None => "not known for this model: none worked around".into(),
+                Some(errata) if errata.is_empty() => "none known".into(),
+                Some(errata) => errata.iter().map(|name| printable(name)).collect::<Vec<_>>().join(", "),
+            },
+        );
+    }
+    for (first, last) in m.processor.iter().flat_map(|of| &of.filter) {
+        line("  filter", format!("{first:#x} to {last:#x}"));
+    }
     // There is a stream for each thread at a time, where a machine has one for each CPU.
     line(if is_user_mode(m) { "streams" } else { "vcpus" }, m.vcpus.to_string());
     if let Some(code) = m.exit_code {

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A trace for Perfetto (ui.perfetto.dev and its trace processor).
 //!
-//! Input: the profile's slices, its decode errors, and the context switches of the run. Output: a protobuf trace with a
+//! Input: the profile's slices, its decode errors, the context switches of the run, and events of packets. Output: a protobuf trace with a
 //! track per thread under its process, nested slices with interned names, scheduling per CPU, and decode errors as
 //! points on a track of their CPU. Packets are written one by one, so memory does not grow with the trace.
 
+mod moments;
 mod proto;
+
+pub use moments::Moment;
 
 use kprism_profile::units;
 use kprism_profile::{FrameKind, Profile, Slice};
@@ -59,7 +62,12 @@ const DEFAULT_PRIORITY: i32 = 120;
 ///
 /// # Errors
 /// Writing to `out` fails.
-pub fn write(profile: &Profile, switches: &[Switch], out: &mut impl Write) -> io::Result<()> {
+pub fn write(
+    profile: &Profile,
+    switches: &[Switch],
+    moments: &[Moment],
+    out: &mut impl Write,
+) -> io::Result<()> {
     let mut writer = Writer { out, names: HashMap::new(), started: false, buffer: Vec::new() };
     let mut processes: BTreeMap<u32, &str> = BTreeMap::new();
     for task in &profile.tasks {
@@ -98,6 +106,7 @@ pub fn write(profile: &Profile, switches: &[Switch], out: &mut impl Write) -> io
         writer.slices(profile, task as u32, slices)?;
     }
     writer.errors(profile)?;
+    writer.moments(moments)?;
     writer.switches(profile, switches)
 }
 
@@ -105,6 +114,8 @@ enum Track {
     Process(u32),
     Task(u32),
     Errors(u16),
+    Moments(u16),
+    Ratio(u16),
 }
 
 /// Track ids: distinct numbers other than 0, which is the global track.
@@ -113,13 +124,18 @@ fn uuid(track: Track) -> u64 {
         Track::Process(tgid) => 1 << 40 | u64::from(tgid),
         Track::Task(task) => 2 << 40 | u64::from(task),
         Track::Errors(cpu) => 3 << 40 | u64::from(cpu),
+        Track::Moments(cpu) => 4 << 40 | u64::from(cpu),
+        Track::Ratio(cpu) => 5 << 40 | u64::from(cpu),
     }
 }
 
 /// Interned argument names. The id is the index plus one.
-const ARGUMENTS: [&str; 6] = ["instructions", "cpu", "module", "stream_offset", "ip", "error"];
+const ARGUMENTS: [&str; 8] = ["instructions", "cpu", "module", "stream_offset", "ip", "error", "says", "pid"];
 /// Interned categories. The id is the index plus one.
-const CATEGORIES: [&str; 7] = ["call", "syscall", "interrupt", "exception", "signal", "resumed", "error"];
+const CATEGORIES: [&str; 8] =
+    ["call", "syscall", "interrupt", "exception", "signal", "resumed", "error", "event"];
+/// The category of [`Moment`].
+const EVENT_CATEGORY: u64 = 8;
 
 fn argument(name: &str) -> DebugAnnotation {
     let at = ARGUMENTS.iter().position(|a| *a == name).unwrap_or(0);

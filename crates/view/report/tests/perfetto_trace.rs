@@ -6,7 +6,7 @@
 
 mod sample;
 
-use kprism_report::perfetto::{self, Switch};
+use kprism_report::perfetto::{self, Moment, Switch};
 use kprism_test::test;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -42,12 +42,57 @@ fn switches_are_read_past_other_and_broken_lines() {
     );
 }
 
+/// Events of packets are points, the core's clock is a counter.
+#[test]
+fn moments_are_points_and_a_counter() {
+    let engine = kprism_test::perfetto();
+    let moment = |cpu, ns, kind, text: &str, ip, ratio| Moment {
+        cpu,
+        ns,
+        pid: 301,
+        kind,
+        text: text.to_owned(),
+        ip,
+        ratio,
+    };
+    let moments = [
+        moment(0, 100, "cbr", "24 times the bus clock", None, Some(24)),
+        moment(0, 150, "ptwrite", "0xabcd (4 bytes)", Some(0x40_1001), None),
+        moment(0, 400, "cbr", "12 times the bus clock", None, Some(12)),
+        moment(1, 300, "pwre", "C6.0", None, None),
+    ];
+    let mut trace = Vec::new();
+    perfetto::write(&sample::profile(), &switches(), &moments, &mut trace).unwrap();
+    let answers = ask(
+        &engine,
+        &trace,
+        &[
+            "select s.name, s.ts, s.dur, k.name as track, extract_arg(s.arg_set_id, 'debug.says') as says from slice s join track k on s.track_id = k.id where s.category = 'event' order by s.ts",
+            "select c.ts, c.value, t.name from counter c join counter_track t on c.track_id = t.id order by c.ts",
+            "select name, value from stats where severity in ('error', 'data_loss') and value > 0",
+        ],
+    );
+    assert_eq!(answers[2], json!([]), "the trace processor complains");
+    assert_eq!(
+        answers[0],
+        json!([
+            {"name": "ptwrite", "ts": 150, "dur": 0, "track": "Trace events CPU 0", "says": "0xabcd (4 bytes)"},
+            {"name": "pwre", "ts": 300, "dur": 0, "track": "Trace events CPU 1", "says": "C6.0"},
+        ])
+    );
+    let clock = "Core clock CPU 0";
+    assert_eq!(
+        answers[1],
+        json!([{"ts": 100, "value": 24, "name": clock}, {"ts": 400, "value": 12, "name": clock}])
+    );
+}
+
 #[test]
 fn the_trace_opens_in_perfettos_trace_processor() {
     let engine = kprism_test::perfetto();
     let profile = sample::profile();
     let mut trace = Vec::new();
-    perfetto::write(&profile, &switches(), &mut trace).unwrap();
+    perfetto::write(&profile, &switches(), &[], &mut trace).unwrap();
     let answers = ask(
         &engine,
         &trace,
@@ -120,7 +165,7 @@ fn odd_slices_still_nest() {
         });
     }
     let mut trace = Vec::new();
-    perfetto::write(&b.profile, &[], &mut trace).unwrap();
+    perfetto::write(&b.profile, &[], &[], &mut trace).unwrap();
     let answers = ask(&engine, &trace, &["select ts, dur, depth, name from slice order by ts, depth"]);
     let row = |ts: u64, dur: u64, depth: u64| json!({"ts": ts, "dur": dur, "depth": depth, "name": sample::HOSTILE});
     let expected =

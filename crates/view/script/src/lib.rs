@@ -10,6 +10,7 @@
 //! | the graph of calls, system calls | [`calls`] |
 //! | the graph of calls of a trace of durations | [`durations`] |
 //! | the packets themselves | [`packets`] |
+//! | events that packets state beside the flow | [`events`] |
 //! | records of probes | [`list`] |
 //! | a function's instructions with counts, time, branches, source | [`annotate`] |
 //! | a function's instructions that missed TLBs, with source | [`misses`] |
@@ -25,6 +26,7 @@ pub mod calls;
 pub mod code;
 pub mod disasm;
 pub mod durations;
+pub mod events;
 pub mod flow;
 mod json;
 pub mod list;
@@ -32,6 +34,7 @@ pub mod misses;
 mod names;
 mod output;
 pub mod packets;
+mod pebs;
 mod prefix;
 pub mod select;
 

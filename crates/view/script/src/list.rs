@@ -17,7 +17,7 @@ use kprism_store::{Account, Instrument, Run};
 
 use crate::flow::Options;
 use crate::packets::{self, Skipped};
-use crate::{Output, calls, durations, flow};
+use crate::{Output, calls, durations, events, flow};
 
 /// A kind of lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub enum Subject {
     Calls,
     /// System calls as they end.
     Syscalls,
+    /// Events that packets state beside the flow.
+    Events,
     /// The packets of Intel PT.
     Packets,
     /// Records of probes.
@@ -46,6 +48,11 @@ impl Subject {
             Subject::Syscalls,
             &["syscalls"],
             "System calls as they end, with their start, time and instructions",
+        ),
+        (
+            Subject::Events,
+            &["events"],
+            "Events that packets state beside the flow: PTWRITE, power states, interrupts, the core's clock",
         ),
         (Subject::Packets, &["packets"], "The packets of Intel PT, CPU by CPU, with offset and time"),
         (Subject::Probe, &["probe"], "Records of probes, with what they collected"),
@@ -177,6 +184,11 @@ fn of_flow<'w>(
         Subject::Branches => instructions(flow::Subject::Branches, options, to),
         Subject::Calls => nested(calls::Subject::Graph, options, to),
         Subject::Syscalls => nested(calls::Subject::Syscalls, options, to),
+        Subject::Events => {
+            let mut lister = events::Lister::new(options, lanes, symbols, to);
+            let streams = decoded::follow(loaded, &mut lister, progress);
+            (lister.finish(), streams)
+        }
         // Not of a replay, or `open` made no flow for it.
         Subject::Packets | Subject::Probe => (to, Account::new()),
     }

@@ -10,7 +10,7 @@ use kprism_image::is_kernel;
 use kprism_image::resolve::Resolve;
 use kprism_image::x86::address::task_space;
 use kprism_pt::{LastIp, Packet, PacketReader};
-use kprism_session::flow::Loaded;
+use kprism_session::flow::{Loaded, errata};
 use serde_json::{Value, json};
 
 use crate::flow::Options;
@@ -35,7 +35,8 @@ pub fn list<'w>(loaded: &Loaded, options: &Options, mut to: Output<'w>) -> (Outp
         let clock = Clock::new(loaded.clock());
         let ns = first_time(stream.bytes, clock.clone());
         let state = State { clock, ip: LastIp::default(), space: 0, ns };
-        let found = of_stream(stream.cpu, stream.bytes, &loaded.symbols, state, options, &mut to);
+        let reader = PacketReader::new(stream.bytes).with_errata(errata(&loaded.manifest).bytes);
+        let found = of_stream(stream.cpu, stream.bytes, reader, &loaded.symbols, state, options, &mut to);
         skipped.places += found.places;
         skipped.bytes += found.bytes;
     }
@@ -68,20 +69,20 @@ struct State {
 fn of_stream<R: Resolve>(
     cpu: u16,
     bytes: &[u8],
+    mut reader: PacketReader<'_>,
     symbols: &R,
     mut state: State,
     options: &Options,
     to: &mut Output<'_>,
 ) -> Skipped {
     let mut skipped = Skipped::default();
-    let mut reader = PacketReader::new(bytes);
     // A buffer that wrapped around begins in the middle of a packet: packets are known from the first PSB on.
     let before = reader.resync().unwrap_or(bytes.len());
     if before > 0 {
         skipped = Skipped { places: 1, bytes: before as u64 };
         if options.select.takes_packet(0, state.ns) {
             let line = Line { cpu, ns: state.ns, offset: 0, address: None, symbol: None };
-            line.write_error("the stream does not begin with a PSB", before, options, to);
+            line.write_error("the stream does not begin with a PSB", before, TO_PSB, options, to);
         }
     }
     while !to.is_done() {
@@ -96,6 +97,13 @@ fn of_stream<R: Resolve>(
                     line.write(&packet, &bytes[offset..reader.offset()], options, to);
                 }
             }
+            Some(Err(_)) if reader.skip_broken_tma().is_some() => {
+                let length = reader.offset() - from;
+                if options.select.takes_packet(from, state.ns) {
+                    let line = Line { cpu, ns: state.ns, offset: from, address: None, symbol: None };
+                    line.write_error("a TMA broken by erratum SKZ84", length, "of it", options, to);
+                }
+            }
             Some(Err(error)) => {
                 let next = reader.resync().unwrap_or(bytes.len());
                 // The reader may find a PSB that began before the error.
@@ -104,7 +112,7 @@ fn of_stream<R: Resolve>(
                 skipped.bytes += length as u64;
                 if options.select.takes_packet(from, state.ns) {
                     let line = Line { cpu, ns: state.ns, offset: from, address: None, symbol: None };
-                    line.write_error(&error.to_string(), length, options, to);
+                    line.write_error(&error.to_string(), length, TO_PSB, options, to);
                 }
                 state.ip.reset();
             }
@@ -144,6 +152,9 @@ fn symbol<R: Resolve>(symbols: &R, state: &State, ip: u64) -> Option<String> {
     })
 }
 
+/// The bytes that a line leaves out, if they end at a PSB.
+const TO_PSB: &str = "up to the next PSB";
+
 /// A line without its packet.
 struct Line {
     cpu: u16,
@@ -179,14 +190,14 @@ impl Line {
         to.line(&format!("{}\n", text.trim_end()));
     }
 
-    fn write_error(&self, error: &str, skipped: usize, options: &Options, to: &mut Output<'_>) {
+    fn write_error(&self, error: &str, skipped: usize, which: &str, options: &Options, to: &mut Output<'_>) {
         if options.json {
             let mut value = self.json();
             value["error"] = error.into();
             value["skipped_bytes"] = skipped.into();
             return to.line(&format!("{value}\n"));
         }
-        to.line(&format!("{}no packet: {error}; {skipped} bytes up to the next PSB\n", self.head()));
+        to.line(&format!("{}no packet: {error}; {skipped} bytes {which}\n", self.head()));
     }
 
     fn head(&self) -> String {

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use kprism_flow::packet_event::PacketEventKind;
 use kprism_flow::replay::Task;
 use kprism_image::glob::glob;
 
@@ -23,6 +24,8 @@ pub struct Select {
     pub from: u64,
     /// End time, exclusive, ns.
     pub to: Option<u64>,
+    /// Of events beside the flow: these kinds; empty for all.
+    pub events: Vec<PacketEventKind>,
     /// Of packets: offsets in the stream, the end exclusive.
     pub offsets: Option<Range<u64>>,
     /// Only the kernel's code, or only programs'.

@@ -265,6 +265,25 @@ impl<'a, R: Resolve> Cache<'a, R> {
         self.image.fetch(asid, ip, at.offset, &mut buf) == 2 && buf == [0xcd, 0x80]
     }
 
+    /// Returns true if the instruction at `ip` is a VM entry: VMLAUNCH or VMRESUME.
+    pub fn is_vm_entry(&self, asid: u64, ip: u64, at: Position) -> bool {
+        let mut buf = [0; 3];
+        self.image.fetch(asid, ip, at.offset, &mut buf) == 3 && matches!(buf, [0x0f, 0x01, 0xc2 | 0xc3])
+    }
+
+    /// Returns true if the instruction at `ip`, of `len` bytes, is PTWRITE (F3 0F AE /4).
+    pub fn is_ptwrite(&self, asid: u64, ip: u64, len: u8, at: Position) -> bool {
+        let mut buf = [0; 15];
+        let whole = self.image.fetch(asid, ip, at.offset, &mut buf[..usize::from(len.min(15))]);
+        // Prefixes of segments and sizes, F3, and in 64-bit code REX. In other modes `0F AE` behind INC or DEC would be an
+        // instruction of its own, which `len` excludes.
+        let prefix =
+            |byte: &u8| matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64 | 0x65 | 0x67 | 0xf3);
+        let prefixes = buf[..whole].iter().take_while(|byte| prefix(byte)).count();
+        buf[..prefixes].contains(&0xf3)
+            && matches!(buf[prefixes..whole], [0x0f, 0xae, modrm, ..] if modrm >> 3 & 7 == 4)
+    }
+
     /// Returns the block at `key`, and builds it if needed.
     pub fn get(&mut self, key: Key, at: Position) -> u32 {
         if let Some(index) = self.blocks.find(&key) {

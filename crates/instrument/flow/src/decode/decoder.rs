@@ -7,6 +7,7 @@ use kprism_pt::find_psb;
 
 use crate::decode::build::Cache;
 use crate::decode::clock::ClockConfig;
+use crate::decode::errata::Errata;
 use crate::decode::event::Sink;
 use crate::decode::flow::{Flow, Phase, Stats};
 use crate::decode::marks::Markers;
@@ -26,6 +27,8 @@ pub struct Setup<'a, R> {
     pub clock: ClockConfig,
     /// Address whose entry is reported as [`EventKind::Switch`](crate::event::EventKind::Switch): the kernel's `__switch_to`.
     pub watch: Option<u64>,
+    /// Errata of the processor.
+    pub errata: Errata,
 }
 
 impl<R> Clone for Setup<'_, R> {
@@ -41,6 +44,7 @@ pub struct Decoder<'a, R> {
     pub(crate) cache: Cache<'a, R>,
     bytes: &'a [u8],
     clock: ClockConfig,
+    errata: Errata,
 }
 
 impl<'a, R: Resolve> Decoder<'a, R> {
@@ -53,7 +57,7 @@ impl<'a, R: Resolve> Decoder<'a, R> {
     /// Like [`Decoder::new`], and reports the given marks too.
     pub fn marking(bytes: &'a [u8], setup: Setup<'a, R>, keep_ips: bool, markers: &'a Markers) -> Self {
         let cache = Cache::new(setup.image, setup.resolver, setup.watch, keep_ips, markers);
-        Self { cache, bytes, clock: setup.clock }
+        Self { cache, bytes, clock: setup.clock, errata: setup.errata }
     }
 
     /// Decodes from `from`, a PSB or the stream's start, up to `to`, the offset of another PSB or the
@@ -75,7 +79,8 @@ impl<'a, R: Resolve> Decoder<'a, R> {
         let from = begin;
         let at_psb = find_psb(&self.bytes[..to.min(from + 16)], from) == Some(from);
         let phase = if at_psb { Phase::Off } else { Phase::Lost(from as u64) };
-        let mut flow = Flow::new(&mut self.cache, sink, self.bytes, from..to, phase, self.clock);
+        let config = (self.clock, self.errata);
+        let mut flow = Flow::new(&mut self.cache, sink, self.bytes, from..to, phase, config);
         flow.stats.lost_bytes = skipped;
         flow.run(to);
         flow.finish(to);

@@ -7,6 +7,8 @@
 
 use kprism_image::insn::Mode;
 
+use crate::decode::packet_event::PacketEvent;
+
 /// In place of a function's id: no function is known.
 pub(crate) const NO_FUNC: u32 = u32::MAX;
 
@@ -127,6 +129,9 @@ pub trait Sink {
     /// True if [`Sink::walked`] is wanted.
     const BLOCKS: bool = false;
 
+    /// True if [`Sink::packet_event`] is wanted. Else packets that tell events are only counted.
+    const PACKET_EVENTS: bool = false;
+
     /// An event of the call structure.
     fn event(&mut self, event: Event);
 
@@ -135,6 +140,9 @@ pub trait Sink {
 
     /// Instructions were executed, in this order. Called before the event to which they lead.
     fn ips(&mut self, _ips: &[u64]) {}
+
+    /// An event that a packet states beside the flow, `insns` instructions after the last event or time.
+    fn packet_event(&mut self, _insns: u32, _event: PacketEvent) {}
 
     /// Like [`Sink::ips`], block by block. Most blocks have run before and are identified by number.
     fn walked(&mut self, _walked: Walked<'_>) {}

@@ -14,8 +14,10 @@ use kprism_pt::{IpPayload, LastIp, Packet, PacketReader};
 use crate::decode::block::NONE;
 use crate::decode::build::{Cache, Position};
 use crate::decode::clock::{Clock, ClockConfig};
+use crate::decode::errata::Errata;
 use crate::decode::error::{Fault, FaultKind};
 use crate::decode::event::{Event, EventKind, NO_FUNC, Sink};
+use crate::decode::packet_event::{PacketEventCounts, PacketEventKind, Waiting};
 use crate::decode::retstack::RetStack;
 use crate::decode::walk::Steps;
 
@@ -32,6 +34,8 @@ pub struct Stats {
     pub overflows: u64,
     /// Bytes of the stream skipped while the flow was unknown.
     pub lost_bytes: u64,
+    /// Packets that state events beside the flow.
+    pub packet_events: PacketEventCounts,
     /// First time, ns; 0 without timing packets.
     pub first_ns: u64,
     /// Last time, ns.
@@ -107,6 +111,12 @@ pub(crate) struct Flow<'f, 'a, R, S> {
     pub psb: Option<PsbPlus>,
     /// No packet came since PSB+, or since the FUP of an overflow.
     pub fresh: bool,
+    pub errata: Errata,
+    /// Second byte of a CYC of two bytes that may be part of another packet (erratum SKD007). Without the erratum it is a
+    /// value that no such byte has, so that the loop over frequent packets compares once.
+    cut_cyc: u8,
+    /// Packets whose event is not told yet. Empty unless the sink wants [`Sink::packet_event`].
+    pub waiting: Waiting,
     pub stats: Stats,
     pub steps: Steps,
 }
@@ -119,14 +129,14 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
         bytes: &'a [u8],
         range: Range<usize>,
         phase: Phase,
-        clock: ClockConfig,
+        (clock, errata): (ClockConfig, Errata),
     ) -> Self {
         let mut flow = Self {
             cache,
             sink,
             bytes,
             end: range.end,
-            reader: PacketReader::at(bytes, range.start),
+            reader: PacketReader::at(bytes, range.start).with_errata(errata.bytes),
             cur: NONE,
             phase,
             hot: false,
@@ -149,6 +159,9 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
             overflow: false,
             psb: None,
             fresh: false,
+            errata,
+            cut_cyc: if errata.bytes.skd007 { 2 } else { 1 },
+            waiting: Waiting::default(),
             stats: Stats::default(),
             steps: Steps::default(),
         };
@@ -172,6 +185,8 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
                     self.seek(offset);
                     self.packet(packet);
                 }
+                // The time goes on without this TMA.
+                Some(Err(_)) if self.reader.skip_broken_tma().is_some() => {}
                 Some(Err(error)) => {
                     self.pos = error.offset as u64;
                     self.fault(FaultKind::Packet(error.kind));
@@ -200,7 +215,7 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
                 let bits = u64::from(byte >> 1) & !(1 << n);
                 let (bits, len, next) = self.gather(bits, n as u8, at + 1);
                 at = next;
-                self.reader = PacketReader::at(self.bytes, at);
+                self.reader.seek(at);
                 self.tnt(bits, len);
                 if self.due {
                     self.tick();
@@ -211,7 +226,9 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
                 let more = self.bytes.get(at + 1).copied().unwrap_or(1);
                 let (cycles, len) = match byte & 4 {
                     0 => (u64::from(byte >> 3), 1),
-                    _ if more & 1 == 0 => (u64::from(byte >> 3) | u64::from(more >> 1) << 5, 2),
+                    _ if more & 1 == 0 && more != self.cut_cyc => {
+                        (u64::from(byte >> 3) | u64::from(more >> 1) << 5, 2)
+                    }
                     _ => break,
                 };
                 if at + len > to {
@@ -226,7 +243,7 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
                 };
                 self.seek(at);
                 at += len;
-                self.reader = PacketReader::at(self.bytes, at);
+                self.reader.seek(at);
                 self.tip(payload);
                 if self.due {
                     self.tick();
@@ -242,7 +259,7 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
             }
         }
         if at != start {
-            self.reader = PacketReader::at(self.bytes, at);
+            self.reader.seek(at);
         }
     }
 
@@ -318,6 +335,9 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
 
     #[inline(never)]
     fn rare(&mut self, packet: Packet) {
+        if let Some(kind) = PacketEventKind::of(&packet) {
+            self.note_event(kind, packet);
+        }
         match packet {
             Packet::Psb => {
                 self.in_block = false;
@@ -378,7 +398,8 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
             // `packet` handles these.
             Packet::Pad | Packet::Tnt { .. } | Packet::Tip(_) | Packet::Mtc { .. } | Packet::Cyc { .. } => {}
         }
-        if self.due && self.psb.is_none() {
+        // The time of an event is told right before it.
+        if self.due && self.psb.is_none() && self.waiting.packets.is_empty() {
             self.tick();
         }
     }
@@ -484,6 +505,7 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
 
     /// Marks the flow as unknown from the current packet on.
     pub fn lose(&mut self) {
+        self.tell_waiting(None);
         if !matches!(self.phase, Phase::Lost(_)) {
             self.stop(true);
             self.phase = Phase::Lost(self.pos);
@@ -495,6 +517,7 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
 
     /// Tracing is off from here on.
     pub fn go_off(&mut self) {
+        self.tell_waiting(None);
         self.found(self.pos);
         if matches!(self.phase, Phase::On) {
             self.stop(false);
@@ -563,6 +586,7 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
             self.walk_to_psb(end);
         }
         self.pos = to as u64;
+        self.tell_waiting(None);
         if self.due {
             self.tick();
         }

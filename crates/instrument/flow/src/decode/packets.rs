@@ -34,6 +34,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
                     }
                     return self.async_to(from, ip);
                 }
+                (Phase::On, None) if !self.waiting.packets.is_empty() => return self.tip_with_events(ip),
                 (Phase::On, None) => self.settle(),
             }
         }
@@ -52,6 +53,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
 
     /// Drops the state that waits for a partner packet that did not come.
     pub fn settle(&mut self) {
+        self.tell_waiting(None);
         self.pending = None;
         self.abort = false;
         self.bound = false;
@@ -62,7 +64,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
     }
 
     /// Walks to the next "far" or near indirect branch, whose target the TIP states.
-    fn walk_to_indirect(&mut self) -> bool {
+    pub fn walk_to_indirect(&mut self) -> bool {
         let mut idle = LoopDetector::default();
         loop {
             self.run_block(self.cur);
@@ -106,7 +108,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
     }
 
     /// The flow starts, or starts again, at `ip`.
-    fn resume(&mut self, ip: u64, kind: EventKind) {
+    pub fn resume(&mut self, ip: u64, kind: EventKind) {
         self.start(Event::new(kind, 0, ip));
     }
 
@@ -148,16 +150,27 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
     /// "Packet Generation Disable (TIP.PGD)".
     pub fn pgd(&mut self, payload: IpPayload) {
         let ip = self.last_ip.apply(payload);
-        if matches!(self.phase, Phase::On)
-            && self.pending.is_none()
-            && let Err(kind) = self.walk_off(ip)
-        {
-            self.fault(kind);
+        if self.errata.skd022 && self.is_vm_entry() {
+            // Erratum SKD022: the FUP names the VM entry itself, which ran.
+            self.pending = None;
+        }
+        if matches!(self.phase, Phase::On) && self.pending.is_none() {
+            match self.walk_off(ip) {
+                Ok(()) => self.name_branch(),
+                Err(kind) => self.fault(kind),
+            }
         }
         self.go_off();
         self.bound = false;
         self.overflow = false;
         self.fresh = false;
+    }
+
+    /// Returns true if the event that waits for its target came at a VM entry (VMLAUNCH, VMRESUME).
+    fn is_vm_entry(&mut self) -> bool {
+        let (Phase::On, Some(ip)) = (self.phase, self.pending) else { return false };
+        let key = self.cache.blocks.cold[self.cur as usize].key;
+        key.ip == ip && self.cache.is_vm_entry(key.asid, ip, self.at())
     }
 
     /// "Flow Update (FUP)": on its own it is the source of an event, else it belongs to the packet before it.
@@ -169,11 +182,19 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         }
         self.fresh = false;
         if std::mem::take(&mut self.bound) {
+            if let (Some(ip), false) = (ip, self.waiting.packets.is_empty()) {
+                self.pass_through(ip);
+            }
             // It is not the source of an event, but the flow passes through its address.
             if let (Phase::Lost(_), Some(ip), false) = (self.phase, ip, self.overflow) {
-                return self.resume(ip, EventKind::Resume);
+                self.resume_at_event(ip);
+                return;
             }
-            self.hot = matches!(self.phase, Phase::On) && self.pending.is_none() && !self.abort;
+            self.tell_at(ip);
+            self.hot = matches!(self.phase, Phase::On)
+                && self.pending.is_none()
+                && !self.abort
+                && self.waiting.packets.is_empty();
             return;
         }
         let Some(ip) = ip else {
@@ -183,10 +204,10 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         match self.phase {
             Phase::Lost(_) => {
                 let abort = self.abort;
-                self.resume(ip, EventKind::Resume);
+                self.resume_at_event(ip);
                 self.abort = abort;
             }
-            Phase::Off => return,
+            Phase::Off => return self.tell_waiting(Some(ip)),
             Phase::On => match self.walk_to(ip) {
                 Ok(()) => {}
                 // Erratum BDM64: the last branch before an abort may have the wrong direction. The abort undid it
@@ -201,6 +222,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
                 }
             },
         }
+        self.tell_waiting(Some(ip));
         self.hot = false;
         if overflow {
             self.fresh = true;
@@ -220,6 +242,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
     /// "Internal Buffer Overflow (OVF)".
     pub fn overflow(&mut self) {
         self.psb = None;
+        self.tell_waiting(None);
         self.fault(FaultKind::Overflow);
         self.abort = false;
         self.bound = false;
@@ -227,6 +250,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
     }
 
     pub fn psb_begin(&mut self) {
+        self.tell_waiting(None);
         self.psb = Some(PsbPlus { offset: self.pos, ip: None });
         self.last_ip.reset();
         self.hot = false;
@@ -258,6 +282,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         }
         self.ret.clear();
         self.fresh = true;
+        self.tell_stated_ratio();
     }
 
     /// Follows the code up to the address stated in a PSB+.
@@ -288,18 +313,20 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
                 self.run_block(self.cur);
                 Ok(())
             }
-            _ => self.walk_until(Until::Off(ip)),
+            _ => self.walk_until(Until::Off(ip, self.errata)),
         }
     }
 
     /// Walks, and reports events up to the error if there is one, as a walk by TNT does. Before an abort the path is
     /// uncertain, so events are reported only if the walk succeeds.
-    fn walk_until(&mut self, until: Until) -> Result<(), FaultKind> {
+    pub fn walk_until(&mut self, until: Until) -> Result<(), FaultKind> {
         let key = self.cache.blocks.cold[self.cur as usize].key;
         let mut steps = std::mem::take(&mut self.steps);
         let result = walk(self.cache, key, until, self.at(), &mut steps);
         let unsure = match result {
-            Err(FaultKind::NotReached(_)) => self.abort,
+            Err(FaultKind::NotReached(_)) => self.abort || until.is_try(),
+            // It is not known that this code ran.
+            Err(_) if until.is_try() => true,
             _ => result == Err(FaultKind::Endless),
         };
         if !unsure {

@@ -166,6 +166,11 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
                     self.branch_to(ip);
                     return true;
                 }
+                // SKD007 cuts a CYC off; the loop over packets reads the overflow again.
+                Packet::Ovf => {
+                    self.reader.seek(offset);
+                    break;
+                }
                 // Where a TIP is due, any of these shows that code and packets disagree.
                 Packet::Psb
                 | Packet::PsbEnd
@@ -179,7 +184,6 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
                 | Packet::Vmcs { .. }
                 | Packet::Tsc { .. }
                 | Packet::Tma { .. }
-                | Packet::Ovf
                 | Packet::TraceStop
                 | Packet::Mnt { .. }
                 | Packet::Ptw { .. }

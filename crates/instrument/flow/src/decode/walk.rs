@@ -6,6 +6,7 @@ use kprism_image::resolve::{FuncRef, Resolve};
 
 use crate::decode::block::Key;
 use crate::decode::build::{Cache, NoCode, Position, advance};
+use crate::decode::errata::Errata;
 use crate::decode::error::FaultKind;
 use crate::decode::event::{Event, EventKind, flag};
 
@@ -18,8 +19,20 @@ const MAX_STEPS: u32 = 1 << 18;
 pub(crate) enum Until {
     /// Before the instruction at this address.
     At(u64),
-    /// After the instruction that turned tracing off. It goes to this address, if known.
-    Off(Option<u64>),
+    /// The same, if the code leads there.
+    TryAt(u64),
+    /// After the next PTWRITE, if there is one before the next branch that needs a packet.
+    Ptwrite,
+    /// After the instruction that turned tracing off. It goes to this address, if known. If not, and the processor has erratum
+    /// SKL014, it may be a direct jump out of the filtered addresses.
+    Off(Option<u64>, Errata),
+}
+
+impl Until {
+    /// Returns true if the walk may fail: then it has not taken place.
+    pub fn is_try(self) -> bool {
+        matches!(self, Until::TryAt(_) | Until::Ptwrite)
+    }
 }
 
 /// Result of a walk. Reused between walks for its buffers.
@@ -31,6 +44,8 @@ pub(crate) struct Steps {
     pub insns: u32,
     /// Addresses of all instructions, if the cache keeps them.
     pub ips: Vec<u64>,
+    /// The address after the last instruction.
+    pub next: u64,
 }
 
 /// Walks from the start of the block at `key` and fills `steps`.
@@ -55,13 +70,14 @@ pub(crate) fn walk<R: Resolve>(
             steps.ops.push(Event::new(EventKind::Switch, arrived.id, ip));
         }
     }
-    let skips = cache.skips() && mode == Mode::Bits64;
+    let skips = cache.skips() && mode == Mode::Bits64 && !matches!(until, Until::Ptwrite);
     let (mut code, mut base): (&[u8], u64) = (&[], ip);
     // Without packets the path depends on the address alone, so an address that comes again will always come again. A
     // mark set at each power of two finds that within a few rounds.
     let mut mark = ip;
     for step in 0..MAX_STEPS {
-        if matches!(until, Until::At(end) if end == ip) {
+        if matches!(until, Until::At(end) | Until::TryAt(end) if end == ip) {
+            steps.next = ip;
             return Ok(());
         }
         if step > 0 && ip == mark {
@@ -78,8 +94,8 @@ pub(crate) fn walk<R: Resolve>(
         }
         if skips {
             let room = match until {
-                Until::At(end) => end.wrapping_sub(ip).min(rest.len() as u64) as usize,
-                Until::Off(_) => rest.len(),
+                Until::At(end) | Until::TryAt(end) => end.wrapping_sub(ip).min(rest.len() as u64) as usize,
+                Until::Off(..) | Until::Ptwrite => rest.len(),
             };
             let (count, len) = plain_run(&rest[..room], MAX_STEPS);
             if count > 0 {
@@ -114,20 +130,36 @@ pub(crate) fn walk<R: Resolve>(
                         steps.ops.push(Event::new(EventKind::Switch, op.func, target));
                     }
                 }
-                if matches!(until, Until::Off(Some(end)) if end == target) {
+                if is_last_jump(until, target) {
                     return Ok(());
                 }
                 ip = target;
             }
-            Kind::MovCr3 if matches!(until, Until::Off(None)) => return Ok(()),
-            kind if kind.falls_through() => ip = next_ip,
+            Kind::MovCr3 if matches!(until, Until::Off(None, _)) => return Ok(()),
+            kind if kind.falls_through() => {
+                if matches!(until, Until::Ptwrite) && cache.is_ptwrite(asid, ip, insn.len, at) {
+                    steps.next = next_ip;
+                    return Ok(());
+                }
+                ip = next_ip;
+            }
             _ => {
                 return match until {
-                    Until::Off(_) => Ok(()),
-                    Until::At(end) => Err(FaultKind::NotReached(end)),
+                    Until::Off(..) => Ok(()),
+                    Until::At(end) | Until::TryAt(end) => Err(FaultKind::NotReached(end)),
+                    Until::Ptwrite => Err(FaultKind::NotReached(ip)),
                 };
             }
         }
     }
     Err(FaultKind::Endless)
+}
+
+/// Returns true if a direct jump or call to `target` turned tracing off.
+fn is_last_jump(until: Until, target: u64) -> bool {
+    match until {
+        Until::At(_) | Until::TryAt(_) | Until::Ptwrite => false,
+        Until::Off(Some(end), _) => end == target,
+        Until::Off(None, errata) => errata.leaves_filter(target),
+    }
 }

@@ -10,6 +10,7 @@ use kprism_image::sideband::{Record as Sideband, Switch};
 use super::lane::{Batch, Record};
 use super::{Listener, Task, TracePosition};
 use crate::decode::event::{Event, EventKind};
+use crate::decode::packet_event::PacketEvent;
 use crate::stack::pace::Pace;
 use crate::stack::switches::{first_task, used};
 use crate::stream::Stream;
@@ -83,6 +84,7 @@ pub(super) struct Cursor<'a> {
     take: Receiver<Batch>,
     records: std::vec::IntoIter<Record>,
     codes: std::vec::IntoIter<super::Code>,
+    packets: std::vec::IntoIter<PacketEvent>,
     over: bool,
     /// Blocks that ran and are not reported yet: number, next instruction, end.
     blocks: VecDeque<(u32, u32, u32)>,
@@ -126,6 +128,7 @@ impl<'a> Cursor<'a> {
             take,
             records: Vec::new().into_iter(),
             codes: Vec::new().into_iter(),
+            packets: Vec::new().into_iter(),
             over: false,
             blocks: VecDeque::new(),
             record: None,
@@ -153,7 +156,7 @@ impl<'a> Cursor<'a> {
             };
             match record {
                 Record::Block(number, insns) => self.blocks.push_back((number, 0, insns)),
-                Record::Time { insns, .. } | Record::Event(Event { insns, .. }) => {
+                Record::Time { insns, .. } | Record::Event(Event { insns, .. }) | Record::Packet(insns) => {
                     (self.insns, self.told) = (insns, 0);
                     self.record = Some(record);
                 }
@@ -173,6 +176,7 @@ impl<'a> Cursor<'a> {
             self.begun = true;
         }
         (self.records, self.codes) = (batch.records.into_iter(), batch.codes.into_iter());
+        self.packets = batch.packets.into_iter();
     }
 
     pub fn is_over(&self) -> bool {
@@ -285,6 +289,11 @@ impl<'a> Cursor<'a> {
                 _ => {}
             },
             Record::Event(event) => self.event(&event, tasks, listener),
+            Record::Packet(_) => {
+                if let Some(event) = self.packets.next() {
+                    listener.packet_event(&self.position(tasks), &event);
+                }
+            }
             Record::Define(_) | Record::Block(..) => {}
         }
     }

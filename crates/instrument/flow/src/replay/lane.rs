@@ -6,9 +6,11 @@ use std::collections::HashMap;
 use std::sync::mpsc::SyncSender;
 
 use kprism_image::resolve::Resolve;
+use kprism_pt::Packet;
 
 use super::Code;
-use crate::decode::event::{Event, Sink, Walked};
+use crate::decode::event::{Event, EventKind, Sink, Walked};
+use crate::decode::packet_event::PacketEvent;
 use crate::decode::{Decoder, Setup, Stats};
 use crate::stream::chunks;
 
@@ -33,6 +35,8 @@ pub(super) enum Record {
         ns: u64,
     },
     Event(Event),
+    /// The next packet event of the batch came, that many instructions after the last event or time.
+    Packet(u32),
 }
 
 /// Records sent to the receiving side.
@@ -40,6 +44,7 @@ pub(super) enum Record {
 pub(super) struct Batch {
     pub records: Vec<Record>,
     pub codes: Vec<Code>,
+    pub packets: Vec<PacketEvent>,
 }
 
 /// The sink of one decoder.
@@ -55,12 +60,15 @@ pub(super) struct Lane {
     epoch: u32,
     /// Numbers of paths that the decoder does not number, by version, address space, start and length.
     walks: HashMap<(u32, u64, u64, usize), u32>,
+    /// The core's clock as told last: each range that is decoded begins with it.
+    ratio: Option<u8>,
 }
 
 impl Lane {
     pub fn new(give: SyncSender<Batch>) -> Self {
-        let batch = Batch { records: Vec::with_capacity(BATCH), codes: Vec::new() };
-        Self { give, batch, dropped: false, blocks: 0, numbers: Vec::new(), epoch: 0, walks: HashMap::new() }
+        let batch = Batch { records: Vec::with_capacity(BATCH), ..Batch::default() };
+        let (numbers, walks) = (Vec::new(), HashMap::new());
+        Self { give, batch, dropped: false, blocks: 0, numbers, epoch: 0, walks, ratio: None }
     }
 
     /// Decodes the stream to its end, or until the receiving side has gone.
@@ -74,6 +82,7 @@ impl Lane {
             sum.errors += stats.errors;
             sum.overflows += stats.overflows;
             sum.lost_bytes += stats.lost_bytes;
+            sum.packet_events.add(&stats.packet_events);
             if self.dropped {
                 break;
             }
@@ -92,7 +101,7 @@ impl Lane {
 
     #[inline(never)]
     fn send(&mut self) {
-        let next = Batch { records: Vec::with_capacity(BATCH), codes: Vec::new() };
+        let next = Batch { records: Vec::with_capacity(BATCH), ..Batch::default() };
         let batch = std::mem::replace(&mut self.batch, next);
         self.dropped = self.dropped || self.give.send(batch).is_err();
     }
@@ -138,6 +147,7 @@ impl Lane {
 
 impl Sink for Lane {
     const BLOCKS: bool = true;
+    const PACKET_EVENTS: bool = true;
 
     #[inline]
     fn event(&mut self, event: Event) {
@@ -147,6 +157,17 @@ impl Sink for Lane {
     #[inline]
     fn time(&mut self, insns: u32, ns: u64) {
         self.push(Record::Time { insns, ns });
+    }
+
+    fn packet_event(&mut self, insns: u32, event: PacketEvent) {
+        if let Packet::Cbr { ratio } = event.packet
+            && self.ratio.replace(ratio) == Some(ratio)
+            && event.restated
+        {
+            return self.push(Record::Event(Event { insns, ..Event::new(EventKind::Count, 0, 0) }));
+        }
+        self.batch.packets.push(event);
+        self.push(Record::Packet(insns));
     }
 
     #[inline]

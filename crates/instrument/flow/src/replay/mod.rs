@@ -23,7 +23,9 @@ use kprism_image::resolve::Resolve;
 use kprism_image::sideband::Record as Sideband;
 
 use crate::decode::clock::ClockConfig;
+use crate::decode::errata::Errata;
 use crate::decode::event::Event;
+use crate::decode::packet_event::PacketEvent;
 use crate::decode::{Setup, Stats};
 use crate::stream::Stream;
 
@@ -40,6 +42,8 @@ pub struct Inputs<'a, R> {
     pub sideband: &'a [Sideband],
     /// Clock facts of the recording.
     pub clock: ClockConfig,
+    /// Errata of the processor.
+    pub errata: Errata,
     /// Stream bytes decoded between checks of [`Listener::is_done`], up to the next PSB; 0 for a default.
     pub stretch: usize,
 }
@@ -122,6 +126,9 @@ pub trait Listener {
     /// An event, after all instructions so far.
     fn event(&mut self, at: &TracePosition<'_>, event: &Event);
 
+    /// An event that a packet states beside the flow, after all instructions so far.
+    fn packet_event(&mut self, _at: &TracePosition<'_>, _event: &PacketEvent) {}
+
     /// Returns true if the listener needs no more.
     fn is_done(&self) -> bool {
         false
@@ -145,9 +152,9 @@ pub fn replay<R: Resolve>(inputs: &Inputs<'_, R>, listener: &mut impl Listener) 
         });
         for (index, stream) in inputs.streams.iter().enumerate() {
             let (give, take) = sync_channel(AHEAD);
-            let Inputs { resolver, clock, stretch, .. } = *inputs;
+            let Inputs { resolver, clock, errata, stretch, .. } = *inputs;
             let stretch = if stretch == 0 { STRETCH } else { stretch };
-            let setup = Setup { image: stream.image, resolver, clock, watch };
+            let setup = Setup { image: stream.image, resolver, clock, watch, errata };
             decoders.push(scope.spawn(move || Lane::new(give).decode(stream.bytes, setup, stretch)));
             cursors.push(Cursor::new(index, *stream, take, inputs.sideband, &mut tasks));
         }

@@ -3,6 +3,7 @@
 #![allow(dead_code)]
 
 use kprism_flow::clock::ClockConfig;
+use kprism_flow::errata::Errata;
 use kprism_flow::event::{Event, Sink};
 use kprism_flow::{Decoder, Setup, Stats};
 use kprism_image::Image;
@@ -40,7 +41,12 @@ impl Code {
 
     /// Decodes the whole stream.
     pub fn decode(&self, pt: &[u8]) -> (Vec<u64>, Stats) {
-        let setup = Setup { image: &self.image, resolver: self, clock: CLOCK, watch: None };
+        self.decode_on(Errata::NONE, pt)
+    }
+
+    /// Decodes the whole stream of a processor with errata.
+    pub fn decode_on(&self, errata: Errata, pt: &[u8]) -> (Vec<u64>, Stats) {
+        let setup = Setup { image: &self.image, resolver: self, clock: CLOCK, watch: None, errata };
         let mut ips = Ips::default();
         let stats = Decoder::new(pt, setup, true).run(0, pt.len(), &mut ips);
         (ips.0, stats)

@@ -50,7 +50,7 @@ fn expected_packet(line: &str) -> Option<String> {
 fn dump(case: &Case) -> Vec<String> {
     let option = |name: &str| case.dump_options.iter().any(|option| option == name);
     let mut lines = Vec::new();
-    let mut reader = PacketReader::new(&case.pt);
+    let mut reader = PacketReader::new(&case.pt).with_errata(case.errata().bytes);
     if !option("--no-sync") && reader.resync().is_none() {
         return lines;
     }
@@ -76,6 +76,9 @@ fn dump(case: &Case) -> Vec<String> {
                 line.extend(tracked(packet, &mut last_ip, option("--lastip"), option("--exec-mode")));
                 line.retain(|word| !word.is_empty());
                 lines.push(line.join(" "));
+            }
+            Some(Err(error)) if reader.skip_broken_tma().is_some() => {
+                lines.push(format!("{:016x} <invalid>", error.offset));
             }
             Some(Err(error)) => {
                 lines.push(format!("{:016x} error", error.offset));

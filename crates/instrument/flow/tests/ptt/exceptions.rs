@@ -8,16 +8,9 @@ pub enum Check {
     Times,
     Flow,
     Errors,
+    Events,
     Paging,
 }
-
-// The decoder does not know which processor made a stream. So it works around an erratum only where the bytes can mean
-// nothing else.
-const SKD007: &str =
-    "SKD007: the bytes are those of two valid CYC packets; only on these processors they mean OVF";
-const SKZ84: &str = "SKZ84: a broken TMA with a byte too many; elsewhere that is a broken stream";
-const SKD022: &str = "SKD022: FUP and TIP.PGD at a VM entry; elsewhere an event before it";
-const SKL014: &str = "SKL014: where filtered tracing went off can only be told from the filter's addresses";
 
 const NO_TSC: &str = "time starts with the first TSC";
 const BY_CBR: &str = "cycles count by CBR where it is known, and are not measured";
@@ -30,21 +23,11 @@ const CHECKS: &str = "libipt checks which EVD may come before which CFE, and dro
 const STATUS: &str =
     "libipt refuses a PSB+ that states another mode; here it is taken as the mode from then on";
 
+const DROPS: &str =
+    "the FUP of MWAIT and EXSTOP is missing: here they are told without an address, libipt drops them";
+
 /// Case, check, reason.
 pub const EXCEPTIONS: &[(&str, Check, &str)] = &[
-    ("skd007", Check::Packets, SKD007),
-    ("skd007", Check::Flow, SKD007),
-    ("skd007", Check::Errors, SKD007),
-    ("skz84", Check::Packets, SKZ84),
-    ("skz84", Check::Flow, SKZ84),
-    ("skz84", Check::Errors, SKZ84),
-    ("skd022", Check::Flow, SKD022),
-    ("skl014-call", Check::Flow, SKL014),
-    ("skl014-call", Check::Errors, SKL014),
-    ("skl014-jmp", Check::Flow, SKL014),
-    ("skl014-jmp", Check::Errors, SKL014),
-    ("skl014-jmp-jmp", Check::Flow, SKL014),
-    ("skl014-jmp-jmp", Check::Errors, SKL014),
     ("cbr-cyc", Check::Times, NO_TSC),
     ("cbr-mtc-cyc-mtc", Check::Times, NO_TSC),
     ("mtc", Check::Times, NO_TSC),
@@ -63,6 +46,12 @@ pub const EXCEPTIONS: &[(&str, Check, &str)] = &[
     ("ptet-evd_vmxq-cfe_intr", Check::Errors, CHECKS),
     ("ptet-evd_vmxr-cfe_rsm", Check::Errors, CHECKS),
     ("ptet-evd_vmxr-evd-cr2", Check::Errors, CHECKS),
+    ("ptet-evd_cr2-cfe_iret", Check::Events, CHECKS),
+    ("ptet-evd_cr2-evd_vmxq", Check::Events, CHECKS),
+    ("ptet-evd_vmxq-cfe_intr", Check::Events, CHECKS),
+    ("ptet-evd_vmxr-cfe_rsm", Check::Events, CHECKS),
+    ("ptet-evd_vmxr-evd-cr2", Check::Events, CHECKS),
+    ("mwait-pwre-exstop_ip-ovf", Check::Events, DROPS),
     ("ptxed-resync-psb-bad_status-psb", Check::Flow, STATUS),
     ("ptxed-resync-psb-bad_status-psb", Check::Errors, STATUS),
 ];

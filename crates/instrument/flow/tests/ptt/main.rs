@@ -9,11 +9,13 @@
 //! Each case passes, or is listed in [`exceptions`] with the reason. A listed case that passes fails the test.
 
 mod dump;
+mod events;
 mod exceptions;
 mod suite;
 mod xed;
 
 use exceptions::{Check, EXCEPTIONS};
+use kprism_flow::errata::Errata;
 use kprism_test::test;
 use suite::Case;
 
@@ -66,9 +68,29 @@ fn flow_is_ptxeds() {
     judge(Check::Flow, xed::flow);
 }
 
+/// The cases of errata that only the processor tells are decoded otherwise without it.
+#[test]
+fn without_the_processor_the_flow_is_another() {
+    let mut seen = Vec::new();
+    for case in suite::cases() {
+        let name = case.name.as_str();
+        if ["skd007", "skz84", "skd022", "skl014-call", "skl014-jmp", "skl014-jmp-jmp"].contains(&name) {
+            let verdict = xed::flow_on(case, Errata::NONE).expect("an output of ptxed");
+            assert!(verdict.is_err(), "{name} has the same flow on any processor");
+            seen.push(name);
+        }
+    }
+    assert_eq!(seen.len(), 6, "{seen:?}");
+}
+
 #[test]
 fn errors_are_ptxeds() {
     judge(Check::Errors, xed::errors);
+}
+
+#[test]
+fn events_are_ptxeds() {
+    judge(Check::Events, events::events);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use kprism_flow::errata::{Errata, Filter, of_processor};
 use kprism_test::{LIBIPT, libipt, needs, program};
 
 /// One case.
@@ -19,6 +20,8 @@ pub struct Case {
     /// The code and its address.
     pub code: Vec<u8>,
     pub org: u64,
+    /// Family and model of the processor, of the first if there are several.
+    pub cpu: Option<(u16, u8)>,
     /// Expected output of ptdump.
     pub dump: Option<String>,
     /// Expected output of ptxed.
@@ -30,6 +33,21 @@ impl Case {
     pub fn number(options: &[String], name: &str) -> u64 {
         let at = options.iter().position(|option| option == name);
         at.and_then(|at| options.get(at + 1)).map_or(0, |value| number(value))
+    }
+}
+
+impl Case {
+    /// The errata of its processor, and the address filter in ptxed's options.
+    pub fn errata(&self) -> Errata {
+        let mut filter = Filter::default();
+        for (n, range) in filter.ranges.iter_mut().enumerate() {
+            let value = |what| Self::number(&self.xed_options, &format!("--filter:addr{n}_{what}"));
+            if value("cfg") == 1 {
+                *range = (value("a"), value("b"));
+            }
+        }
+        let list = self.cpu.and_then(|(family, model)| of_processor(family, model));
+        Errata::of(list.unwrap_or_default(), filter)
     }
 }
 
@@ -68,8 +86,7 @@ fn run(command: &mut Command) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Runs `pttc`. If a case names several processors, one is enough: they do not change the expected output, and this
-/// decoder does not use the processor.
+/// Runs `pttc`. If a case names several processors, one is enough: they do not change the expected output.
 fn compile(pttc: &Path, file: &Path) -> Case {
     let name = file.file_stem().expect("a name").to_str().expect("a name").to_owned();
     let text = std::fs::read_to_string(file).expect("a case");
@@ -77,7 +94,8 @@ fn compile(pttc: &Path, file: &Path) -> Case {
     std::fs::create_dir_all(&folder).expect("a scratch folder");
     let mut command = Command::new(pttc);
     command.current_dir(&folder);
-    if let Some(cpu) = directives(&text, "cpu").first() {
+    let cpus = directives(&text, "cpu");
+    if let Some(cpu) = cpus.first() {
         command.args(["--cpu", cpu]);
     }
     // `pttc` prints the names of the files with expected outputs that it wrote.
@@ -95,6 +113,11 @@ fn compile(pttc: &Path, file: &Path) -> Case {
         pt: read("pt"),
         code: read("bin"),
         org: number(org.trim()),
+        cpu: cpus.first().and_then(|cpu| {
+            let mut numbers = cpu.split('/').map(str::parse::<u16>);
+            let (family, model) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+            Some((family, u8::try_from(model).ok()?))
+        }),
         dump: expected("ptdump"),
         xed: expected("ptxed"),
         name,

@@ -2,6 +2,7 @@
 //! Compares the flow with the output of `ptxed`: the addresses of instructions, where the flow stops and starts, errors
 //! and overflows, times, changes of CR3.
 
+use kprism_flow::errata::Errata;
 use kprism_flow::error::FaultKind;
 use kprism_flow::event::{Event, EventKind, Sink};
 use kprism_flow::{Decoder, Setup, Stats};
@@ -112,16 +113,16 @@ fn expected(case: &Case) -> Option<Expected> {
     Some(expected)
 }
 
-fn decode(case: &Case, image: &Image) -> (Told, Stats) {
+fn decode(case: &Case, image: &Image, errata: Errata) -> (Told, Stats) {
     let resolver = Regions::default();
-    let setup = Setup { image, resolver: &resolver, clock: config(&case.xed_options), watch: None };
+    let setup = Setup { image, resolver: &resolver, clock: config(&case.xed_options), watch: None, errata };
     let mut told = Told::default();
     let stats = Decoder::new(&case.pt, setup, true).run(0, case.pt.len(), &mut told);
     (told, stats)
 }
 
 /// The code, in a single address space. `--raw FILE:OFFSET:ADDRESS` maps a part of the file at an address of its own.
-fn flat(case: &Case) -> Image {
+pub fn flat(case: &Case) -> Image {
     let mut image = Image::flat();
     for raw in case.xed_options.iter().skip_while(|option| *option != "--raw").skip(1).take(1) {
         let [_, offset, address] = raw.split(':').collect::<Vec<_>>()[..] else { panic!("{raw}") };
@@ -133,8 +134,13 @@ fn flat(case: &Case) -> Image {
 
 /// Checks for the same instructions in the same order, with the same cuts; with `--event:time`, the same times.
 pub fn flow(case: &Case) -> Verdict {
+    flow_on(case, case.errata())
+}
+
+/// The same with other errata than those of the case's processor.
+pub fn flow_on(case: &Case, errata: Errata) -> Verdict {
     let expected = expected(case)?;
-    let (mut told, _) = decode(case, &flat(case));
+    let (mut told, _) = decode(case, &flat(case), errata);
     let mut runs = expected.runs;
     // The decoder follows code only as far as packets prove that it ran. `ptxed` also lists the rest.
     let tail = if expected.open { runs.pop() } else { None };
@@ -181,7 +187,7 @@ fn expected_times(expected: &[u64], told: &[u64]) -> Verdict {
 /// Checks for as many overflows, and the same errors at the same addresses.
 pub fn errors(case: &Case) -> Verdict {
     let mut expected = expected(case)?;
-    let (_, stats) = decode(case, &flat(case));
+    let (_, stats) = decode(case, &flat(case), case.errata());
     let faults = stats.faults.iter().filter(|fault| fault.kind != FaultKind::Overflow);
     let mut found: Vec<(u64, String)> = faults
         .map(|fault| match fault.kind {
@@ -218,7 +224,7 @@ pub fn paging(case: &Case) -> Verdict {
     let expected: Vec<u64> = expected.spaces.iter().map(|cr3| cr3 & !0xfff).collect();
     let mut image = Image::new();
     image.add(0, case.org, &case.code);
-    let (told, _) = decode(case, &image);
+    let (told, _) = decode(case, &image, case.errata());
     // PSB+ states CR3 too, and earlier. Where `ptxed` gives up, this decoder continues.
     Some(match told.spaces.windows(expected.len()).any(|spaces| spaces == expected) {
         true => Ok(()),

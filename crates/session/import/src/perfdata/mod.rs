@@ -20,6 +20,7 @@
 
 pub mod export;
 pub(crate) mod files;
+mod filter;
 pub(crate) mod kcore;
 pub mod mem;
 mod place;

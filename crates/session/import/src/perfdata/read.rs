@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use kprism_flow::clock::ClockConfig;
+use kprism_flow::errata::{Erratum, of_processor};
 use kprism_image::symbols::kallsyms::value_of;
 
 use super::export::INTEL_PT;
@@ -12,7 +13,7 @@ use super::files::Finder;
 use super::spaces::{self, Spaces};
 use super::streams::{self, Trace};
 use super::tasks::{self, History, Thread};
-use super::{build_ids, kcore, place};
+use super::{build_ids, filter, kcore, place};
 use crate::capture::{Placed, SwitchAt, Switched, Task, hz_from_perf};
 use crate::error::read_file;
 use crate::{Capture, CpuModel, ImportError, Stream};
@@ -136,7 +137,8 @@ fn from_parts_with(path: &Path, parts: &Parts, mut finder: Finder) -> Result<Cap
         Record::TimeConv(conv) => Some(conv),
         _ => None,
     });
-    let info = Info::new(&info.unwrap_or_default(), told);
+    let words = info.unwrap_or_default();
+    let info = Info::new(&words, told);
     let clock = info.clock(&header.attrs);
     let history = tasks::history(events, &header);
     let traces = streams::assemble(pieces, &history);
@@ -153,6 +155,17 @@ fn from_parts_with(path: &Path, parts: &Parts, mut finder: Finder) -> Result<Cap
     let bpf: Vec<_> = header.bpf.into_iter().map(|r| capture.add_region(r.va, r.code)).collect();
     fill(&mut capture, traces, &history, &info, (&kernel, &bpf), &mut finder);
     capture.notes.append(&mut finder.notes);
+    let (ranges, unknown) = filter::ranges(&filter::text(&words), &capture.modules);
+    capture.filter = ranges;
+    let list = capture.cpu.and_then(|cpu| of_processor(cpu.family, cpu.model));
+    if list.is_some_and(|list| list.contains(&Erratum::Skl014)) {
+        let note = |range: &String| {
+            format!(
+                "filter {range}: its addresses are not known, and with erratum SKL014 not where tracing went off"
+            )
+        };
+        capture.notes.extend(unknown.iter().map(note));
+    }
     Ok(capture)
 }
 

@@ -56,6 +56,7 @@ pub fn small(dir: &Path) -> PathBuf {
             cyc_threshold: 256,
             ..Default::default()
         },
+        errata: Default::default(),
         kallsyms: b"ffffffff80000000 T _stext\nffffffff80000000 T __switch_to\nffffffff80001000 T _etext\n",
         modules: b"",
         root: &root,

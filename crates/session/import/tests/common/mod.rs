@@ -69,7 +69,13 @@ pub struct Segment {
 pub fn segments(capture: &Capture, stream: &Stream) -> Vec<Segment> {
     let image = image(capture, stream);
     let resolver = Regions::default();
-    let setup = Setup { image: &image, resolver: &resolver, clock: ClockConfig::default(), watch: None };
+    let setup = Setup {
+        image: &image,
+        resolver: &resolver,
+        clock: ClockConfig::default(),
+        watch: None,
+        errata: Default::default(),
+    };
     let mut segments = Vec::new();
     let mut next = find_psb(&stream.pt, 0);
     while let Some(offset) = next {

@@ -35,6 +35,9 @@ fn account(recorded: Option<&Recorded>, lengths: &Lengths, profile: &Profile, no
         .with(Fate::Seen, "instructions", counted)
         .with(Fate::Seen, "bytes of packets", lengths.iter().sum::<u64>())
         .with(Fate::Kept, "instructions", decoded);
+    for (kind, n) in &totals.packet_events {
+        account = account.with(Fate::Seen, &format!("{kind} events"), *n);
+    }
     let places = profile.errors.iter().map(|e| {
         format!("streams/cpu{}.pt, byte {:#x}, after {:#x}: {}", e.cpu, e.offset, e.ip, printable(&e.kind))
     });

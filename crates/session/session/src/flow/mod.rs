@@ -7,6 +7,7 @@
 
 mod account;
 mod load;
+mod processor;
 mod recorded;
 mod summary;
 
@@ -22,6 +23,7 @@ use kprism_store::{Account, Instrument, Manifest, Run, load_profile, save_profil
 
 pub use account::{IMPORT_NOTES, Undecoded};
 pub use load::{Loaded, clock_config, load, read_streams, sideband_records};
+pub use processor::errata;
 pub use recorded::{Recorded, complete};
 pub use summary::summary;
 
@@ -85,7 +87,13 @@ pub fn profile(loaded: &Loaded, plan: Plan, window: Option<Window>, progress: &P
         progress.amount("decoding", so_far, total);
     };
     let plan = plan.with_preempt_count(loaded.preempt_count);
-    let options = Options { clock: loaded.clock(), plan, window, ..Options::default() };
+    let options = Options {
+        clock: loaded.clock(),
+        errata: errata(&loaded.manifest),
+        plan,
+        window,
+        ..Options::default()
+    };
     kprism_flow::profile(&loaded.streams(), &loaded.symbols, &loaded.records, &options, &tick)
 }
 
@@ -99,6 +107,7 @@ pub fn follow(loaded: &Loaded, listener: &mut impl Listener, progress: &Progress
         resolver: &loaded.symbols,
         sideband: &loaded.records,
         clock: loaded.clock(),
+        errata: errata(&loaded.manifest),
         stretch: 0,
     };
     let undecoded = Undecoded::of(&replay(&inputs, listener));

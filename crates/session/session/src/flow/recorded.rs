@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use kprism_store::{Clock, Manifest, Run};
 use serde::Deserialize;
 
+use super::processor::{Cpu, processor};
 use crate::files::read;
 
 /// The first value of `stopped` that the observer writes. It stays if the observer is killed.
@@ -26,6 +27,8 @@ pub struct Recorded {
     windows: Option<u64>,
     condition_faults: Option<u64>,
     clock: Option<Clock>,
+    cpu: Option<Cpu>,
+    filter: Vec<(u64, u64)>,
     stopped: Option<String>,
 }
 
@@ -37,6 +40,11 @@ struct CountsFile {
     /// Number of times that the condition could not be evaluated.
     condition_faults: Option<u64>,
     clock: Option<Clock>,
+    /// The processor, of a recording of hardware.
+    cpu: Option<Cpu>,
+    /// First and last address of the ranges of its filter.
+    #[serde(default)]
+    filter: Vec<(u64, u64)>,
     stopped: Option<String>,
 }
 
@@ -72,6 +80,9 @@ impl Recorded {
         }
         if let Some(clock) = &self.clock {
             manifest.clock = clock.clone();
+        }
+        if let Some(cpu) = &self.cpu {
+            manifest.processor = Some(processor(cpu, &self.filter));
         }
         match &self.stopped {
             Some(why) if manifest.stopped.is_none() || why != NOT_ENDED => {
@@ -117,6 +128,8 @@ fn recorded(run: &Run) -> Result<Recorded> {
         windows: file.windows,
         condition_faults: file.condition_faults,
         clock: file.clock,
+        cpu: file.cpu,
+        filter: file.filter,
         stopped: file.stopped,
     })
 }

@@ -16,6 +16,9 @@ pub const SLICE_END: i32 = 2;
 /// `TrackEvent.Type`: a point in time.
 pub const INSTANT: i32 = 3;
 
+/// `TrackEvent.Type`: a value of a counter.
+pub const COUNTER: i32 = 4;
+
 /// A trace is a sequence of these, each as field 1 of the whole file.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TracePacket {
@@ -48,6 +51,15 @@ pub struct TrackDescriptor {
     pub thread: Option<ThreadDescriptor>,
     #[prost(uint64, optional, tag = "5")]
     pub parent_uuid: Option<u64>,
+    #[prost(message, optional, tag = "8")]
+    pub counter: Option<CounterDescriptor>,
+}
+
+/// Makes a track a counter's.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct CounterDescriptor {
+    #[prost(string, optional, tag = "6")]
+    pub unit_name: Option<String>,
 }
 
 /// Makes a track a process's.
@@ -83,6 +95,8 @@ pub struct TrackEvent {
     pub name_iid: Option<u64>,
     #[prost(uint64, optional, tag = "11")]
     pub track_uuid: Option<u64>,
+    #[prost(int64, optional, tag = "30")]
+    pub counter_value: Option<i64>,
 }
 
 /// An argument of an event.

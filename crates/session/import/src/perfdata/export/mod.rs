@@ -20,6 +20,7 @@ use std::io::BufWriter;
 use std::path::Path;
 
 use kprism_flow::clock::ClockConfig;
+use kprism_flow::errata::Errata;
 use kprism_image::BuildId;
 use kprism_image::is_kernel;
 use kprism_image::maps::{self, CONFLICT, Dict, MapRecord};
@@ -51,6 +52,8 @@ pub struct Source<'a> {
     pub records: &'a [Side],
     /// Parameters for decoding time packets.
     pub clock: ClockConfig,
+    /// Errata of the processor.
+    pub errata: Errata,
     /// Text of `/proc/kallsyms`; may be empty.
     pub kallsyms: &'a [u8],
     /// Text of `/proc/modules`; may be empty.
@@ -101,7 +104,7 @@ pub fn export(source: &Source<'_>, dir: &Path) -> Result<(), ImportError> {
     for (cpu, (pt, map)) in source.cpus.iter().enumerate() {
         let (image, _) = maps::image(source.dict, map);
         let task = first_task(source.records, cpu as u32, &own[cpu]);
-        let (found, first) = owners::find(pt, &image, source.clock, task, &own[cpu]);
+        let (found, first) = owners::find(pt, &image, (source.clock, source.errata), task, &own[cpu]);
         owners.extend(found);
         starts.push((first, task));
     }
@@ -402,7 +405,7 @@ fn first_runs(source: &Source<'_>, space: &mut [(usize, u64, Seen<'_>)], dispute
         let places: Vec<(u64, u64)> =
             own.iter().map(|(_, _, s)| (s.va, s.va + s.bytes.len() as u64)).collect();
         let (image, _) = maps::image(source.dict, map);
-        let times = owners::first_runs(pt, &image, source.clock, asid, &places);
+        let times = owners::first_runs(pt, &image, (source.clock, source.errata), asid, &places);
         own.iter_mut().zip(times).for_each(|((_, _, seen), ns)| seen.ns = ns);
     }
 }

@@ -3,6 +3,7 @@
 //! code and its CR3, the sideband gives the process.
 
 use kprism_flow::clock::ClockConfig;
+use kprism_flow::errata::Errata;
 use kprism_flow::event::{Event, EventKind, Sink};
 use kprism_flow::{Decoder, Setup};
 use kprism_image::Image;
@@ -90,13 +91,13 @@ impl Watch<'_> {
 pub(super) fn find(
     pt: &[u8],
     image: &Image,
-    clock: ClockConfig,
+    (clock, errata): (ClockConfig, Errata),
     first: (u32, u32),
     switches: &[&Switch],
 ) -> (Vec<Owner>, u64) {
     let watch = switches.first().map(|s| s.ip);
     let resolver = Parts { watch: watch.unwrap_or(0) };
-    let setup = Setup { image, resolver: &resolver, clock, watch };
+    let setup = Setup { image, resolver: &resolver, clock, watch, errata };
     let mut sink = Watch {
         switches: switches.iter(),
         task: first,
@@ -151,11 +152,11 @@ impl Sink for FirstRuns<'_> {
 pub(super) fn first_runs(
     pt: &[u8],
     image: &Image,
-    clock: ClockConfig,
+    (clock, errata): (ClockConfig, Errata),
     asid: u64,
     places: &[(u64, u64)],
 ) -> Vec<u64> {
-    let setup = Setup { image, resolver: &Parts { watch: 0 }, clock, watch: None };
+    let setup = Setup { image, resolver: &Parts { watch: 0 }, clock, watch: None, errata };
     let times = vec![None; places.len()];
     let mut sink = FirstRuns { asid, places, times, space: 0, now: 0 };
     Decoder::new(pt, setup, true).run(0, pt.len(), &mut sink);
