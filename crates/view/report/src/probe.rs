@@ -88,19 +88,33 @@ pub fn object(probe: &Probe, hit: &Hit<'_>, values: &Values<'_>) -> Value {
             Err(why) => errors.insert((*name).to_owned(), (*why).into()),
         };
     }
+    let text = printed(probe, values);
     let mut all = json!({
         "time_ns": hit.time_ns, "cpu": hit.cpu, "pid": hit.pid, "tid": hit.tid, "probe": probe.place, "values": known,
     });
     if !errors.is_empty() {
         all["errors"] = errors.into();
     }
+    if let Some(text) = text {
+        all["text"] = text.into();
+    }
     all
 }
 
-/// A record as a line of text: time in seconds, thread, CPU, place, values.
+/// The line that the probe's `printf` makes of a record, if it has one.
+pub fn printed(probe: &Probe, values: &Values<'_>) -> Option<String> {
+    let value = |n: usize| values.get(n).and_then(|(_, value)| value.as_ref().ok().cloned());
+    Some(probe.printf.as_ref()?.text(&probe.items, &value))
+}
+
+/// A record as a line of text: time in seconds, thread, CPU, place, values, or what the probe's `printf` makes of them.
 pub fn line(probe: &Probe, hit: &Hit<'_>, values: &Values<'_>) -> String {
     let (seconds, ns) = (hit.time_ns / 1_000_000_000, hit.time_ns % 1_000_000_000);
     let mut out = format!("{seconds:>6}.{ns:09} {:>7} [{:03}] {}", hit.tid, hit.cpu, probe.place);
+    if let Some(text) = printed(probe, values) {
+        out += &format!(": {}\n", text.trim_end_matches('\n'));
+        return out;
+    }
     for (n, (name, value)) in values.iter().enumerate() {
         let comma = if n == 0 { ":" } else { "," };
         match value {

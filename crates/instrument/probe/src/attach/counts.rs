@@ -48,7 +48,7 @@ impl Session {
             tally.combine(&mut words, &cell);
         }
         for (index, (at, aggregate)) in tally.aggregate_places().enumerate() {
-            if aggregate.function == Function::Last {
+            if aggregate.function == Function::Latest {
                 let last = self.layout.last_at(number as u32, index as u32);
                 words[at as usize / 8 + 1] = self.state.read(last as usize);
             }

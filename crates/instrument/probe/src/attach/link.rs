@@ -48,7 +48,7 @@ pub(super) fn attach(
         (Some(tally), bytes) => {
             // Counts and sums are per CPU. Per-CPU histograms would take too much memory, and the last value is one of
             // all CPUs.
-            let per_cpu = tally.histograms.is_empty() && !tally.keeps_last();
+            let per_cpu = tally.histograms.is_empty() && !tally.keeps_latest();
             let kind = if per_cpu { MapKind::PercpuHash } else { MapKind::Hash };
             Some(Map::create("kp_keys", kind, bytes, tally.cell_bytes(), keys, 0)?)
         }

@@ -69,10 +69,10 @@ pub(crate) fn tally(
         };
         asm.bind(value);
         match aggregate.function {
-            Function::Last if plan.actions.keys.is_empty() => {
+            Function::Latest if plan.actions.keys.is_empty() => {
                 asm.map_value(R1, STATE, layout.last_at(number, index as u32)).store(B8, R1, 0, R0);
             }
-            Function::Last => {
+            Function::Latest => {
                 here(asm);
                 asm.store(B8, R1, 8, R0);
             }

@@ -100,7 +100,7 @@ impl Layout {
             wanted.filter_map(|plan| Some(plan.probe.tally.as_ref()?.cell_bytes())).max().unwrap_or(0)
         };
         let lasts = plans.iter().filter_map(|plan| plan.probe.tally.as_ref());
-        let lasts = lasts.filter(|tally| tally.keys.is_empty() && tally.keeps_last());
+        let lasts = lasts.filter(|tally| tally.keys.is_empty() && tally.keeps_latest());
         let lasts = lasts.map(|tally| tally.aggregates.len() as u32).max().unwrap_or(0);
         let (probes, tally) = (plans.len() as u32, cells(false));
         let all = plans.iter().flat_map(|plan| [Some(plan), plan.instead.as_deref()]).flatten();

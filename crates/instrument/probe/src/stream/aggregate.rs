@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sums, least, greatest, mean and last values that a probe keeps in the kernel, for each combination of its keys.
+//! Sums, least, greatest, mean and latest values that a probe keeps in the kernel, for each combination of its keys.
 //!
 //! Input: words of a cell, as the program in the kernel leaves them. Output: numbers. A cell is all zeros at first, and
 //! those of several CPUs are combined, so the words hold what makes both simple:
@@ -8,7 +8,7 @@
 //! |---|---|
 //! | sum, avg | the sum, 128 bits: no number of 64-bit values overflows it |
 //! | min, max | the value, mapped so that the wanted one is the greatest unsigned number, and 0 stands for none |
-//! | last | the value; one cell for all CPUs |
+//! | latest | the value; one cell for all CPUs |
 
 use serde::{Deserialize, Serialize};
 
@@ -25,13 +25,13 @@ pub enum Function {
     /// Their mean.
     Avg,
     /// The latest.
-    Last,
+    Latest,
 }
 
 impl Function {
     /// All of them.
     pub const ALL: [Function; 5] =
-        [Function::Sum, Function::Min, Function::Max, Function::Avg, Function::Last];
+        [Function::Sum, Function::Min, Function::Max, Function::Avg, Function::Latest];
 
     /// Its name, as on the command line.
     pub fn name(self) -> &'static str {
@@ -40,7 +40,7 @@ impl Function {
             Function::Min => "min",
             Function::Max => "max",
             Function::Avg => "avg",
-            Function::Last => "last",
+            Function::Latest => "latest",
         }
     }
 
@@ -48,7 +48,7 @@ impl Function {
     fn words(self) -> u32 {
         match self {
             Function::Sum | Function::Avg => 2,
-            Function::Min | Function::Max | Function::Last => 1,
+            Function::Min | Function::Max | Function::Latest => 1,
         }
     }
 }
@@ -107,7 +107,7 @@ impl Aggregate {
         match self.function {
             Function::Max => order,
             Function::Min => !order,
-            Function::Sum | Function::Avg | Function::Last => 0,
+            Function::Sum | Function::Avg | Function::Latest => 0,
         }
     }
 
@@ -121,7 +121,7 @@ impl Aggregate {
             }
             (Function::Min | Function::Max, [word], [other]) => *word = (*word).max(*other),
             // There is one cell; those of other CPUs are 0.
-            (Function::Last, [word], [other]) => *word |= *other,
+            (Function::Latest, [word], [other]) => *word |= *other,
             _ => {}
         }
     }
@@ -140,7 +140,7 @@ impl Aggregate {
             Function::Sum => Number::Whole(sum),
             Function::Avg => Number::Mean(sum as f64 / found.values as f64),
             Function::Min | Function::Max => Number::Whole(number(found.low ^ self.flips())),
-            Function::Last => Number::Whole(number(found.low)),
+            Function::Latest => Number::Whole(number(found.low)),
         })
     }
 }
@@ -157,7 +157,7 @@ mod tests {
                 aggregate.combine(words, &[value, high]);
             }
             Function::Min | Function::Max => words[0] = words[0].max(value ^ aggregate.flips()),
-            Function::Last => words[0] = value,
+            Function::Latest => words[0] = value,
         }
     }
 

@@ -164,8 +164,8 @@ impl Tally {
     }
 
     /// Returns true if any aggregate is the latest value: all CPUs then need one cell.
-    pub fn keeps_last(&self) -> bool {
-        self.aggregates.iter().any(|aggregate| aggregate.function == Function::Last)
+    pub fn keeps_latest(&self) -> bool {
+        self.aggregates.iter().any(|aggregate| aggregate.function == Function::Latest)
     }
 
     /// Offset of each aggregate in a cell.

@@ -10,7 +10,7 @@ use crate::stream::aggregate::Function;
 
 /// Words that begin a part of a probe.
 pub const KEYWORDS: [&str; 17] = [
-    "if", "collect", "by", "hist", "linear", "sum", "min", "max", "avg", "last", "set", "printf", "skip", "pass", "start",
+    "if", "collect", "by", "hist", "linear", "sum", "min", "max", "avg", "latest", "set", "printf", "skip", "pass", "start",
     "pause", "stop",
 ];
 

@@ -4,7 +4,7 @@
 //! [`kprism_record::probe`] records; here are the options, and what is printed.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -40,8 +40,9 @@ Nothing outlives kprism, also not kill -9. Then: kprism report probe, kprism scr
 Exit codes: 0 done, 1 no hit, 2 error, 130 interrupted.";
 
 /// Options fixed when probes are compiled.
-const COMPILED: [&str; 16] = [
+const COMPILED: [&str; 23] = [
     "probes",
+    "file",
     "collect",
     "strings",
     "debug_file",
@@ -52,6 +53,12 @@ const COMPILED: [&str; 16] = [
     "by",
     "hist",
     "linear",
+    "sum",
+    "min",
+    "max",
+    "avg",
+    "latest",
+    "printf",
     "skip",
     "pass",
     "start_when",
@@ -103,6 +110,14 @@ pub struct Args {
     guest_args: GuestArgs,
 }
 
+impl Args {
+    /// The file of this machine that another one needs.
+    pub fn sent(&self) -> Option<&Path> {
+        let file = self.what.file.as_deref().filter(|path| path.as_os_str() != "-");
+        self.program.as_deref().or(file)
+    }
+}
+
 /// Records.
 pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     if args.command.is_empty() && args.pid.is_empty() && !args.all {
@@ -111,9 +126,10 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
     if !args.guest {
         no_guest(given)?;
     }
+    let probes = args.what.probes(given)?;
     let compiled = match &args.program {
         Some(path) => load(&kprism_remote::given(path), args.what.exec.as_deref(), progress)?,
-        None => args.what.probes().compile(&args.command, &args.pid, progress)?,
+        None => probes.compile(&args.command, &args.pid, progress)?,
     };
     let has_keys =
         compiled.plans.iter().any(|plan| plan.probe.tally.as_ref().is_some_and(|t| !t.keys.is_empty()));
@@ -130,8 +146,8 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
         keys: args.keys.unwrap_or(KEYS),
         duration: args.duration,
         buffer_kib: args.buffer_size,
-        probes: args.what.probes.clone(),
-        collect: args.what.collect.clone(),
+        probes: probes.specs(),
+        collect: probes.collected(),
     };
     if args.guest {
         kprism_signals::catch(Second::EndsProcess)?;
