@@ -15,8 +15,8 @@ use super::layout::{Compile, Limits, lay_out};
 use super::lower::{Fix, Lowered, Wanted, request_to_ir};
 use super::{Actions, CompiledActions, Fill, Origin, Plan, Request, Segment, Site, gdb, key_stack};
 use crate::Error;
-use crate::stream::tally::{LONGEST_KEY, Tally};
 use crate::stream::printf::{self, Kind, Printf};
+use crate::stream::tally::{LONGEST_KEY, Tally};
 use crate::stream::{HEADER, Item, LONGEST, Probe};
 
 /// Compiles a request at a place: its scope, its site, and the code address if debug information gives one.
@@ -27,7 +27,8 @@ pub(crate) fn compile(
     address: Option<u64>,
     fix: &mut Fix<'_>,
 ) -> Result<Plan, Error> {
-    let printf = request.printf.map(|text| printf::split(text).map_err(|e| in_format(text, &e))).transpose()?;
+    let printf =
+        request.printf.map(|text| printf::split(text).map_err(|e| in_format(text, &e))).transpose()?;
     let lowered = request_to_ir(request, Env { scope, vars: request.vars }, address, fix)?;
     let kept: Vec<Kept> = lowered.kept().into_iter().collect();
     let compile = |text: &str, func: &Func| {
@@ -53,7 +54,8 @@ pub(crate) fn compile(
             "a record would have {end} bytes, more than {LONGEST}: collect less"
         )));
     }
-    let printf = printf.map(|(format, shown)| line(request, format, &shown, &lowered, &items, scope)).transpose()?;
+    let printf =
+        printf.map(|(format, shown)| line(request, format, &shown, &lowered, &items, scope)).transpose()?;
     let (actions, tally) = actions(lowered, request, scope, &compile)?;
     // If hits are only counted in the kernel, they leave no records.
     let only_counts = tally.is_some() && items.is_empty() && frame.is_none() && printf.is_none();
@@ -125,8 +127,7 @@ fn actions(
     }
     let histograms = lowered.histograms.into_iter().map(|(histogram, _)| histogram).collect();
     let described = lowered.aggregates.into_iter().map(|(aggregate, _)| aggregate).collect();
-    let tally =
-        request.actions.counts().then_some(Tally { keys: items, histograms, aggregates: described });
+    let tally = request.actions.counts().then_some(Tally { keys: items, histograms, aggregates: described });
     let Actions { skip, pass, .. } = request.actions;
     Ok((CompiledActions { skip, pass, set, keys, key_bytes, values, aggregates }, tally))
 }
@@ -162,11 +163,17 @@ fn line(
         numbers.push(number as u32);
         values.push((name, items[number].ty.as_str(), kind));
     }
-    let checked = match values.iter().map(|(name, ty, kind)| Some((*name, *ty, (*kind)?))).collect::<Option<Vec<_>>>() {
+    let checked = match values
+        .iter()
+        .map(|(name, ty, kind)| Some((*name, *ty, (*kind)?)))
+        .collect::<Option<Vec<_>>>()
+    {
         Some(values) => Printf::check(&format, &values),
         None => printf::pieces(&format).map(drop),
     };
-    checked.map_err(|what| in_format(request.printf.unwrap_or_default(), &printf::FormatError { at: 0, what }))?;
+    checked.map_err(|what| {
+        in_format(request.printf.unwrap_or_default(), &printf::FormatError { at: 0, what })
+    })?;
     Ok(Printf { format, items: numbers })
 }
 

@@ -126,7 +126,11 @@ fn check_actions(plan: &Plan, vars: usize) -> Result<(), String> {
     let (keys, values) = (actions.keys.len(), actions.values.len());
     let aggregates = actions.aggregates.len();
     let Some(tally) = &plan.probe.tally else {
-        return if keys + values + aggregates == 0 { Ok(()) } else { Err("values of counts, and no counts".to_owned()) };
+        return if keys + values + aggregates == 0 {
+            Ok(())
+        } else {
+            Err("values of counts, and no counts".to_owned())
+        };
     };
     if tally.keys.len() != keys || tally.histograms.len() != values || values > MOST_HISTOGRAMS {
         return Err(format!("{keys} keys and {values} histograms, expected as many as are described"));

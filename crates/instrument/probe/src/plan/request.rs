@@ -51,10 +51,7 @@ pub struct Actions<'a> {
 impl Actions<'_> {
     /// Returns true if the kernel counts something.
     pub fn counts(&self) -> bool {
-        !(self.by.is_empty()
-            && self.hist.is_empty()
-            && self.linear.is_empty()
-            && self.aggregates.is_empty())
+        !(self.by.is_empty() && self.hist.is_empty() && self.linear.is_empty() && self.aggregates.is_empty())
     }
 }
 

@@ -10,8 +10,8 @@ use crate::stream::aggregate::Function;
 
 /// Words that begin a part of a probe.
 pub const KEYWORDS: [&str; 17] = [
-    "if", "collect", "by", "hist", "linear", "sum", "min", "max", "avg", "latest", "set", "printf", "skip", "pass", "start",
-    "pause", "stop",
+    "if", "collect", "by", "hist", "linear", "sum", "min", "max", "avg", "latest", "set", "printf", "skip",
+    "pass", "start", "pause", "stop",
 ];
 
 /// Keywords that stand alone.
@@ -108,7 +108,8 @@ fn operand(keyword: &str) -> &'static str {
 }
 
 fn unexpected(token: &Token<'_>, or: &str) -> WrittenError {
-    let near = suggestion(token.text, KEYWORDS.into_iter()).map(|text| format!("; {text}")).unwrap_or_default();
+    let near =
+        suggestion(token.text, KEYWORDS.into_iter()).map(|text| format!("; {text}")).unwrap_or_default();
     token.error(format!(
         "expected {or}one of {}; found `{}`{near}",
         KEYWORDS.join(", "),
@@ -192,7 +193,9 @@ fn add(wanted: &mut Wanted, keyword: &Token<'_>, tokens: &[Token<'_>]) -> Result
                 return Err(twice());
             }
             if tokens[0].sort != Sort::Quoted || !tokens[0].text.starts_with('"') {
-                return Err(tokens[0].error("expected a format in double quotes: printf \"%d %s\\n\", count, $comm"));
+                return Err(
+                    tokens[0].error("expected a format in double quotes: printf \"%d %s\\n\", count, $comm")
+                );
             }
             wanted.texts.extend(list(tokens)?);
         }
@@ -200,7 +203,9 @@ fn add(wanted: &mut Wanted, keyword: &Token<'_>, tokens: &[Token<'_>]) -> Result
             let number = whole.text.parse::<u64>().ok().filter(|n| *n < 1 << 62);
             let least = u64::from(keyword.text == "pass");
             let Some(number) = number.filter(|n| *n >= least) else {
-                return Err(tokens[0].error(format!("expected a number from {least} on after `{}`", keyword.text)));
+                return Err(
+                    tokens[0].error(format!("expected a number from {least} on after `{}`", keyword.text))
+                );
             };
             match keyword.text {
                 "skip" => wanted.skip = number,

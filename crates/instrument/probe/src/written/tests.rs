@@ -34,7 +34,10 @@ fn all_that_a_command_line_can_say() {
     let [read, place, busy] = &written.probes[..] else { panic!("{written:?}") };
     assert_eq!(read.spec(), "vfs_read if count > 4096 && file");
     assert_eq!(read.collect, ["count", "\"a # b\"", "f[1,2]"]);
-    assert_eq!((&read.by[..], &read.hist[..]), (&["$comm".to_owned()][..], &["count".into(), "(a, b)".into()][..]));
+    assert_eq!(
+        (&read.by[..], &read.hist[..]),
+        (&["$comm".to_owned()][..], &["count".into(), "(a, b)".into()][..])
+    );
     assert_eq!(read.linear, ["count,0,4096,512"]);
     let sums = [(Function::Sum, "count"), (Function::Sum, "len"), (Function::Max, "-n")];
     assert_eq!(read.aggregates, sums.map(|(function, text)| (function, text.to_owned())));
@@ -97,7 +100,8 @@ fn errors_have_their_place_and_the_remedy() {
 fn places_of_bytes_of_an_expression() {
     let wanted = one("f if a > # first\n    ä + b\n  collect  x, y");
     let condition = wanted.texts.iter().find(|text| text.text == "a > ä + b").expect("the condition");
-    let places = ["a", "ä", "b"].map(|name| condition.position(condition.text.find(name).unwrap()).to_string());
+    let places =
+        ["a", "ä", "b"].map(|name| condition.position(condition.text.find(name).unwrap()).to_string());
     assert_eq!(places, ["1:6", "2:5", "2:9"]);
     let of = |text: &str, at| {
         let pointed = crate::Pointed { text: text.to_owned(), at, shown: String::new() };

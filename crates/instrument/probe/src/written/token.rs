@@ -47,7 +47,10 @@ pub(super) fn entries(bytes: &[u8]) -> Result<Vec<Vec<Token<'_>>>, WrittenError>
         let line_number = number + 1;
         let text = std::str::from_utf8(line).map_err(|e| {
             let column = String::from_utf8_lossy(&line[..e.valid_up_to()]).chars().count() + 1;
-            WrittenError { at: Position { line: line_number, column }, what: "expected UTF-8 text".to_owned() }
+            WrittenError {
+                at: Position { line: line_number, column },
+                what: "expected UTF-8 text".to_owned(),
+            }
         })?;
         let mut at = Scan { line: text, number: line_number, offset: 0, column: 1 };
         let mut before = at.blanks();
@@ -96,7 +99,9 @@ pub(super) fn entries(bytes: &[u8]) -> Result<Vec<Vec<Token<'_>>>, WrittenError>
 /// Checks that no bracket is open at the end of an entry.
 fn closed(open: &[(Position, char)]) -> Result<(), WrittenError> {
     match open.first() {
-        Some((at, closes)) => Err(WrittenError { at: *at, what: format!("no `{closes}` closes this bracket") }),
+        Some((at, closes)) => {
+            Err(WrittenError { at: *at, what: format!("no `{closes}` closes this bracket") })
+        }
         None => Ok(()),
     }
 }
@@ -167,6 +172,9 @@ impl<'a> Scan<'a> {
                 _ => {}
             }
         }
-        Err(WrittenError { at, what: format!("expected {first} before the end of the line: the quote is not closed") })
+        Err(WrittenError {
+            at,
+            what: format!("expected {first} before the end of the line: the quote is not closed"),
+        })
     }
 }

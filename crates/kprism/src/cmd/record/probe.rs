@@ -89,6 +89,9 @@ pub struct Args {
     /// Stop after this time
     #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     pub duration: Option<Duration>,
+    /// Print the counts so far to standard error each time that this time is over, from 10ms on
+    #[arg(long, value_name = "TIME", value_parser = interval)]
+    pub interval: Option<Duration>,
     /// Ring buffer for each CPU, such as 512K or 16M
     #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = kprism_profile::parse::ring_kib)]
     pub buffer_size: u64,
@@ -108,6 +111,15 @@ pub struct Args {
     place: PlaceArgs,
     #[command(flatten)]
     guest_args: GuestArgs,
+}
+
+/// An interval that leaves time to print.
+fn interval(text: &str) -> Result<Duration, String> {
+    let time = parse::duration(text)?;
+    match time < Duration::from_millis(10) {
+        true => Err("the counts are printed every 10ms at most".to_owned()),
+        false => Ok(time),
+    }
 }
 
 impl Args {
@@ -145,6 +157,7 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
         last: args.last,
         keys: args.keys.unwrap_or(KEYS),
         duration: args.duration,
+        interval: args.interval,
         buffer_kib: args.buffer_size,
         probes: probes.specs(),
         collect: probes.collected(),
@@ -154,7 +167,9 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
         return in_guest(args, &compiled, &settings, progress, out);
     }
     kprism_signals::catch(Second::Ignored)?;
-    let recorded = record(compiled, &settings, progress)?;
+    let recorded = record(compiled, &settings, progress, &mut |since, so_far| {
+        eprint!("{}", kprism_report::probe::so_far(since, so_far));
+    })?;
     let Recorded { run, description, full, remarks, .. } = &recorded;
     summary_lines(description, args.last).iter().for_each(|line| progress.say(line));
     if let Some(why) = full {

@@ -101,7 +101,9 @@ impl Probes {
     pub fn compile(&self, command: &[String], pids: &[u32], progress: &Progress) -> Result<Compiled> {
         let wanted = self.wanted()?;
         if !wanted.iter().any(|wanted| wanted.effect.is_record()) {
-            bail!("which probes? write `FUNC if EXPR`, FILE:LINE or another place, or name a file of probes (-f)");
+            bail!(
+                "which probes? write `FUNC if EXPR`, FILE:LINE or another place, or name a file of probes (-f)"
+            );
         }
         let vars = self.variables()?;
         let names: Vec<String> = vars.iter().map(|(name, _)| name.clone()).collect();
@@ -167,7 +169,9 @@ impl Probes {
         }
         let has = |effect| all.iter().any(|wanted| wanted.effect == effect);
         if has(RecordingEffect::Pause) && !has(RecordingEffect::Start) {
-            bail!("a probe pauses the recording, and none starts it again: write one with `start` (--start-when)");
+            bail!(
+                "a probe pauses the recording, and none starts it again: write one with `start` (--start-when)"
+            );
         }
         // The values of a line are collected like others.
         for wanted in &mut all {

@@ -15,7 +15,7 @@ mod file;
 pub mod guest;
 mod kept;
 
-pub use attach::{KEYS, Recorded, Settings, record};
+pub use attach::{KEYS, Live, Recorded, Settings, record};
 pub use compile::{Probes, load};
 pub use file::ProbeFile;
 pub use kprism_probe::written::variable;

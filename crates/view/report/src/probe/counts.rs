@@ -20,7 +20,8 @@ fn shown(item: &Item, value: &Value) -> String {
 }
 
 /// A table of counts and aggregates by keys, with a bar chart for each histogram. `limit` is the most rows; 0 is all.
-pub fn text(tally: &Tally, totals: &Totals, limit: usize, named: Named<'_>) -> String {
+/// `more` tells how to see the others.
+pub fn text(tally: &Tally, totals: &Totals, limit: usize, more: &str, named: Named<'_>) -> String {
     let mut out = String::new();
     let most = if limit == 0 { usize::MAX } else { limit };
     let rows = || totals.rows.iter().take(most);
@@ -44,7 +45,10 @@ pub fn text(tally: &Tally, totals: &Totals, limit: usize, named: Named<'_>) -> S
     }
     let mut failed = vec![0_u64; titles.len()];
     for row in &totals.rows {
-        row.aggregates.iter().zip(&mut failed).for_each(|(found, sum)| *sum = sum.saturating_add(found.failed));
+        row.aggregates
+            .iter()
+            .zip(&mut failed)
+            .for_each(|(found, sum)| *sum = sum.saturating_add(found.failed));
     }
     for (row, cells) in rows().zip(&cells) {
         let keys = tally.keys.iter().zip(&row.key);
@@ -61,9 +65,9 @@ pub fn text(tally: &Tally, totals: &Totals, limit: usize, named: Named<'_>) -> S
     for (title, failed) in titles.iter().zip(failed).filter(|(_, failed)| *failed > 0) {
         out += &format!("  {title}: {} values could not be computed\n", grouped(failed));
     }
-    let more = totals.rows.len().saturating_sub(most);
-    if more > 0 {
-        out += &format!("… {} more (--limit 0 shows all)\n", grouped(more as u64));
+    let others = totals.rows.len().saturating_sub(most);
+    if others > 0 {
+        out += &format!("… {} more ({more})\n", grouped(others as u64));
     }
     out
 }

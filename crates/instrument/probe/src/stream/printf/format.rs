@@ -121,7 +121,9 @@ fn conversion(text: &str) -> Result<(Conversion, usize), String> {
         chars.next();
     }
     let Some((at, letter)) = chars.next() else {
-        return Err(format!("`{text}` at the end of the format is no conversion: write %% for a percent sign"));
+        return Err(format!(
+            "`{text}` at the end of the format is no conversion: write %% for a percent sign"
+        ));
     };
     let length = at + letter.len_utf8();
     of.letter = letter;
@@ -182,7 +184,9 @@ impl Conversion {
             ('c', Kind::Int { size: ..=4, .. }) | ('s', Kind::Text | Kind::Enum { .. }) => Ok(()),
             ('p', Kind::Pointer) | ('e' | 'E' | 'f' | 'F' | 'g' | 'G', Kind::Float) => Ok(()),
             (_, Kind::Int { size, signed }) => Err(self.instead(length(size), number(signed))),
-            (_, Kind::Enum { size }) => Err(format!("{}, or `%s` for the name", self.instead(length(size), 'd'))),
+            (_, Kind::Enum { size }) => {
+                Err(format!("{}, or `%s` for the name", self.instead(length(size), 'd')))
+            }
             (_, Kind::Pointer) => Err(self.instead("", 'p')),
             ('p', Kind::Text) => Err("it is kept as text: write `%s`, or convert it: `(void *)…`".to_owned()),
             (_, Kind::Text) => Err(self.instead("", 's')),

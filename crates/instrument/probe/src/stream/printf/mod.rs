@@ -71,7 +71,8 @@ pub enum Kind {
 pub fn split(text: &str) -> Result<(String, Vec<String>), FormatError> {
     let blank = text.len() - text.trim_start().len();
     let error = |at: usize, what: &str| FormatError { at, what: what.to_owned() };
-    let expected = "expected a format in double quotes, then expressions: \"%d bytes by %s\\n\", count, $comm";
+    let expected =
+        "expected a format in double quotes, then expressions: \"%d bytes by %s\\n\", count, $comm";
     if !text[blank..].starts_with('"') {
         return Err(error(blank, expected));
     }
@@ -90,7 +91,9 @@ pub fn split(text: &str) -> Result<(String, Vec<String>), FormatError> {
     }
     let end = end.ok_or_else(|| error(blank, "the quote is not closed"))?;
     let literal = lex(&text[..end]).map_err(|e| error(e.span.start, &e.message))?;
-    let Some((Token::Text(bytes), _)) = literal.into_iter().next() else { return Err(error(blank, expected)) };
+    let Some((Token::Text(bytes), _)) = literal.into_iter().next() else {
+        return Err(error(blank, expected));
+    };
     let format = String::from_utf8(bytes).map_err(|_| error(blank, "a format is UTF-8 text"))?;
     let rest = text[end..].trim_start();
     let arguments = match rest.strip_prefix(',') {

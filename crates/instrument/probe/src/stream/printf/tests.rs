@@ -21,11 +21,13 @@ struct Case {
 fn decoration() -> impl Strategy<Value = String> {
     let flags = proptest::sample::subsequence(vec!["-", "0", "+", " ", "#"], 0..4);
     let number = proptest::option::of(1..24_u32);
-    (flags, number, proptest::option::of(proptest::option::of(0..24_u32))).prop_map(|(flags, width, precision)| {
-        let width = width.map(|n| n.to_string()).unwrap_or_default();
-        let precision = precision.map(|n| format!(".{}", n.map(|n| n.to_string()).unwrap_or_default()));
-        format!("{}{width}{}", flags.concat(), precision.unwrap_or_default())
-    })
+    (flags, number, proptest::option::of(proptest::option::of(0..24_u32))).prop_map(
+        |(flags, width, precision)| {
+            let width = width.map(|n| n.to_string()).unwrap_or_default();
+            let precision = precision.map(|n| format!(".{}", n.map(|n| n.to_string()).unwrap_or_default()));
+            format!("{}{width}{}", flags.concat(), precision.unwrap_or_default())
+        },
+    )
 }
 
 fn long() -> impl Strategy<Value = u64> {
@@ -63,8 +65,7 @@ fn case() -> impl Strategy<Value = Case> {
         let each = |n: &f64| (Shape::Float { size: 8 }, json!(n), exact(*n));
         (letter.to_owned(), all.iter().filter(|n| n.is_finite()).map(each).collect())
     });
-    let values: BoxedStrategy<(String, Vec<_>)> =
-        prop_oneof![ints, longs, unsigned, text, floats].boxed();
+    let values: BoxedStrategy<(String, Vec<_>)> = prop_oneof![ints, longs, unsigned, text, floats].boxed();
     (decoration(), values).prop_map(|(decoration, (letter, values))| {
         // What C leaves undefined, gcc warns of, and the program refuses.
         let decoration = match letter.as_str() {
@@ -89,7 +90,8 @@ fn exact(n: f64) -> String {
 }
 
 fn ours(format: &str, shape: &Shape, value: &Value) -> String {
-    let items = [Item { name: "n".into(), ty: String::new(), at: 32, shape: Some(shape.clone()), missing: None }];
+    let items =
+        [Item { name: "n".into(), ty: String::new(), at: 32, shape: Some(shape.clone()), missing: None }];
     let of = Printf { format: format.to_owned(), items: vec![0] };
     of.text(&items, &|_| Some(value.clone()))
 }
@@ -190,7 +192,10 @@ fn wrong_conversions_are_refused_with_the_remedy() {
 #[test]
 fn formats_and_arguments() {
     let split = |text| split(text).map_err(|e| (e.at, e.what));
-    assert_eq!(split("\"%d, \\\"%s\\\"\\n\", f[1, 2], $comm"), Ok(("%d, \"%s\"\n".into(), vec!["f[1, 2]".into(), "$comm".into()])));
+    assert_eq!(
+        split("\"%d, \\\"%s\\\"\\n\", f[1, 2], $comm"),
+        Ok(("%d, \"%s\"\n".into(), vec!["f[1, 2]".into(), "$comm".into()]))
+    );
     assert_eq!(split(" \"x\" "), Ok(("x".into(), Vec::new())));
     for (text, at) in [("%d, n", 0), ("  n", 2), ("\"%d", 0), ("\"%d\" n", 5), ("\"\\q\", n", 0)] {
         assert_eq!(split(text).expect_err(text).0, at, "{text}");
