@@ -276,7 +276,7 @@ fn a_file_of_probes() {
     // With a probe of the command line, whose options are its own.
     let (_, report) = case.recorded(&["work", "--collect", "n", "-f", "busy.kp"], &["1000", "b"]);
     assert_eq!(report["probes"].as_array().unwrap().len(), 4);
-    assert_eq!(report["probes"][2]["items"][0]["name"], "n");
+    assert_eq!(report["probes"][3]["items"][0]["name"], "n");
     for (text, said) in [
         ("busy if m > 3", "no.kp:1:9: no `m`"),
         ("\n# x\nbusy if n >\n   n + colour", "no.kp:4:8: no `colour`"),

@@ -41,7 +41,7 @@ vfs_write if count == 7
 END
 $kprism record probe -q -f /tmp/sums.kp -o /tmp/sums -- $work
 # A cgroup, by the inode of its folder.
-mkdir /tmp/cgroups && mount -t cgroup2 none /tmp/cgroups && mkdir /tmp/cgroups/own
+mkdir /tmp/cgroups && busybox mount -t cgroup2 none /tmp/cgroups && mkdir /tmp/cgroups/own
 stat -c %i /tmp/cgroups/own > /tmp/inode
 $kprism record probe -q 'vfs_write if count == 7' --by '$cgroup' -o /tmp/cgroup -- \
 	sh -c "echo \$\$ > /tmp/cgroups/own/cgroup.procs; $work"

@@ -33,6 +33,9 @@ Examples:
   kprism record probe 'vfs_read%return if $retval < 0' --collect '$retval,$duration' -- CMD
   kprism record probe 'vfs_read%return if $retval > 0' --hist '$retval' --by '$comm' -a
   kprism record probe 'work' --collect '$args' --stop-when 'fail' --last 1000 -- ./program
+  kprism record probe 'vfs_read%return if $retval > 0' --by '$comm' --sum '$retval' --interval 1s -a
+  kprism record probe 'tcp_sendmsg' --printf '\"%s: %lu\\n\",$comm,size' -a; kprism script probe
+  kprism record probe -f probes.kp -- CMD          # a file of probes (docs/probe-files.md)
   kprism record probe 'parse' --exec /usr/lib/libx.so --collect '$args,$regs' -p 1234
 
 Nothing outlives kprism, also not kill -9. Then: kprism report probe, kprism script probe.
