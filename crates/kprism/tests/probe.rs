@@ -398,6 +398,28 @@ fn counted_in_the_guest(report: &dyn Fn(&str) -> Value) {
     };
     let turn = report("turn");
     assert_eq!(values(&turn, "$n"), [1, 2, 3]);
+    let sums = report("sums");
+    let row = &sums["totals"][0]["rows"][0];
+    assert_eq!((&row["key"]["$comm"], &row["count"]), (&json!("dd"), &json!(20)));
+    let found: Vec<(&str, &Value)> = row["aggregates"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| (one["function"].as_str().unwrap(), &one["value"]))
+        .collect();
+    // `count` is unsigned, and so is `-count`.
+    let minus = (u128::from(u64::MAX - 6) * 20).to_string();
+    let wanted = [
+        ("sum", &json!(140)),
+        ("sum", &json!(minus)),
+        ("min", &json!(7)),
+        ("max", &json!(7)),
+        ("avg", &json!(7.0)),
+        ("latest", &json!(7)),
+    ];
+    assert_eq!(found, wanted);
+    let lines: Vec<&Value> = sums["records"].as_array().unwrap().iter().map(|one| &one["text"]).collect();
+    assert_eq!(lines, vec![&json!("dd: 7 of null\n"); 20]);
     let last = report("last");
     // The end's own record has no values.
     assert_eq!(values(&last, "count"), [json!(7), json!(7), json!(7), Value::Null]);
@@ -494,7 +516,10 @@ fn kernel_functions_in_the_guest() {
         // Without the probe's own program and what calls it.
         assert_eq!(frames[0], "vfs_write", "{frames:?}");
     }
-    counted_in_the_guest(&|run| serde_json::from_str(&section(&format!("{run} report"))).unwrap());
+    let report = |run: &str| -> Value { serde_json::from_str(&section(&format!("{run} report"))).unwrap() };
+    counted_in_the_guest(&report);
+    let inode: u64 = section("inode").trim().parse().unwrap();
+    assert_eq!(report("cgroup")["totals"][0]["rows"][0]["key"], json!({"$cgroup": inode}));
     assert!(section("during").contains("vfs_read"));
     assert!(!section("after").contains("vfs_read"));
 }

@@ -7,6 +7,7 @@ mod sshd;
 
 use std::fs;
 use std::io::Write as _;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard};
 
@@ -158,6 +159,27 @@ fn probes_compiled_here_are_sent_along() {
     assert!(output.status.success(), "{}", said(&output));
     assert!(said(&output).contains("3 hits"), "{}", said(&output));
     assert!(run.join("streams/probe").is_dir());
+
+    // A file of probes goes there too, and standard input. Errors name the file as it is here.
+    let text = "work by 1 sum 2\n";
+    std::fs::write(&file, text).unwrap();
+    for named in [file.as_path(), Path::new("-")] {
+        let mut command = kprism(&client);
+        command.args(["record", "probe", &server.on(), "-f"]).arg(named).args(["--exec"]).arg(&program);
+        command.arg("-o").arg(&run).arg("--").arg(&program).arg("3");
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+        assert!(said(&output).contains("3 counted"), "{}", said(&output));
+    }
+    std::fs::write(&file, "work colect n\n").unwrap();
+    let mut command = kprism(&client);
+    command.args(["record", "probe", &server.on(), "-f"]).arg(&file).arg("--").arg(&program);
+    let output = command.output().unwrap();
+    let wanted = format!("{}:1:6: expected one of", file.display());
+    assert!(said(&output).contains(&wanted), "{}", said(&output));
 
     let mut command = kprism(&client);
     let output = command

@@ -161,6 +161,7 @@ helpers! {
     GetStackid = 27, "get_stackid";
     CurrentTask = 35, "get_current_task";
     GetStack = 67, "get_stack";
+    CurrentCgroupId = 80, "get_current_cgroup_id";
     MapPush = 87, "map_push_elem";
     MapPop = 88, "map_pop_elem";
     ProbeReadUser = 112, "probe_read_user";

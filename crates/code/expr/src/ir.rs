@@ -128,6 +128,8 @@ pub enum Input {
     Cpu,
     /// Monotonic clock in ns.
     Time,
+    /// Id of the current task's cgroup (version 2): the number of its folder's inode.
+    Cgroup,
 }
 
 /// A value that a paired probe at the function's entry saved.

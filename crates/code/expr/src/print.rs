@@ -41,6 +41,7 @@ impl Display for Input {
             Input::PidTgid => f.write_str("pid_tgid"),
             Input::Cpu => f.write_str("cpu"),
             Input::Time => f.write_str("time"),
+            Input::Cgroup => f.write_str("cgroup"),
         }
     }
 }

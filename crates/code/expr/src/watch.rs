@@ -48,7 +48,7 @@ pub enum Error {
 fn known(input: Input, slots: u8) -> bool {
     match input {
         Input::Arg(n) => n <= slots,
-        Input::Reg(_) | Input::Context => false,
+        Input::Reg(_) | Input::Context | Input::Cgroup => false,
         Input::PidTgid | Input::Cpu | Input::Time => true,
     }
 }
@@ -68,6 +68,11 @@ impl Watch {
                 let lowered = lower::condition(text, Env { scope: &scope, vars: &[] });
                 let mut func = lowered.map_err(|e| Error::Condition(e.render(text)))?.func;
                 opt::optimise(&mut func);
+                if func.ops().any(|op| matches!(op, Op::Input(Input::Cgroup))) {
+                    let what =
+                        "`$cgroup` is known in the kernel alone, not from outside: name `$pid` or `$comm`";
+                    return Err(Error::Condition(what.to_owned()));
+                }
                 Ok::<_, Error>(func)
             })
             .transpose()?;

@@ -225,7 +225,7 @@ impl Machine for GuestState<'_> {
             Input::Cpu => self.cpu.into(),
             Input::Time => self.ns,
             // `Watch` rejects all others.
-            Input::Reg(_) | Input::Context => 0,
+            Input::Reg(_) | Input::Context | Input::Cgroup => 0,
         }
     }
 

@@ -22,6 +22,7 @@
 //! | [`attach`] | plans → maps, loaded and attached programs; file descriptors own all of it; rings → records |
 //! | [`stream`] | `streams/probe/`: records, the types of their bytes, counts; written and read; takes any bytes |
 //! | [`view`] | counts in words; records as a CTF trace |
+//! | [`written`] | a file of probes → requests, with their places in the file |
 //!
 //! A record is made in one piece: reserved in the ring, filled by the segments, submitted. If a segment fails (a bad
 //! read, a division by zero), only its own value is missing, and the record marks it. A front end for another language
@@ -33,6 +34,7 @@ pub mod plan;
 pub mod program;
 pub mod stream;
 pub mod view;
+pub mod written;
 
 impl From<kprism_expr::dwarf::Error> for Error {
     fn from(error: kprism_expr::dwarf::Error) -> Self {
@@ -50,15 +52,40 @@ impl From<kprism_btf::Error> for Error {
     }
 }
 
+/// An error that points into an expression.
+#[derive(Debug)]
+pub struct Pointed {
+    /// The expression.
+    pub text: String,
+    /// Offset of the error in it, bytes.
+    pub at: usize,
+    /// The message, with the expression and the remedy.
+    pub shown: String,
+}
+
+impl std::fmt::Display for Pointed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+impl Error {
+    /// An error in an expression.
+    pub(crate) fn expression(text: &str, error: &kprism_expr::error::Error) -> Self {
+        let shown = error.render(text);
+        Self::Expression(Pointed { text: text.to_owned(), at: error.span.start, shown })
+    }
+}
+
 /// Errors in making a probe.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The request cannot be fulfilled. The text says what is possible instead.
     #[error("{0}")]
     Cannot(String),
-    /// An expression cannot be compiled. The text points into it.
+    /// An expression cannot be compiled. The message points into it.
     #[error("{0}")]
-    Expression(String),
+    Expression(Pointed),
     /// Debug information cannot be read, or does not contain the place.
     #[error(transparent)]
     Dwarf(kprism_expr::dwarf::Error),

@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result};
 
 use super::record::ProbeArgs;
 use crate::exit::Outcome;
+use crate::given::Given;
 use kprism_session::Progress;
 
 pub const HELP: &str = "\
@@ -29,8 +30,8 @@ pub struct Args {
 }
 
 /// Compiles.
-pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
-    let program = args.what.probes().compile(&[], &[], progress)?;
+pub fn run(args: &Args, given: &Given, progress: &Progress) -> Result<Outcome> {
+    let program = args.what.probes(given)?.compile(&[], &[], progress)?;
     std::fs::write(&args.output, program.bytes()?).with_context(|| args.output.display().to_string())?;
     Ok(Outcome::Done)
 }

@@ -196,7 +196,7 @@ pub fn run(
             strict::judge(args.strict, &[&args.input], outcome, progress)
         }
         Command::Explain(args) => explain::run(args, progress, out),
-        Command::Compile(args) => compile::run(args, progress),
+        Command::Compile(args) => compile::run(args, given, progress),
         Command::FlowCost(args) => flow_cost::run(args, color, progress, out),
         Command::Import(args) => import::run(args, given, progress),
         Command::Gdbserver(args) => gdbserver::run(args, progress),

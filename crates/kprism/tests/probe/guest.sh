@@ -32,7 +32,20 @@ $kprism record probe -q 'vfs_write%return if count == 7' --by '$retval' --var su
 $kprism record probe -q 'vfs_write if count == 7' --skip 2 --pass 3 --var n --set '$n++' --collect '$n' -o /tmp/turn -- $work
 $kprism record probe -q 'vfs_write if count == 7' --start-when 'do_sys_openat2' --stop-when 'vfs_write if count == 9' \
 	--collect count --last 4 -o /tmp/last -- sh -c "$work; : < /dev/null; $work; printf 123456789; $work" > /dev/null
-for text in seqnum variadic.said excluded.said nowhere.said explained module.out unloaded.said; do
+# Sums and other aggregates, by fentry and by fexit, from a file; a line.
+cat > /tmp/sums.kp << 'END'
+vfs_write%return if count == 7  # as written
+    by $comm sum $retval, -count min $retval max count avg count latest $retval
+vfs_write if count == 7
+    printf "%s: %lu of %s\n", $comm, count, file->f_path.dentry->d_name.name
+END
+$kprism record probe -q -f /tmp/sums.kp -o /tmp/sums -- $work
+# A cgroup, by the inode of its folder.
+mkdir /tmp/cgroups && busybox mount -t cgroup2 none /tmp/cgroups && mkdir /tmp/cgroups/own
+stat -c %i /tmp/cgroups/own > /tmp/inode
+$kprism record probe -q 'vfs_write if count == 7' --by '$cgroup' -o /tmp/cgroup -- \
+	sh -c "echo \$\$ > /tmp/cgroups/own/cgroup.procs; $work"
+for text in inode seqnum variadic.said excluded.said nowhere.said explained module.out unloaded.said; do
 	echo "== $text"
 	cat /tmp/$text
 done
@@ -42,7 +55,7 @@ for run in entry return open variadic module stack; do
 	echo "== $run script"
 	$kprism script probe --json -i /tmp/$run
 done
-for run in counts counted turn last; do
+for run in counts counted turn last sums cgroup; do
 	echo "== $run report"
 	$kprism report probe --json -i /tmp/$run
 done

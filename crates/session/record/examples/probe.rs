@@ -14,7 +14,7 @@ fn main() -> Result<()> {
         ..Probes::default()
     };
     let program = probes.compile(&[], &[], &progress)?;
-    let recorded = record(program, &Settings { command, ..Settings::default() }, &progress)?;
+    let recorded = record(program, &Settings { command, ..Settings::default() }, &progress, &mut |_, _| {})?;
     Loaded::open(&recorded.run)?.each(|hit, values| {
         println!("{} {values:?}", hit.pid);
         Ok(true)

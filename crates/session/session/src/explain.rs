@@ -105,7 +105,7 @@ pub fn explain(request: &Request, progress: &Progress) -> Result<Explained> {
     if let Some(name) = Name::of(place).filter(|_| space == Space::Kernel) {
         let take = |scope: &dyn Scope, pc| match lower(request, expr, scope) {
             Ok(lowered) => Ok((scope.describe(), lowered, pc)),
-            Err(error) => Err(kprism_probe::Error::Expression(error.to_string())),
+            Err(error) => Err(kprism_probe::Error::Cannot(error.to_string())),
         };
         let (place, lowered, pc) = tracepoint::scoped(&image, &debug, name, take)?;
         progress.detail(&format!("debug information read in {:.0?}", started.elapsed()));

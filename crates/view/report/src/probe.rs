@@ -4,6 +4,8 @@
 //! Input: the [`Description`] of a run's probes, and each record with its values. Output: text, JSON, CSV. Records are
 //! formatted one by one, because there may be more of them than memory holds.
 
+use std::time::Duration;
+
 use kprism_probe::stream::{Description, Hit, Probe, RecordingEffect};
 use kprism_probe::view::summary;
 use kprism_store::Account;
@@ -19,6 +21,17 @@ pub type Values<'v> = [(&'v str, Result<Value, &'static str>)];
 /// The text above the records: places, conditions, hits, losses, counts by keys, variables. `limit` is the most keys
 /// of a probe; 0 is all. `last` is the number of records that were kept, if the recorder kept the last ones only.
 pub fn header(description: &Description, limit: usize, last: Option<u64>, named: Named<'_>) -> String {
+    counted(description, limit, "--limit 0 shows all", last, named)
+}
+
+/// The same. `more` tells how to see keys beyond the limit.
+fn counted(
+    description: &Description,
+    limit: usize,
+    more: &str,
+    last: Option<u64>,
+    named: Named<'_>,
+) -> String {
     let mut out = String::new();
     for (number, probe) in description.probes.iter().enumerate() {
         let whose = probe.file.as_deref().unwrap_or("the kernel");
@@ -41,7 +54,7 @@ pub fn header(description: &Description, limit: usize, last: Option<u64>, named:
             None => out += "  the recorder did not end properly: nothing is known of what was lost\n",
         }
         if let Some((_, tally, totals)) = description.tallied(number) {
-            out += &counts::text(tally, totals, limit, named);
+            out += &counts::text(tally, totals, limit, more, named);
         }
     }
     for line in summary::sums(&description.probes, &description.counts) {
@@ -54,6 +67,15 @@ pub fn header(description: &Description, limit: usize, last: Option<u64>, named:
         out += &format!("${name} = {value}\n");
     }
     out
+}
+
+/// Rows of each probe that are printed while it is recorded.
+const LIVE_ROWS: usize = 10;
+
+/// The counts so far of a recording that goes on, and the time since its start. Stacks are addresses.
+pub fn so_far(since: Duration, description: &Description) -> String {
+    let title = format!("--- {:.1} s: counts so far\n", since.as_secs_f64());
+    title + &counted(description, LIVE_ROWS, "all at the end", None, &|_, value| value)
 }
 
 /// Everything as JSON, with these records, which [`object`] made.
@@ -88,19 +110,33 @@ pub fn object(probe: &Probe, hit: &Hit<'_>, values: &Values<'_>) -> Value {
             Err(why) => errors.insert((*name).to_owned(), (*why).into()),
         };
     }
+    let text = printed(probe, values);
     let mut all = json!({
         "time_ns": hit.time_ns, "cpu": hit.cpu, "pid": hit.pid, "tid": hit.tid, "probe": probe.place, "values": known,
     });
     if !errors.is_empty() {
         all["errors"] = errors.into();
     }
+    if let Some(text) = text {
+        all["text"] = text.into();
+    }
     all
 }
 
-/// A record as a line of text: time in seconds, thread, CPU, place, values.
+/// The line that the probe's `printf` makes of a record, if it has one.
+pub fn printed(probe: &Probe, values: &Values<'_>) -> Option<String> {
+    let value = |n: usize| values.get(n).and_then(|(_, value)| value.as_ref().ok().cloned());
+    Some(probe.printf.as_ref()?.text(&probe.items, &value))
+}
+
+/// A record as a line of text: time in seconds, thread, CPU, place, values, or what the probe's `printf` makes of them.
 pub fn line(probe: &Probe, hit: &Hit<'_>, values: &Values<'_>) -> String {
     let (seconds, ns) = (hit.time_ns / 1_000_000_000, hit.time_ns % 1_000_000_000);
     let mut out = format!("{seconds:>6}.{ns:09} {:>7} [{:03}] {}", hit.tid, hit.cpu, probe.place);
+    if let Some(text) = printed(probe, values) {
+        out += &format!(": {}\n", text.trim_end_matches('\n'));
+        return out;
+    }
     for (n, (name, value)) in values.iter().enumerate() {
         let comma = if n == 0 { ":" } else { "," };
         match value {

@@ -221,7 +221,11 @@ fn of_probes(mut loaded: probes::Loaded, options: &Options, mut to: Output<'_>) 
             let probe = &loaded.description.probes[usize::from(hit.probe)];
             match options.json {
                 true => to.line(&format!("{}\n", probe::object(probe, hit, &values))),
-                false => to.line(&probe::line(probe, hit, &values)),
+                false => match probe::printed(probe, &values) {
+                    // The line alone, as its writer wants it.
+                    Some(text) => to.line(&format!("{}\n", text.strip_suffix('\n').unwrap_or(&text))),
+                    None => to.line(&probe::line(probe, hit, &values)),
+                },
             }
         }
         Ok(true)

@@ -84,6 +84,7 @@ impl Emitter<'_> {
             Input::PidTgid => return self.call_for(v, Helper::CurrentPidTgid),
             Input::Cpu => return self.call_for(v, Helper::SmpProcessorId),
             Input::Time => return self.call_for(v, Helper::KtimeGetNs),
+            Input::Cgroup => return self.call_for(v, Helper::CurrentCgroupId),
         };
         let d = self.dst(v);
         let ctx = match self.alloc.ctx {

@@ -13,7 +13,7 @@ use crate::scope::{Location, Storage};
 use super::{Lower, Operand, Scalar, Use};
 
 /// Variables that exist at every place.
-const BUILTIN: &[&str] = &["pid", "tid", "comm", "cpu", "ts", "retval", "duration"];
+const BUILTIN: &[&str] = &["pid", "tid", "comm", "cpu", "ts", "cgroup", "retval", "duration"];
 
 /// Returns true if `$name` has a predefined meaning, so that a trace state variable of that name could not be read.
 pub fn is_built_in(name: &str) -> bool {
@@ -107,6 +107,9 @@ impl Lower<'_> {
             "tid" => return simple(self, Input::PidTgid, Int::INT, "current thread"),
             "cpu" => return simple(self, Input::Cpu, Int::INT, "current CPU"),
             "ts" => return simple(self, Input::Time, Int::ULONG, "monotonic clock, ns"),
+            "cgroup" => {
+                return simple(self, Input::Cgroup, Int::ULONG, "current cgroup, inode of its folder");
+            }
             "comm" => {
                 let ty = Ty::Array(Rc::new(Ty::Int(Int::CHAR)), Some(16));
                 self.note(&shown, "built in", &ty, "current thread".to_owned());

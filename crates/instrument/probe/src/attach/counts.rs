@@ -11,6 +11,7 @@ use super::Session;
 use crate::Error;
 use crate::plan::Plan;
 use crate::program::{CELL, CONDITION_HITS, Counter, PROBE_STATE, VALUE_FAULTS};
+use crate::stream::aggregate::Function;
 use crate::stream::tally::{Row, Tally, Totals};
 use crate::stream::{Counts, HEADER, Item};
 
@@ -40,10 +41,18 @@ impl Session {
         let from = self.layout.tally_at(number as u32);
         let rings = &self.layout.rings;
         let at = |cpu: usize, word: u32| rings.counter(cpu, from + 8 * word);
-        let all_cpus = |word| {
-            (0..rings.cpus as usize).map(|cpu| self.rings.read(at(cpu, word))).fold(0, u64::wrapping_add)
-        };
-        let words: Vec<u64> = (0..tally.cell_bytes() / 8).map(all_cpus).collect();
+        let size = tally.cell_bytes() / 8;
+        let mut words = vec![0; size as usize];
+        for cpu in 0..rings.cpus as usize {
+            let cell: Vec<u64> = (0..size).map(|word| self.rings.read(at(cpu, word))).collect();
+            tally.combine(&mut words, &cell);
+        }
+        for (index, (at, aggregate)) in tally.aggregate_places().enumerate() {
+            if aggregate.function == Function::Latest {
+                let last = self.layout.last_at(number as u32, index as u32);
+                words[at as usize / 8 + 1] = self.state.read(last as usize);
+            }
+        }
         Row::of(tally, Vec::new(), &words)
     }
 
@@ -97,7 +106,7 @@ fn by_keys(plan: &Plan, tally: &Tally, map: &Map) -> Result<Totals, Error> {
         let size = tally.cell_bytes() as usize / 8;
         let mut words = vec![0_u64; size];
         for cell in cells.chunks_exact(size) {
-            words.iter_mut().zip(cell).for_each(|(sum, word)| *sum = sum.wrapping_add(*word));
+            tally.combine(&mut words, cell);
         }
         // The key has the layout of a record's values.
         let bytes = [&[0; HEADER][..], &key].concat();

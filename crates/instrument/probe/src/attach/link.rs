@@ -46,8 +46,10 @@ pub(super) fn attach(
     let keyed = match (&plan.probe.tally, plan.actions.key_bytes) {
         (None, _) | (_, 0) => None,
         (Some(tally), bytes) => {
-            // Counts are per CPU. Per-CPU histograms would take too much memory.
-            let kind = if tally.histograms.is_empty() { MapKind::PercpuHash } else { MapKind::Hash };
+            // Counts and sums are per CPU. Per-CPU histograms would take too much memory, and the last value is one of
+            // all CPUs.
+            let per_cpu = tally.histograms.is_empty() && !tally.keeps_latest();
+            let kind = if per_cpu { MapKind::PercpuHash } else { MapKind::Hash };
             Some(Map::create("kp_keys", kind, bytes, tally.cell_bytes(), keys, 0)?)
         }
     };

@@ -17,8 +17,8 @@ use kprism_expr::scope::{ProbePoint, Scope};
 use kprism_ftrace::format::Format;
 
 use super::kernel::{at_breakpoint, origin};
-use crate::Error;
 use crate::plan::{Origin, Plan, Request, Site, compile, guard};
+use crate::{Error, Pointed};
 
 /// A tracepoint's name: `SYSTEM:EVENT` or `SYSTEM:EVENT@FUNC`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -224,7 +224,8 @@ fn called(
     compile(&arguments, request, site, None, &mut |_| Ok(())).map_err(|error| match (&first, &error) {
         (Error::Expression(first), Error::Expression(_)) => {
             let names = Scope::names(&arguments).join(", ");
-            Error::Expression(format!("{first}\nand its arguments are {names}"))
+            let shown = format!("{first}\nand its arguments are {names}");
+            Error::Expression(Pointed { text: first.text.clone(), at: first.at, shown })
         }
         _ => first,
     })
@@ -240,7 +241,10 @@ fn expanded(collect: &[String], fields: &[String]) -> Vec<String> {
 
 fn both(called: Error, around: Error, name: Name<'_>) -> Error {
     match around {
-        Error::Expression(around) => Error::Expression(format!("{called}\nand around it: {around}")),
+        Error::Expression(around) => {
+            let shown = format!("{called}\nand around it: {around}");
+            Error::Expression(Pointed { shown, ..around })
+        }
         other => Error::Cannot(format!("{called}\nand around {}: {other}", name.event)),
     }
 }

@@ -10,11 +10,11 @@ use super::{Fill, MOST_LISTED, Plan, Segment, Slot, key_stack};
 use crate::Error;
 use crate::program::VARS_END;
 use crate::program::segment::STACK;
-use crate::stream::tally::{LONGEST_KEY, MOST_HISTOGRAMS};
+use crate::stream::tally::{LONGEST_KEY, MOST_AGGREGATES, MOST_HISTOGRAMS};
 use crate::stream::{HEADER, LONGEST, MOST_ITEMS};
 
 /// The version of the format.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Contents of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,11 +124,19 @@ fn check_actions(plan: &Plan, vars: usize) -> Result<(), String> {
         }
     }
     let (keys, values) = (actions.keys.len(), actions.values.len());
+    let aggregates = actions.aggregates.len();
     let Some(tally) = &plan.probe.tally else {
-        return if keys + values == 0 { Ok(()) } else { Err("values of counts, and no counts".to_owned()) };
+        return if keys + values + aggregates == 0 {
+            Ok(())
+        } else {
+            Err("values of counts, and no counts".to_owned())
+        };
     };
     if tally.keys.len() != keys || tally.histograms.len() != values || values > MOST_HISTOGRAMS {
         return Err(format!("{keys} keys and {values} histograms, expected as many as are described"));
+    }
+    if tally.aggregates.len() != aggregates || aggregates > MOST_AGGREGATES {
+        return Err(format!("{aggregates} aggregates, expected as many as are described"));
     }
     tally.histograms.iter().try_for_each(|histogram| histogram.scale.checked())
 }

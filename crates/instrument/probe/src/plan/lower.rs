@@ -11,7 +11,8 @@ use kprism_expr::scope::Role;
 use super::{Actions, LARGEST, MOST_LISTED, Request};
 use crate::Error;
 use crate::stream::MOST_ITEMS;
-use crate::stream::tally::{Histogram, LONGEST_KEY, MOST_HISTOGRAMS, Scale};
+use crate::stream::aggregate::{Aggregate, Function};
+use crate::stream::tally::{Histogram, LONGEST_KEY, MOST_AGGREGATES, MOST_HISTOGRAMS, Scale};
 
 /// Puts addresses of the running kernel or program into a function.
 pub(crate) type Fix<'f> = dyn FnMut(&mut Func) -> Result<(), Error> + 'f;
@@ -28,6 +29,8 @@ pub(super) struct Lowered {
     pub keys: Vec<Wanted>,
     /// Histograms, and the values in them.
     pub histograms: Vec<(Histogram, Func)>,
+    /// Aggregates, and their values.
+    pub aggregates: Vec<(Aggregate, Func)>,
 }
 
 /// A value without a place in a record yet.
@@ -51,7 +54,7 @@ pub(super) fn request_to_ir(
 ) -> Result<Lowered, Error> {
     let mut condition = None;
     if let Some(text) = request.condition {
-        let lowered = lower::condition(text, env).map_err(|e| Error::Expression(e.render(text)))?;
+        let lowered = lower::condition(text, env).map_err(|e| Error::expression(text, &e))?;
         let mut func = lowered.func;
         fix(&mut func)?;
         opt::optimise(&mut func);
@@ -62,7 +65,8 @@ pub(super) fn request_to_ir(
     let set = assignments(actions, env, fix)?;
     let histograms = histograms(actions, env, fix)?;
     let keys = keys(actions, env, fix)?;
-    Ok(Lowered { condition, values, set, keys, histograms })
+    let aggregates = aggregates(actions, env, fix)?;
+    Ok(Lowered { condition, values, set, keys, histograms, aggregates })
 }
 
 impl Lowered {
@@ -76,7 +80,9 @@ impl Lowered {
             expressions.flat_map(|c| c.parts.iter().filter_map(|part| part.func.as_ref()).chain([&c.func]));
         let set = self.set.iter().map(|(_, func)| func);
         let histograms = self.histograms.iter().map(|(_, func)| func);
-        self.condition.iter().chain(expressions).chain(set).chain(histograms).flat_map(Func::kept).collect()
+        let aggregates = self.aggregates.iter().map(|(_, func)| func);
+        let counted = histograms.chain(aggregates);
+        self.condition.iter().chain(expressions).chain(set).chain(counted).flat_map(Func::kept).collect()
     }
 }
 
@@ -104,7 +110,7 @@ fn values(
             "$regs" => wanted.push(Wanted::Registers),
             text => wanted.push(match expression(text, env) {
                 Err(Error::Expression(why)) if request.several => {
-                    let why = why.lines().next().unwrap_or_default().to_owned();
+                    let why = why.shown.lines().next().unwrap_or_default().to_owned();
                     Wanted::Missing { name: text.to_owned(), ty: String::new(), why }
                 }
                 wanted => wanted?,
@@ -162,7 +168,7 @@ fn expression(text: &str, env: Env<'_>) -> Result<Wanted, Error> {
         "$stack" => Wanted::Stack { user: false },
         "$ustack" => Wanted::Stack { user: true },
         text => {
-            let collected = lower::collect(text, env).map_err(|e| Error::Expression(e.render(text)))?;
+            let collected = lower::collect(text, env).map_err(|e| Error::expression(text, &e))?;
             Wanted::Expression(text.to_owned(), collected)
         }
     })
@@ -170,7 +176,7 @@ fn expression(text: &str, env: Env<'_>) -> Result<Wanted, Error> {
 
 /// A number, computed at the hit.
 fn number(text: &str, env: Env<'_>, fix: &mut Fix<'_>) -> Result<lower::Lowered, Error> {
-    let mut found = lower::value(text, env).map_err(|e| Error::Expression(e.render(text)))?;
+    let mut found = lower::value(text, env).map_err(|e| Error::expression(text, &e))?;
     fix(&mut found.func)?;
     opt::optimise(&mut found.func);
     Ok(found)
@@ -212,6 +218,26 @@ fn histograms(
         values.push((histogram, found.func));
     }
     Ok(values)
+}
+
+fn aggregates(
+    actions: &Actions<'_>,
+    env: Env<'_>,
+    fix: &mut Fix<'_>,
+) -> Result<Vec<(Aggregate, Func)>, Error> {
+    if actions.aggregates.len() > MOST_AGGREGATES {
+        let what = format!(
+            "{} sums and other aggregates, a probe has up to {MOST_AGGREGATES}",
+            actions.aggregates.len()
+        );
+        return Err(Error::Cannot(what));
+    }
+    let each = |(function, text): &(Function, String)| {
+        let found = number(text, env, fix)?;
+        let (function, name) = (*function, text.clone());
+        Ok((Aggregate { function, name, ty: found.ty, signed: found.signed }, found.func))
+    };
+    actions.aggregates.iter().map(each).collect()
 }
 
 fn keys(actions: &Actions<'_>, env: Env<'_>, fix: &mut Fix<'_>) -> Result<Vec<Wanted>, Error> {

@@ -246,6 +246,9 @@ pub struct CompiledActions {
     /// The values of the histograms.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<Segment>,
+    /// The values of the aggregates.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aggregates: Vec<Segment>,
 }
 
 fn is_zero<N: Default + PartialEq>(n: &N) -> bool {
@@ -260,7 +263,7 @@ impl CompiledActions {
 
     /// All expressions.
     pub(crate) fn segments(&self) -> impl Iterator<Item = &Segment> {
-        self.set.iter().chain(&self.values)
+        self.set.iter().chain(&self.values).chain(&self.aggregates)
     }
 }
 

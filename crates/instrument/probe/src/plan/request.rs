@@ -2,6 +2,7 @@
 //! A probe as the user writes it: a place, a condition, values, actions; and lists of those taken apart.
 
 use crate::stream::RecordingEffect;
+use crate::stream::aggregate::Function;
 
 /// The requested probe.
 #[derive(Debug, Clone, Copy, Default)]
@@ -12,6 +13,8 @@ pub struct Request<'a> {
     pub condition: Option<&'a str>,
     /// The expressions to collect: C expressions, `$args`, `$locals`, `$regs`.
     pub collect: &'a [String],
+    /// The line that a record is shown as: `"FORMAT", EXPR, …`. The expressions are also in `collect`.
+    pub printf: Option<&'a str>,
     /// Names of trace state variables.
     pub vars: &'a [String],
     /// Longest string, bytes.
@@ -35,6 +38,8 @@ pub struct Actions<'a> {
     pub hist: &'a [String],
     /// Values counted in equal steps: `EXPR,MIN,MAX,STEP`.
     pub linear: &'a [String],
+    /// Values of which a function is kept.
+    pub aggregates: &'a [(Function, String)],
     /// Number of first hits to skip.
     pub skip: u64,
     /// Number of hits after which all further ones are skipped.
@@ -46,7 +51,7 @@ pub struct Actions<'a> {
 impl Actions<'_> {
     /// Returns true if the kernel counts something.
     pub fn counts(&self) -> bool {
-        !(self.by.is_empty() && self.hist.is_empty() && self.linear.is_empty())
+        !(self.by.is_empty() && self.hist.is_empty() && self.linear.is_empty() && self.aggregates.is_empty())
     }
 }
 

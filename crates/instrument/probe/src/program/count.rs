@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Instructions that count by keys and in histograms: find the cell, then add to it.
+//! Instructions that count by keys, in histograms and aggregates: find the cell, then add to it.
 //!
 //! Keys are assembled on the stack, as in a record without its header: first the word of failed values, then the keys.
 //! Every addition is atomic, so an interrupt loses no count.
@@ -13,6 +13,7 @@ use super::values::{fill, increment, insert_with_maps};
 use crate::Error;
 use crate::plan::Plan;
 use crate::stream::HEADER;
+use crate::stream::aggregate::Function;
 use crate::stream::tally::{Histogram, Scale, Tally, ZERO};
 
 use Reg::{R0, R1, R2, R3, R4, R5, R10};
@@ -57,8 +58,69 @@ pub(crate) fn tally(
         here(asm);
         asm.mov_imm(R0, 1).put(insn::atomic_add(R1, 0, R0)).bind(next);
     }
+    for (index, ((at, aggregate), segment)) in
+        tally.aggregate_places().zip(&plan.actions.aggregates).enumerate()
+    {
+        asm.note(aggregate.title());
+        let (failed, next) = (asm.label(), asm.label());
+        let value = insert_with_maps(asm, segment, faults, layout, failed)?;
+        let here = |asm: &mut Asm| {
+            asm.load(B8, R1, R10, RECORD).alu_imm(Alu::Add, R1, at.cast_signed());
+        };
+        asm.bind(value);
+        match aggregate.function {
+            Function::Latest if plan.actions.keys.is_empty() => {
+                asm.map_value(R1, STATE, layout.last_at(number, index as u32)).store(B8, R1, 0, R0);
+            }
+            Function::Latest => {
+                here(asm);
+                asm.store(B8, R1, 8, R0);
+            }
+            Function::Sum | Function::Avg => {
+                here(asm);
+                add(asm, aggregate.signed);
+            }
+            Function::Min | Function::Max => {
+                here(asm);
+                exceed(asm, aggregate.flips(), failed, next);
+            }
+        }
+        asm.goto(next).bind(failed);
+        here(asm);
+        asm.mov_imm(R0, 1).put(insn::atomic_add(R1, 0, R0)).bind(next);
+    }
     asm.bind(done);
     Ok(())
+}
+
+/// Adds r0 to the 128-bit number after the word at r1. Each half is added atomically, and the carry of an addition
+/// depends on that addition alone, so the number is exact when no addition is under way.
+fn add(asm: &mut Asm, signed: bool) {
+    let (no_carry, done) = (asm.label(), asm.label());
+    asm.mov(R2, R0).put(insn::fetch_add(R1, 8, R0));
+    asm.alu(Alu::Add, R0, R2).mov_imm(R3, 0).branch(Cond::Ge, R0, R2, no_carry).mov_imm(R3, 1).bind(no_carry);
+    if signed {
+        asm.alu_imm(Alu::Arsh, R2, 63).alu(Alu::Add, R3, R2);
+    }
+    asm.branch_imm(Cond::Eq, R3, 0, done).put(insn::atomic_add(R1, 16, R3)).bind(done);
+}
+
+/// Attempts to enter a value while other CPUs enter theirs.
+const ATTEMPTS: usize = 16;
+
+/// Replaces the word after the one at r1 by r0 with these bits flipped, if that is greater; then jumps to `done`. Jumps to
+/// `lost` if other CPUs entered greater values at each attempt.
+fn exceed(asm: &mut Asm, flips: u64, lost: Label, done: Label) {
+    asm.mov(R2, R0);
+    if flips != 0 {
+        asm.mov_wide(R3, flips).alu(Alu::Xor, R2, R3);
+    }
+    asm.load(B8, R0, R1, 8);
+    for _ in 0..ATTEMPTS {
+        asm.branch(Cond::Ge, R0, R2, done).mov(R3, R0).put(insn::compare_exchange(R1, 8, R2));
+        asm.branch(Cond::Eq, R0, R3, done);
+    }
+    asm.branch(Cond::Lt, R0, R2, lost);
 }
 
 /// Sets r0 to the cell of the hit's keys. Jumps to `done` if there is none.

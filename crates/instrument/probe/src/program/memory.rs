@@ -81,6 +81,8 @@ pub struct Layout {
     pub tally: u32,
     /// Bytes of counts per combination of keys.
     pub keyed: u32,
+    /// Words for the last values that a probe without keys keeps.
+    pub lasts: u32,
     /// True if programs may sleep until memory is paged in.
     pub sleeps: bool,
     /// Offset of the kernel's addresses from those at which it is linked.
@@ -97,6 +99,9 @@ impl Layout {
             let wanted = plans.iter().filter(|plan| plan.actions.keys.is_empty() != keyed);
             wanted.filter_map(|plan| Some(plan.probe.tally.as_ref()?.cell_bytes())).max().unwrap_or(0)
         };
+        let lasts = plans.iter().filter_map(|plan| plan.probe.tally.as_ref());
+        let lasts = lasts.filter(|tally| tally.keys.is_empty() && tally.keeps_latest());
+        let lasts = lasts.map(|tally| tally.aggregates.len() as u32).max().unwrap_or(0);
         let (probes, tally) = (plans.len() as u32, cells(false));
         let all = plans.iter().flat_map(|plan| [Some(plan), plan.instead.as_deref()]).flatten();
         let longest = all.map(|plan| plan.probe.record_bytes).max().unwrap_or(0);
@@ -109,6 +114,7 @@ impl Layout {
             vars: 0,
             tally,
             keyed: cells(true),
+            lasts,
             sleeps: false,
             slide: 0,
         })
@@ -116,7 +122,16 @@ impl Layout {
 
     /// Size of the state, bytes.
     pub fn state_bytes(&self) -> u32 {
+        self.lasts_at() + 8 * self.probes * self.lasts
+    }
+
+    fn lasts_at(&self) -> u32 {
         self.zeros_at() + self.keyed
+    }
+
+    /// Offset in the state of the last value of an aggregate of a probe without keys.
+    pub fn last_at(&self, number: u32, aggregate: u32) -> u32 {
+        self.lasts_at() + 8 * (number * self.lasts + aggregate)
     }
 
     /// Offset in the state: number of records.

@@ -2,7 +2,9 @@
 //! The bytes of `streams/probe/`, which `kprism-record` (`probe/attach`, `probe/kept`) writes: `probes.json` describes each record's bytes, `hits.bin` holds the records of
 //! all CPUs in order of time, each with its CPU. Any bytes give records, or an error with an offset.
 
+pub mod aggregate;
 mod item;
+pub mod printf;
 pub mod shape;
 pub mod tally;
 
@@ -11,6 +13,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use printf::Printf;
 use shape::Shape;
 use tally::{Tally, Totals};
 
@@ -84,6 +87,9 @@ pub struct Probe {
     /// Counts kept in the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tally: Option<Tally>,
+    /// The line that a record is shown as.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub printf: Option<Printf>,
     /// The part of a record for GDB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gdb: Option<Frame>,

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Counts that a probe keeps in the kernel instead of records: hits by keys, and histograms of values.
+//! Counts that a probe keeps in the kernel instead of records: hits by keys, histograms of values, and sums and other
+//! aggregates of them.
 //!
 //! A cell holds a count, then for each histogram a word for values that could not be computed, a word for their sum,
-//! and its slots. Without keys there is one cell per CPU; with keys, one per combination of their values.
+//! and its slots, then the words of each [`Aggregate`]. Without keys there is one cell per CPU; with keys, one per combination of their values.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::Error;
 use crate::stream::Item;
+use crate::stream::aggregate::{Aggregate, Aggregated, Function};
 
 /// Maximum size of all keys together, in bytes: they lie on the program's stack.
 pub const LONGEST_KEY: u32 = 256;
@@ -16,6 +18,8 @@ pub const LONGEST_KEY: u32 = 256;
 const MOST_STEPS: u64 = 1000;
 /// Maximum of histograms per probe.
 pub const MOST_HISTOGRAMS: usize = 8;
+/// Maximum of aggregates per probe.
+pub const MOST_AGGREGATES: usize = 16;
 /// The slot of 0 in a histogram by powers of two. Positive values are above it, negative ones below.
 pub const ZERO: u32 = 64;
 /// Number of slots in a histogram by powers of two.
@@ -28,6 +32,9 @@ pub struct Tally {
     pub keys: Vec<Item>,
     /// The histograms, besides the count.
     pub histograms: Vec<Histogram>,
+    /// Sums and other functions of values.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aggregates: Vec<Aggregate>,
 }
 
 /// A histogram of an expression's values.
@@ -149,7 +156,39 @@ impl Scale {
 impl Tally {
     /// Size of a cell, bytes.
     pub fn cell_bytes(&self) -> u32 {
+        self.aggregates_at() + self.aggregates.iter().map(|a| a.bytes()).sum::<u32>()
+    }
+
+    fn aggregates_at(&self) -> u32 {
         8 + self.histograms.iter().map(|h| h.bytes()).sum::<u32>()
+    }
+
+    /// Returns true if any aggregate is the latest value: all CPUs then need one cell.
+    pub fn keeps_latest(&self) -> bool {
+        self.aggregates.iter().any(|aggregate| aggregate.function == Function::Latest)
+    }
+
+    /// Offset of each aggregate in a cell.
+    pub fn aggregate_places(&self) -> impl Iterator<Item = (u32, &Aggregate)> {
+        self.aggregates.iter().scan(self.aggregates_at(), |at, aggregate| {
+            let here = *at;
+            *at += aggregate.bytes();
+            Some((here, aggregate))
+        })
+    }
+
+    /// Adds another CPU's cell to these words.
+    pub fn combine(&self, into: &mut [u64], cell: &[u64]) {
+        let aggregates = self.aggregates_at() as usize / 8;
+        for (sum, word) in into.iter_mut().zip(cell).take(aggregates) {
+            *sum = sum.wrapping_add(*word);
+        }
+        for (at, aggregate) in self.aggregate_places() {
+            let (from, to) = (at as usize / 8, (at + aggregate.bytes()) as usize / 8);
+            let (Some(into), Some(cell)) = (into.get_mut(from..to), cell.get(from..to)) else { return };
+            into[0] = into[0].wrapping_add(cell[0]);
+            aggregate.combine(&mut into[1..], &cell[1..]);
+        }
     }
 
     /// Offset of each histogram in a cell.
@@ -190,6 +229,9 @@ pub struct Row {
     pub count: u64,
     /// The histograms, in the order of their definition.
     pub histograms: Vec<Filled>,
+    /// The aggregates, in the order of their definition.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aggregates: Vec<Aggregated>,
 }
 
 /// The contents of a histogram.
@@ -211,7 +253,7 @@ impl Filled {
 }
 
 impl Row {
-    /// Builds a row from a cell's words, which may be summed over several CPUs.
+    /// Builds a row from a cell's words, which may be those of several CPUs, [combined](Tally::combine).
     pub fn of(tally: &Tally, key: Vec<Value>, words: &[u64]) -> Self {
         let word = |at: u32| words.get(at as usize / 8).copied().unwrap_or(0);
         let filled = |(at, histogram): (u32, &Histogram)| {
@@ -219,7 +261,18 @@ impl Row {
             let slots = slots.filter(|(_, n)| *n > 0).collect();
             Filled { failed: word(at), sum: word(at + 8), slots }
         };
-        Self { key, count: word(0), histograms: tally.places().map(filled).collect() }
+        let count = word(0);
+        let aggregated = |(at, aggregate): (u32, &Aggregate)| {
+            let high = if aggregate.bytes() > 16 { word(at + 16) } else { 0 };
+            let failed = word(at);
+            Aggregated { failed, values: count.saturating_sub(failed), low: word(at + 8), high }
+        };
+        Self {
+            key,
+            count,
+            histograms: tally.places().map(filled).collect(),
+            aggregates: tally.aggregate_places().map(aggregated).collect(),
+        }
     }
 }
 

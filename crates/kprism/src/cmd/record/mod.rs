@@ -71,7 +71,7 @@ pub fn run(
             Command::Flow(args) => (&args.output, None),
             Command::Durations(args) => (&args.output, None),
             Command::Cover(args) => (&args.output, None),
-            Command::Probe(args) => (&args.output, args.program.as_deref()),
+            Command::Probe(args) => (&args.output, args.sent()),
             Command::Boot(args) => (&args.output, None),
             Command::Tlb(_) => {
                 bail!("--on does not go with `record tlb`, which needs QEMU: run kprism there")

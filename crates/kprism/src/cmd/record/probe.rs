@@ -4,7 +4,7 @@
 //! [`kprism_record::probe`] records; here are the options, and what is printed.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -33,6 +33,9 @@ Examples:
   kprism record probe 'vfs_read%return if $retval < 0' --collect '$retval,$duration' -- CMD
   kprism record probe 'vfs_read%return if $retval > 0' --hist '$retval' --by '$comm' -a
   kprism record probe 'work' --collect '$args' --stop-when 'fail' --last 1000 -- ./program
+  kprism record probe 'vfs_read%return if $retval > 0' --by '$comm' --sum '$retval' --interval 1s -a
+  kprism record probe 'tcp_sendmsg' --printf '\"%s: %lu\\n\",$comm,size' -a; kprism script probe
+  kprism record probe -f probes.kp -- CMD          # a file of probes (docs/probe-files.md)
   kprism record probe 'parse' --exec /usr/lib/libx.so --collect '$args,$regs' -p 1234
 
 Nothing outlives kprism, also not kill -9. Then: kprism report probe, kprism script probe.
@@ -40,8 +43,9 @@ Nothing outlives kprism, also not kill -9. Then: kprism report probe, kprism scr
 Exit codes: 0 done, 1 no hit, 2 error, 130 interrupted.";
 
 /// Options fixed when probes are compiled.
-const COMPILED: [&str; 16] = [
+const COMPILED: [&str; 23] = [
     "probes",
+    "file",
     "collect",
     "strings",
     "debug_file",
@@ -52,6 +56,12 @@ const COMPILED: [&str; 16] = [
     "by",
     "hist",
     "linear",
+    "sum",
+    "min",
+    "max",
+    "avg",
+    "latest",
+    "printf",
     "skip",
     "pass",
     "start_when",
@@ -82,6 +92,9 @@ pub struct Args {
     /// Stop after this time
     #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     pub duration: Option<Duration>,
+    /// Print the counts so far to standard error each time that this time is over, from 10ms on
+    #[arg(long, value_name = "TIME", value_parser = interval)]
+    pub interval: Option<Duration>,
     /// Ring buffer for each CPU, such as 512K or 16M
     #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = kprism_profile::parse::ring_kib)]
     pub buffer_size: u64,
@@ -103,6 +116,23 @@ pub struct Args {
     guest_args: GuestArgs,
 }
 
+/// An interval that leaves time to print.
+fn interval(text: &str) -> Result<Duration, String> {
+    let time = parse::duration(text)?;
+    match time < Duration::from_millis(10) {
+        true => Err("the counts are printed every 10ms at most".to_owned()),
+        false => Ok(time),
+    }
+}
+
+impl Args {
+    /// The file of this machine that another one needs.
+    pub fn sent(&self) -> Option<&Path> {
+        let file = self.what.file.as_deref().filter(|path| path.as_os_str() != "-");
+        self.program.as_deref().or(file)
+    }
+}
+
 /// Records.
 pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     if args.command.is_empty() && args.pid.is_empty() && !args.all {
@@ -111,9 +141,10 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
     if !args.guest {
         no_guest(given)?;
     }
+    let probes = args.what.probes(given)?;
     let compiled = match &args.program {
         Some(path) => load(&kprism_remote::given(path), args.what.exec.as_deref(), progress)?,
-        None => args.what.probes().compile(&args.command, &args.pid, progress)?,
+        None => probes.compile(&args.command, &args.pid, progress)?,
     };
     let has_keys =
         compiled.plans.iter().any(|plan| plan.probe.tally.as_ref().is_some_and(|t| !t.keys.is_empty()));
@@ -129,16 +160,19 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
         last: args.last,
         keys: args.keys.unwrap_or(KEYS),
         duration: args.duration,
+        interval: args.interval,
         buffer_kib: args.buffer_size,
-        probes: args.what.probes.clone(),
-        collect: args.what.collect.clone(),
+        probes: probes.specs(),
+        collect: probes.collected(),
     };
     if args.guest {
         kprism_signals::catch(Second::EndsProcess)?;
         return in_guest(args, &compiled, &settings, progress, out);
     }
     kprism_signals::catch(Second::Ignored)?;
-    let recorded = record(compiled, &settings, progress)?;
+    let recorded = record(compiled, &settings, progress, &mut |since, so_far| {
+        eprint!("{}", kprism_report::probe::so_far(since, so_far));
+    })?;
     let Recorded { run, description, full, remarks, .. } = &recorded;
     summary_lines(description, args.last).iter().for_each(|line| progress.say(line));
     if let Some(why) = full {

@@ -3,7 +3,12 @@
 
 use std::path::PathBuf;
 
-use kprism_record::probe::Probes;
+use anyhow::{Result, bail};
+use kprism_probe::plan::expressions;
+use kprism_probe::stream::aggregate::Function;
+use kprism_record::probe::{ProbeFile, Probes};
+
+use crate::given::Given;
 
 /// Probes on a command line.
 #[derive(Debug, clap::Args)]
@@ -11,6 +16,9 @@ pub struct ProbeArgs {
     /// A probe: `LOCATION`, or `LOCATION if CONDITION`
     #[arg(value_name = "PROBE")]
     pub probes: Vec<String>,
+    /// A file of probes, each with its own values and actions; - is standard input
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
     /// What each hit keeps: expressions, $args, $locals, $regs, $sdata (a tracepoint's record), $stack, $ustack
     #[arg(long, value_name = "EXPR,…", allow_hyphen_values = true)]
     pub collect: Vec<String>,
@@ -38,6 +46,24 @@ pub struct ProbeArgs {
     /// Histogram of a value in steps: EXPR,MIN,MAX,STEP
     #[arg(long, value_name = "EXPR,…", help_heading = "Counts", allow_hyphen_values = true)]
     pub linear: Vec<String>,
+    /// Sums of values, in the kernel; with --by for each
+    #[arg(long, value_name = "EXPR,…", help_heading = "Counts", allow_hyphen_values = true)]
+    pub sum: Vec<String>,
+    /// The least values, in the kernel; with --by for each
+    #[arg(long, value_name = "EXPR,…", help_heading = "Counts", allow_hyphen_values = true)]
+    pub min: Vec<String>,
+    /// The greatest values, in the kernel; with --by for each
+    #[arg(long, value_name = "EXPR,…", help_heading = "Counts", allow_hyphen_values = true)]
+    pub max: Vec<String>,
+    /// Means of values, in the kernel; with --by for each
+    #[arg(long, value_name = "EXPR,…", help_heading = "Counts", allow_hyphen_values = true)]
+    pub avg: Vec<String>,
+    /// The latest values, in the kernel; with --by for each
+    #[arg(long, value_name = "EXPR,…", help_heading = "Counts", allow_hyphen_values = true)]
+    pub latest: Vec<String>,
+    /// Show each record as this line, as C's printf does; the values are collected
+    #[arg(long, value_name = "\"FORMAT\",EXPR,…")]
+    pub printf: Option<String>,
     /// Leave out each probe's first hits whose condition holds
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=COUNT))]
     pub skip: u64,
@@ -48,7 +74,7 @@ pub struct ProbeArgs {
     #[arg(long, value_name = "PROBE", help_heading = "Triggers")]
     pub start_when: Vec<String>,
     /// Record nothing from a hit of this probe on, until --start-when
-    #[arg(long, value_name = "PROBE", help_heading = "Triggers", requires = "start_when")]
+    #[arg(long, value_name = "PROBE", help_heading = "Triggers")]
     pub pause_when: Vec<String>,
     /// End recording at a hit of this probe
     #[arg(long, value_name = "PROBE", help_heading = "Triggers")]
@@ -61,11 +87,34 @@ pub struct ProbeArgs {
     pub strings: u32,
 }
 
+/// Options that describe the probes of the command line. A file says the same of each of its own.
+const OWN: [&str; 13] = [
+    "collect", "set", "by", "hist", "linear", "sum", "min", "max", "avg", "latest", "printf", "skip", "pass",
+];
+
 impl ProbeArgs {
-    /// As the library takes them.
-    pub fn probes(&self) -> Probes {
-        Probes {
+    /// As the library takes them. Reads the file of probes.
+    ///
+    /// # Errors
+    /// The file is none, or an option describes probes of the command line, and there are none.
+    pub fn probes(&self, given: &Given) -> Result<Probes> {
+        if let (Some(file), true, Some(option)) = (&self.file, self.probes.is_empty(), given.first(&OWN)) {
+            let word = option.trim_start_matches('-');
+            bail!(
+                "{option} is for probes of the command line: in {} write `{word} …` after the place",
+                file.display()
+            );
+        }
+        let file = self.file.as_ref().map(|path| ProbeFile::read(&kprism_remote::given(path), path));
+        let file = file.transpose()?;
+        let functions = [&self.sum, &self.min, &self.max, &self.avg, &self.latest];
+        let functions = Function::ALL.into_iter().zip(functions);
+        let aggregates = functions.flat_map(|(function, lists)| {
+            lists.iter().flat_map(|list| expressions(list)).map(move |text| (function, text))
+        });
+        Ok(Probes {
             probes: self.probes.clone(),
+            file,
             collect: self.collect.clone(),
             exec: self.exec.clone(),
             debug_file: self.debug_file.clone(),
@@ -75,6 +124,8 @@ impl ProbeArgs {
             by: self.by.clone(),
             hist: self.hist.clone(),
             linear: self.linear.clone(),
+            aggregates: aggregates.collect(),
+            printf: self.printf.clone(),
             skip: self.skip,
             pass: self.pass,
             start_when: self.start_when.clone(),
@@ -82,7 +133,7 @@ impl ProbeArgs {
             stop_when: self.stop_when.clone(),
             for_gdb: self.for_gdb,
             strings: self.strings,
-        }
+        })
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use kprism_bpf::host;
@@ -43,6 +43,8 @@ pub struct Settings {
     pub keys: u32,
     /// Stop after this time.
     pub duration: Option<Duration>,
+    /// Pass on the counts so far each time that this time is over.
+    pub interval: Option<Duration>,
     /// Ring buffer of each CPU, KiB.
     pub buffer_kib: u64,
     /// The probes as the user wrote them, for the manifest.
@@ -62,6 +64,7 @@ impl Default for Settings {
             last: None,
             keys: KEYS,
             duration: None,
+            interval: None,
             buffer_kib: 8 << 10,
             probes: Vec::new(),
             collect: Vec::new(),
@@ -96,12 +99,22 @@ impl Recorded {
 /// Combinations of keys that a probe counts, unless others are asked for.
 pub const KEYS: u32 = 4096;
 
-/// Attaches the probes, runs the command or waits, and writes the run. Steps and notes go to `progress`.
+/// Takes the counts so far of a recording that goes on: the time since its start, the probes with all that they counted
+/// until then. Hits go on meanwhile, so a count may be ahead of another by some.
+pub type Live<'l> = &'l mut dyn FnMut(Duration, &Description);
+
+/// Attaches the probes, runs the command or waits, and writes the run. Steps and notes go to `progress`, the counts of
+/// each [interval](Settings::interval) to `live`.
 ///
 /// # Errors
 /// No probe can be attached, the command is not there, or the run folder cannot be written. A disk that gets full on the
 /// way is no error: see [`Recorded::full`].
-pub fn record(compiled: Compiled, settings: &Settings, progress: &Progress) -> Result<Recorded> {
+pub fn record(
+    compiled: Compiled,
+    settings: &Settings,
+    progress: &Progress,
+    live: Live<'_>,
+) -> Result<Recorded> {
     if let Some(name) = settings.command.first() {
         // Before anything is attached, and an earlier run is rotated away.
         here::find(name, &Job::new([name.clone()]))?;
@@ -143,14 +156,24 @@ pub fn record(compiled: Compiled, settings: &Settings, progress: &Progress) -> R
         // Not fs::copy: files of /proc have no length.
         fs::write(run.kallsyms(), files::read(Path::new("/proc/kallsyms"))?).context("symbols/kallsyms")?;
     }
-    let taken = take(settings, &session, &run.hits(), progress)?;
-    description.counts = session.counts();
-    description.totals = match description.probes.iter().any(|probe| probe.tally.is_some()) {
-        true => session.totals()?,
-        false => Vec::new(),
+    let variables: Vec<String> = compiled.vars.into_iter().map(|(name, _)| name).collect();
+    let count = |description: &mut Description| {
+        description.counts = session.counts();
+        description.totals = match description.probes.iter().any(|probe| probe.tally.is_some()) {
+            true => session.totals()?,
+            false => Vec::new(),
+        };
+        description.variables = variables.iter().cloned().zip(session.variables()).collect();
+        Ok::<_, kprism_probe::Error>(())
     };
-    let names = compiled.vars.into_iter().map(|(name, _)| name);
-    description.variables = names.zip(session.variables()).collect();
+    let mut so_far = description.clone();
+    let mut ticked = |since: Duration| {
+        count(&mut so_far)?;
+        live(since, &so_far);
+        Ok(())
+    };
+    let taken = take(settings, &session, &run.hits(), progress, &mut ticked)?;
+    count(&mut description)?;
     write_description(&run, &description)?;
     manifest.exit_code = taken.exit_code;
     manifest.stopped = match &taken.full {
@@ -231,17 +254,35 @@ struct Taken {
     command_end: Option<String>,
 }
 
-/// Runs the command, or waits for as long as was asked, and takes records out as they come.
-fn take(settings: &Settings, session: &Session, path: &Path, progress: &Progress) -> Result<Taken> {
+/// Runs the command, or waits for as long as was asked, and takes records out as they come. Calls `ticked` at each
+/// interval with the time since the start.
+fn take(
+    settings: &Settings,
+    session: &Session,
+    path: &Path,
+    progress: &Progress,
+    ticked: &mut dyn FnMut(Duration) -> Result<()>,
+) -> Result<Taken> {
     const TICK: Duration = Duration::from_millis(5);
     let mut file = Kept::create(path, settings.last)?;
     let mut reader = session.reader();
     let mut wait = Wait::begin(&settings.command, settings.processes.clone(), settings.duration, progress)?;
     raise_priority();
+    let started = Instant::now();
+    let mut next = settings.interval;
     loop {
         file.take(|take| reader.drain(take));
         if wait.ended()? {
             break;
+        }
+        if let (Some(at), Some(interval)) = (next, settings.interval)
+            && started.elapsed() >= at
+        {
+            let since = started.elapsed();
+            ticked(since)?;
+            // Intervals that passed meanwhile are left out: the next one says the same and more.
+            let passed = (since.as_nanos() / interval.as_nanos().max(1)) as u32;
+            next = Some(interval.saturating_mul(passed.saturating_add(1)));
         }
         let enough = session.is_over() || file.is_full();
         if enough {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From the probes that a user writes to programs: places are looked up, conditions and values compiled.
 //!
-//! Input: [`Probes`] and the command or process they are for, or a file with programs. Output: [`Compiled`], which
-//! [`super::record`] attaches here, or a file takes to another machine.
+//! Input: [`Probes`], of which some may be written in a [`ProbeFile`], and the command or process they are for; or a file
+//! with programs. Output: [`Compiled`], which [`super::record`] attaches here, or a file takes to another machine.
 
 use std::path::{Path, PathBuf};
 
@@ -11,16 +11,22 @@ use kprism_probe::place::{Target, kernel_plans, plans};
 use kprism_probe::plan::Actions;
 use kprism_probe::plan::file::{Compiled, VERSION};
 use kprism_probe::plan::{Plan, Request, Site, expressions, split};
-use kprism_probe::stream::RecordingEffect;
+use kprism_probe::stream::aggregate::Function;
+use kprism_probe::stream::{RecordingEffect, printf};
+use kprism_probe::written::Wanted;
 
 use kprism_session::{Progress, files};
 use kprism_tracefs::path::{self, NotFound};
+
+use super::file::ProbeFile;
 
 /// Probes, and what each of their hits does. The fields are the options of `kprism record probe`.
 #[derive(Debug, Clone)]
 pub struct Probes {
     /// A probe: `LOCATION`, or `LOCATION if CONDITION`.
     pub probes: Vec<String>,
+    /// Probes of a file, with their own values and actions. The fields below that say the same are for `probes` alone.
+    pub file: Option<ProbeFile>,
     /// Values that each hit keeps: expressions, $args, $locals, $regs, $sdata (a tracepoint's record), $stack, $ustack.
     pub collect: Vec<String>,
     /// The program or library that contains the locations; with --program, its path on this machine.
@@ -39,6 +45,10 @@ pub struct Probes {
     pub hist: Vec<String>,
     /// Histogram of a value in steps: EXPR,MIN,MAX,STEP.
     pub linear: Vec<String>,
+    /// Functions of values, in the kernel; with --by for each.
+    pub aggregates: Vec<(Function, String)>,
+    /// The line that a record is shown as: `"FORMAT", EXPR, …`.
+    pub printf: Option<String>,
     /// Leave out each probe's first hits whose condition holds.
     pub skip: u64,
     /// After so many hits whose condition holds a probe is taken out; when all are, recording ends.
@@ -55,25 +65,11 @@ pub struct Probes {
     pub strings: u32,
 }
 
-/// A trace state variable and its first value as a user writes them: `NAME` or `NAME=N`, the name with `$` or without.
-///
-/// # Errors
-/// The name is none of C's, or the value no number.
-pub fn variable(text: &str) -> Result<(String, i64), String> {
-    let (name, value) = text.split_once('=').unwrap_or((text, "0"));
-    let name = name.trim().trim_start_matches('$');
-    let first = |c: char| c.is_ascii_alphabetic() || c == '_';
-    if !name.starts_with(first) || !name.chars().all(|c| first(c) || c.is_ascii_digit()) {
-        return Err(format!("`{name}` is no name: letters, digits and _"));
-    }
-    let value = value.trim().parse().map_err(|e| format!("`{value}`: {e}"))?;
-    Ok((name.to_owned(), value))
-}
-
 impl Default for Probes {
     fn default() -> Self {
         Probes {
             probes: Vec::new(),
+            file: None,
             collect: Vec::new(),
             exec: None,
             debug_file: None,
@@ -83,6 +79,8 @@ impl Default for Probes {
             by: Vec::new(),
             hist: Vec::new(),
             linear: Vec::new(),
+            aggregates: Vec::new(),
+            printf: None,
             skip: 0,
             pass: None,
             start_when: Vec::new(),
@@ -101,60 +99,131 @@ impl Probes {
     /// # Errors
     /// A place does not exist, or an expression has no meaning there.
     pub fn compile(&self, command: &[String], pids: &[u32], progress: &Progress) -> Result<Compiled> {
-        let lists = |all: &[String]| all.iter().flat_map(|list| expressions(list)).collect::<Vec<_>>();
-        let (collect, by) = (lists(&self.collect), lists(&self.by));
-        if self.probes.is_empty() {
-            bail!("which probes? write `FUNC if EXPR`, FILE:LINE or another place");
+        let wanted = self.wanted()?;
+        if !wanted.iter().any(|wanted| wanted.effect.is_record()) {
+            bail!(
+                "which probes? write `FUNC if EXPR`, FILE:LINE or another place, or name a file of probes (-f)"
+            );
         }
-        for (number, (name, _)) in self.vars.iter().enumerate() {
-            if kprism_expr::lower::is_built_in(name) {
-                bail!("--var {name}: `${name}` has a meaning already; choose another name");
-            }
-            if self.vars[..number].iter().any(|(other, _)| other == name) {
-                bail!("--var {name}: it is there twice");
-            }
-        }
-        let vars: Vec<String> = self.vars.iter().map(|(name, _)| name.clone()).collect();
-        let Self { set, hist, linear, skip, pass, .. } = self;
-        let (skip, pass) = (*skip, *pass);
-        let own = Actions { set, by: &by, hist, linear, skip, pass, effect: RecordingEffect::Record };
-        let request = |spec, collect, actions| {
-            let (place, condition) = split(spec);
-            Request {
-                place,
-                condition,
-                collect,
-                vars: &vars,
-                text: self.strings,
-                actions,
-                several: false,
-                gdb: self.for_gdb && actions.effect.is_record(),
-            }
+        let vars = self.variables()?;
+        let names: Vec<String> = vars.iter().map(|(name, _)| name.clone()).collect();
+        let request = |wanted| self.request(wanted, &names);
+        let requests: Vec<_> = wanted.iter().map(request).collect();
+        let planned = match &self.vmlinux {
+            Some(path) => kernel_plans(path, &requests)?.into_iter().map(|p| p.map_err(Into::into)).collect(),
+            None => requests.iter().map(|request| self.planned(request, command, pids)).collect::<Vec<_>>(),
         };
-        let mut requests: Vec<_> = self.probes.iter().map(|spec| request(spec, &collect[..], own)).collect();
+        let mut all = Vec::new();
+        for ((request, wanted), planned) in requests.iter().zip(&wanted).zip(planned) {
+            let planned = match (self.in_file(wanted), requests.len()) {
+                (Some(file), _) => planned.map_err(|error| file.located(wanted, error)),
+                (None, 1) => planned,
+                (None, _) => planned.with_context(|| format!("`{}`", request.place)),
+            }?;
+            planned.iter().for_each(|plan| say_where(plan, progress));
+            all.extend(planned);
+        }
+        if all.len() > MOST_PLANS {
+            bail!("{} places for probes, a recording has room for {MOST_PLANS}", all.len());
+        }
+        Ok(Compiled { version: VERSION, vars, plans: all })
+    }
+
+    /// The probes as they are written: those of the file, those of `probes`, those that switch the recording.
+    pub fn specs(&self) -> Vec<String> {
+        let of_file = self.file.iter().flat_map(|file| &file.written.probes);
+        of_file.map(Wanted::spec).chain(self.probes.iter().cloned()).collect()
+    }
+
+    /// The values to collect, as they are written.
+    pub fn collected(&self) -> Vec<String> {
+        let of_file = self.file.iter().flat_map(|file| &file.written.probes);
+        of_file.flat_map(|wanted| &wanted.collect).chain(&self.collect).cloned().collect()
+    }
+
+    /// Everything that is to be attached.
+    fn wanted(&self) -> Result<Vec<Wanted>> {
+        let lists = |all: &[String]| all.iter().flat_map(|list| expressions(list)).collect::<Vec<_>>();
+        let mut all: Vec<Wanted> = self.file.iter().flat_map(|file| file.written.probes.clone()).collect();
+        for spec in &self.probes {
+            all.push(Wanted {
+                collect: lists(&self.collect),
+                by: lists(&self.by),
+                hist: self.hist.clone(),
+                linear: self.linear.clone(),
+                aggregates: self.aggregates.clone(),
+                set: self.set.clone(),
+                printf: self.printf.clone(),
+                skip: self.skip,
+                pass: self.pass,
+                ..of_spec(spec, RecordingEffect::Record)
+            });
+        }
         let switches = [
             (RecordingEffect::Start, &self.start_when),
             (RecordingEffect::Pause, &self.pause_when),
             (RecordingEffect::Stop, &self.stop_when),
         ];
         for (effect, specs) in switches {
-            let actions = Actions { effect, ..Actions::default() };
-            requests.extend(specs.iter().map(|spec| request(spec, &[], actions)));
+            all.extend(specs.iter().map(|spec| of_spec(spec, effect)));
         }
-        let planned = match &self.vmlinux {
-            Some(path) => kernel_plans(path, &requests)?.into_iter().map(|p| p.map_err(Into::into)).collect(),
-            None => requests.iter().map(|request| self.planned(request, command, pids)).collect::<Vec<_>>(),
-        };
-        let mut all = Vec::new();
-        for (request, planned) in requests.iter().zip(planned) {
-            let planned = match requests.len() {
-                1 => planned,
-                _ => planned.with_context(|| format!("`{}`", request.place)),
-            }?;
-            planned.iter().for_each(|plan| say_where(plan, progress));
-            all.extend(planned);
+        let has = |effect| all.iter().any(|wanted| wanted.effect == effect);
+        if has(RecordingEffect::Pause) && !has(RecordingEffect::Start) {
+            bail!(
+                "a probe pauses the recording, and none starts it again: write one with `start` (--start-when)"
+            );
         }
-        Ok(Compiled { version: VERSION, vars: self.vars.clone(), plans: all })
+        // The values of a line are collected like others.
+        for wanted in &mut all {
+            let Some(text) = &wanted.printf else { continue };
+            // An error is shown where the line is compiled.
+            let (_, shown) = printf::split(text).unwrap_or_default();
+            let missing = |text: &String| !wanted.collect.iter().any(|other| other.trim() == text);
+            let mut more: Vec<String> = shown.into_iter().filter(missing).collect();
+            more.dedup();
+            wanted.collect.extend(more);
+        }
+        Ok(all)
+    }
+
+    /// Trace state variables and their first values: an option's instead of the file's.
+    fn variables(&self) -> Result<Vec<(String, i64)>> {
+        let mut all: Vec<(String, i64)> =
+            self.file.iter().flat_map(|file| file.written.vars.clone()).collect();
+        for (number, (name, value)) in self.vars.iter().enumerate() {
+            if self.vars[..number].iter().any(|(other, _)| other == name) {
+                bail!("--var {name}: it is there twice");
+            }
+            match all.iter_mut().find(|(other, _)| other == name) {
+                Some((_, first)) => *first = *value,
+                None => all.push((name.clone(), *value)),
+            }
+        }
+        if let Some((name, _)) = all.iter().find(|(name, _)| kprism_expr::lower::is_built_in(name)) {
+            bail!("--var {name}: `${name}` has a meaning already; choose another name");
+        }
+        Ok(all)
+    }
+
+    fn request<'w>(&self, wanted: &'w Wanted, vars: &'w [String]) -> Request<'w> {
+        let Wanted { place, collect, set, by, hist, linear, aggregates, .. } = wanted;
+        let (skip, pass, effect) = (wanted.skip, wanted.pass, wanted.effect);
+        Request {
+            place,
+            condition: wanted.condition.as_deref(),
+            collect,
+            printf: wanted.printf.as_deref(),
+            vars,
+            text: self.strings,
+            actions: Actions { set, by, hist, linear, aggregates, skip, pass, effect },
+            several: false,
+            gdb: self.for_gdb && effect.is_record(),
+        }
+    }
+
+    /// The file that a probe is from.
+    fn in_file(&self, wanted: &Wanted) -> Option<&ProbeFile> {
+        self.file.as_ref().filter(|_| wanted.at.line > 0)
     }
 
     /// In the file that was named, or the program that is run, or the running kernel.
@@ -228,6 +297,15 @@ fn elsewhere(program: &mut Compiled, file: &Path) -> Result<()> {
         bail!("--exec: the probes are for the kernel, not for a program");
     }
     Ok(())
+}
+
+/// Most places of one recording: a record has 16 bits for its probe.
+const MOST_PLANS: usize = 1 << 16;
+
+/// A probe of the command line.
+fn of_spec(spec: &str, effect: RecordingEffect) -> Wanted {
+    let (place, condition) = split(spec);
+    Wanted { place: place.to_owned(), condition: condition.map(str::to_owned), effect, ..Wanted::default() }
 }
 
 /// Tells the place that was chosen, and the values that cannot be had there.

@@ -76,6 +76,9 @@ fn argv(settings: &Settings, command: &[String]) -> Vec<String> {
             argv.extend([option.to_owned(), number.to_string()]);
         }
     }
+    if let Some(interval) = settings.interval {
+        argv.extend(["--interval".to_owned(), format!("{}ns", interval.as_nanos())]);
+    }
     argv.extend(["--buffer-size".to_owned(), format!("{}K", settings.buffer_kib), "--".to_owned()]);
     argv.extend(command.iter().cloned());
     argv

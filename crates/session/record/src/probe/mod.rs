@@ -4,17 +4,21 @@
 //! | step | module |
 //! |---|---|
 //! | [`Probes`], as the user writes them → programs; or programs from a file | `compile` |
+//! | a file of probes → [`ProbeFile`] | `file` |
 //! | programs and [`Settings`] → attached; the command runs; records → `hits.bin`, counts → `probes.json`, the account | `attach` |
 //! | `hits.bin`: all records as they come, or the last of them | `kept` |
 //! | the same in a guest, by the program `kprism` there | [`guest`] |
 
 mod attach;
 mod compile;
+mod file;
 pub mod guest;
 mod kept;
 
-pub use attach::{KEYS, Recorded, Settings, record};
-pub use compile::{Probes, load, variable};
+pub use attach::{KEYS, Live, Recorded, Settings, record};
+pub use compile::{Probes, load};
+pub use file::ProbeFile;
+pub use kprism_probe::written::variable;
 
 use kprism_probe::stream::Description;
 

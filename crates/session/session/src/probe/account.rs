@@ -148,6 +148,7 @@ mod tests {
             record_bytes: 48,
             items: vec![item],
             tally: None,
+            printf: None,
             gdb: None,
             effect: Default::default(),
         };

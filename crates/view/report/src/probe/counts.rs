@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Counts that probes made in the kernel: by keys, in histograms. Output: text, JSON, CSV.
+//! Counts that probes made in the kernel: by keys, in histograms and aggregates. Output: text, JSON, CSV.
 
 use kprism_probe::stream::Item;
+use kprism_probe::stream::aggregate::{Aggregate, Aggregated, Number};
 use kprism_probe::stream::tally::{Filled, Histogram, Row, Tally, Totals};
 use kprism_profile::units::grouped;
 use serde_json::{Map, Value, json};
@@ -18,29 +19,70 @@ fn shown(item: &Item, value: &Value) -> String {
     item.shape.as_ref().map_or_else(|| value.to_string(), |shape| shape.line(value))
 }
 
-/// A table of counts by keys, with a bar chart for each histogram. `limit` is the most rows; 0 is all.
-pub fn text(tally: &Tally, totals: &Totals, limit: usize, named: Named<'_>) -> String {
+/// A table of counts and aggregates by keys, with a bar chart for each histogram. `limit` is the most rows; 0 is all.
+/// `more` tells how to see the others.
+pub fn text(tally: &Tally, totals: &Totals, limit: usize, more: &str, named: Named<'_>) -> String {
     let mut out = String::new();
     let most = if limit == 0 { usize::MAX } else { limit };
+    let rows = || totals.rows.iter().take(most);
+    let titles: Vec<String> = tally.aggregates.iter().map(Aggregate::title).collect();
+    let cells: Vec<Vec<String>> = rows().map(|row| aggregated(tally, row).map(cell).collect()).collect();
+    // A column for each aggregate.
+    let width = |n: usize| {
+        let cells = cells.iter().filter_map(|row| row.get(n)).map(|cell| cell.chars().count());
+        cells.chain([titles[n].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..titles.len()).map(width).collect();
+    let columns = |texts: &[String]| {
+        let each = texts.iter().zip(&widths).map(|(text, width)| format!("  {text:>width$}"));
+        each.collect::<String>()
+    };
     if !tally.keys.is_empty() {
         let head: Vec<&str> = tally.keys.iter().map(|key| key.name.as_str()).collect();
-        out += &format!("\n{:>14}  {}\n", "count", head.join(", "));
+        out += &format!("\n{:>14}{}  {}\n", "count", columns(&titles), head.join(", "));
+    } else if !titles.is_empty() {
+        out += &format!("\n{:>14}{}\n", "count", columns(&titles));
     }
-    for row in totals.rows.iter().take(most) {
+    let mut failed = vec![0_u64; titles.len()];
+    for row in &totals.rows {
+        row.aggregates
+            .iter()
+            .zip(&mut failed)
+            .for_each(|(found, sum)| *sum = sum.saturating_add(found.failed));
+    }
+    for (row, cells) in rows().zip(&cells) {
         let keys = tally.keys.iter().zip(&row.key);
         let keys: Vec<String> = keys.map(|(item, value)| shown(item, &named(item, value.clone()))).collect();
         if !keys.is_empty() {
-            out += &format!("{:>14}  {}\n", grouped(row.count), keys.join(", "));
+            out += &format!("{:>14}{}  {}\n", grouped(row.count), columns(cells), keys.join(", "));
+        } else if !titles.is_empty() {
+            out += &format!("{:>14}{}\n", grouped(row.count), columns(cells));
         }
         for (histogram, filled) in tally.histograms.iter().zip(&row.histograms) {
             bars(histogram, filled, &mut out);
         }
     }
-    let more = totals.rows.len().saturating_sub(most);
-    if more > 0 {
-        out += &format!("… {} more (--limit 0 shows all)\n", grouped(more as u64));
+    for (title, failed) in titles.iter().zip(failed).filter(|(_, failed)| *failed > 0) {
+        out += &format!("  {title}: {} values could not be computed\n", grouped(failed));
+    }
+    let others = totals.rows.len().saturating_sub(most);
+    if others > 0 {
+        out += &format!("… {} more ({more})\n", grouped(others as u64));
     }
     out
+}
+
+fn aggregated<'t>(tally: &'t Tally, row: &'t Row) -> impl Iterator<Item = (&'t Aggregate, &'t Aggregated)> {
+    tally.aggregates.iter().zip(&row.aggregates)
+}
+
+/// The value of an aggregate; a dash if there is none.
+fn cell((aggregate, found): (&Aggregate, &Aggregated)) -> String {
+    match aggregate.value(found) {
+        Some(Number::Whole(n)) => n.to_string(),
+        Some(Number::Mean(n)) => format!("{n:.1}"),
+        None => "-".to_owned(),
+    }
 }
 
 fn bars(histogram: &Histogram, filled: &Filled, out: &mut String) {
@@ -80,29 +122,46 @@ pub fn object(place: &str, tally: &Tally, totals: &Totals, limit: usize, named: 
             keys.map(|(item, value)| (item.name.clone(), named(item, value.clone()))).collect();
         let filled = tally.histograms.iter().zip(&row.histograms);
         let histograms: Vec<Value> = filled.map(|(histogram, filled)| slots(histogram, filled)).collect();
-        json!({"key": key, "count": row.count, "histograms": histograms})
+        let mut all = json!({"key": key, "count": row.count, "histograms": histograms});
+        if !tally.aggregates.is_empty() {
+            all["aggregates"] = aggregated(tally, row).map(of_values).collect::<Vec<_>>().into();
+        }
+        all
     };
     json!({"probe": place, "rows": totals.rows.iter().take(most).map(row).collect::<Vec<_>>()})
 }
 
-fn slots(histogram: &Histogram, filled: &Filled) -> Value {
-    let number = |n: Option<i128>| {
-        n.and_then(|n| {
-            i64::try_from(n).map(Value::from).ok().or_else(|| u64::try_from(n).ok().map(Value::from))
-        })
+/// An aggregate as JSON. A sum that no number of 64 bits holds is text.
+fn of_values((aggregate, found): (&Aggregate, &Aggregated)) -> Value {
+    let value = match aggregate.value(found) {
+        None => Value::Null,
+        Some(Number::Mean(n)) => json!(n),
+        Some(Number::Whole(n)) => number(n).unwrap_or_else(|| n.to_string().into()),
     };
+    json!({
+        "function": aggregate.function.name(), "of": aggregate.name, "value": value, "count": found.values,
+        "failed": found.failed,
+    })
+}
+
+/// A number of up to 64 bits.
+fn number(n: i128) -> Option<Value> {
+    i64::try_from(n).map(Value::from).ok().or_else(|| u64::try_from(n).ok().map(Value::from))
+}
+
+fn slots(histogram: &Histogram, filled: &Filled) -> Value {
     let slot = |(slot, n): &(u32, u64)| {
         let (from, to) = histogram.scale.range(*slot);
-        json!({"from": number(from), "to": number(to), "count": n})
+        json!({"from": from.and_then(number), "to": to.and_then(number), "count": n})
     };
     json!({
         "of": histogram.name, "count": filled.count(), "failed": filled.failed,
-        "sum": number(Some(histogram.number(filled.sum))),
+        "sum": number(histogram.number(filled.sum)),
         "slots": filled.slots.iter().map(slot).collect::<Vec<_>>(),
     })
 }
 
-/// CSV: a row for each combination of keys, and for each slot of its histograms.
+/// CSV: a row for each combination of keys, with a column for each aggregate, and a row for each slot of its histograms.
 pub fn csv<'t>(
     all: impl Iterator<Item = (&'t str, &'t Tally, &'t Totals)> + Clone,
     named: Named<'_>,
@@ -113,8 +172,16 @@ pub fn csv<'t>(
             names.push(&item.name);
         }
     }
+    let mut titles: Vec<String> = Vec::new();
+    for title in all.clone().flat_map(|(_, tally, _)| &tally.aggregates).map(Aggregate::title) {
+        if !titles.contains(&title) {
+            titles.push(title);
+        }
+    }
     let head: Vec<String> = names.iter().map(|name| quoted(name) + ",").collect();
-    let mut out = format!("probe,{}histogram,from,to,count\n", head.concat());
+    let more: String = titles.iter().map(|title| format!(",{}", quoted(title))).collect();
+    let mut out = format!("probe,{}histogram,from,to,count{more}\n", head.concat());
+    let empty = ",".repeat(titles.len());
     for (place, tally, totals) in all {
         for row in &totals.rows {
             let cell = |name: &&str| {
@@ -127,12 +194,21 @@ pub fn csv<'t>(
                 }
             };
             let start = format!("{},{}", quoted(place), names.iter().map(cell).collect::<String>());
-            out += &format!("{start},,,{}\n", row.count);
+            let value = |title: &String| {
+                let found = aggregated(tally, row).find(|(aggregate, _)| aggregate.title() == *title);
+                let value = found.and_then(|(aggregate, found)| aggregate.value(found));
+                match value {
+                    Some(Number::Whole(n)) => format!(",{n}"),
+                    Some(Number::Mean(n)) => format!(",{n}"),
+                    None => ",".to_owned(),
+                }
+            };
+            out += &format!("{start},,,{}{}\n", row.count, titles.iter().map(value).collect::<String>());
             for (histogram, filled) in tally.histograms.iter().zip(&row.histograms) {
                 for (slot, n) in &filled.slots {
                     let (from, to) = histogram.scale.range(*slot);
                     let [from, to] = [from, to].map(|n| n.map_or_else(String::new, |n| n.to_string()));
-                    out += &format!("{start}{},{from},{to},{n}\n", quoted(&histogram.name));
+                    out += &format!("{start}{},{from},{to},{n}{empty}\n", quoted(&histogram.name));
                 }
             }
         }
