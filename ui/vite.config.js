@@ -38,6 +38,7 @@ const ENTRIES = {
   boot: ["src/boot.ts", "boot"],
   cover: ["src/cover.ts", "cover"],
   tlb: ["src/tlb.ts", "tlb"],
+  probe: ["src/probe.ts", "probe"],
 };
 
 export default defineConfig(({ mode }) => {

@@ -215,12 +215,13 @@ export class HeatMap {
       while (end < r1 && data.map.rows[end]!.object === object) end++;
       const [top, bottom] = [y(r), y(end)];
       context.fillStyle = line;
-      context.fillRect(0, bottom, width, 1);
+      // Many small objects would be one grey field.
+      if (bottom - top >= 4) context.fillRect(0, bottom, width, 1);
       const middle = Math.max((top + bottom) / 2, free + 7);
       if (middle - 7 >= free && middle <= bottom + 4 && bottom - top >= 3) {
         context.fillStyle = object === this.chosen ? ink : this.marked(object) ? ink : muted;
         context.font = `${object === this.chosen ? "600 " : ""}11px system-ui, sans-serif`;
-        context.fillText(fitted(context, nameOf(object), LEFT - 12), 4, middle);
+        context.fillText(fitted(context, labelOf(object), LEFT - 12), 4, middle);
         free = middle + 7;
       }
       if (object === this.chosen) {
@@ -348,6 +349,12 @@ export class HeatMap {
 }
 
 const nameOf = (object: number): string => data.objects[object]?.name ?? plural(data.map.others, "other object");
+
+/** The end of an allocation's name tells objects apart: the caller, with its line. */
+function labelOf(object: number): string {
+  const places = data.objects[object]?.allocated?.[1];
+  return places && places.length > 0 ? `${places[places.length - 1]!}${places.length > 1 ? ` > ${places[0]!}` : ""}` : nameOf(object);
+}
 
 /** As much of a text as fits. */
 function fitted(context: CanvasRenderingContext2D, text: string, room: number): string {

@@ -62,6 +62,8 @@ pub fn show(
     let names: Vec<&str> = geometries.iter().map(|g| g.name.as_str()).collect();
     loaded.name_objects()?;
     let on_bus = loaded.method() == Method::Bus;
+    // Before the views: their remarks are no damage.
+    let account = loaded.account(&profile);
     let tables: Vec<(&str, Table)> = match view.name {
         None => {
             let mut all = Vec::new();
@@ -114,7 +116,6 @@ pub fn show(
     for note in &loaded.notes {
         progress.note(note);
     }
-    let account = loaded.account(&profile);
     let Loaded { manifest, counts, .. } = &loaded;
     let mut report = tlb::Report { manifest, geometries: &geometries, counts, account: &account, tables };
     let empty = report.is_empty();
@@ -147,6 +148,8 @@ pub fn page(run: &Run, progress: &Progress) -> Result<String> {
     loaded.name_objects()?;
     progress.step("placing the misses");
     let (map, touched) = loaded.map(&profile)?;
+    // Before the advice: its remarks are no damage.
+    let account = loaded.account(&profile);
     let advice = match geometries.is_empty() {
         true => Err(NO_ADVICE.to_owned()),
         false => {
@@ -170,7 +173,6 @@ pub fn page(run: &Run, progress: &Progress) -> Result<String> {
     for note in &loaded.notes {
         progress.note(note);
     }
-    let account = loaded.account(&profile);
     let page = tlb::page::render(&tlb::page::Input {
         manifest: &loaded.manifest,
         geometries: &geometries,
