@@ -80,7 +80,7 @@ function probes(): HTMLElement {
 /** Records: what is lost and left out stands above them. */
 function bounds(): HTMLElement {
   const lost = data.account.filter((entry) => entry.fate !== "seen" && entry.fate !== "kept" && entry.count !== 0);
-  const items = [h("li", {}, `This page has ${shown}.`)];
+  const items = rows.total > 0 || data.probes.some((probe) => probe.records) ? [h("li", {}, `This page has ${shown}.`)] : [];
   if (rows.cut > 0) items.push(h("li", {}, `${plural(rows.cut, "long text is", "long texts are")} cut after 200 characters.`));
   if (rows.without_room > 0) items.push(h("li", { class: "bad" }, `${plural(rows.without_room, "text")} found no room in this page.`));
   if (rows.without_column > 0) items.push(h("li", { class: "bad" }, `${plural(rows.without_column, "member")} of structures found no room for a column of their own.`));

@@ -23,8 +23,7 @@ pub struct View<'a> {
 }
 
 /// Why misses without the hits between them cannot be replayed.
-const NO_ADVICE: &str =
-    "advice needs the hits too, and traces of the bus and samples have only misses; record with --method model";
+const NO_ADVICE: &str = "advice needs the hits too, and traces of the bus and samples have only misses; record with --method model";
 
 const VIEWS: &str = "objects, functions, processes, threads, pages, heat, distribution, advice or counters";
 

@@ -238,7 +238,12 @@ mod tests {
         let (a, b) = (0x7f00_0000_0000, 0x7f10_0000_0000);
         assert_eq!(
             rows,
-            [(a, a + 0x2fff, 2), (a + 0x4000, a + 0x6fff, 2), (b, b + 0x2fff, 2), (b + 0x4000, b + 0x6fff, 2)]
+            [
+                (a, a + 0x2fff, 2),
+                (a + 0x4000, a + 0x6fff, 2),
+                (b, b + 0x2fff, 2),
+                (b + 0x4000, b + 0x6fff, 2)
+            ]
         );
         assert!(map.rows.iter().all(|r| r.bins == [2, 2, 2, 2]), "{map:?}");
     }

@@ -107,12 +107,7 @@ impl Profile {
     /// Distribution of misses for the paper's figures 6, 7 and 9, for one process and page size, or all of them.
     /// Entries are in order of their misses, in groups of `together` neighbours, which a bus that moves 8, 32 or 64 bytes
     /// cannot distinguish. Only entries that missed are included.
-    pub fn distribution(
-        &self,
-        tgid: Option<u32>,
-        size: Option<PageSize>,
-        together: u64,
-    ) -> Distribution {
+    pub fn distribution(&self, tgid: Option<u32>, size: Option<PageSize>, together: u64) -> Distribution {
         let mut groups: HashMap<(u32, u32, u64), u64> = HashMap::new();
         for (key, n) in &self.pages {
             if size.is_none_or(|s| s == key.size) && tgid.is_none_or(|t| t == key.tgid) {

@@ -196,7 +196,8 @@ impl Loaded {
     /// As [`Loaded::profile`].
     pub fn map(&mut self, profile: &Profile) -> Result<(Map, Touched)> {
         let mut touched = Touched::default();
-        let results = readers(&self.streams)?.into_iter().map(|r| touched.add(r, &mut self.objects)).collect();
+        let results =
+            readers(&self.streams)?.into_iter().map(|r| touched.add(r, &mut self.objects)).collect();
         self.note(results);
         let mut map = Map::new(&touched, &self.objects, profile.span.unwrap_or_default());
         let results = readers(&self.streams)?.into_iter().map(|r| map.add(r, &mut self.objects)).collect();

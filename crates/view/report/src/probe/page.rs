@@ -333,12 +333,12 @@ pub fn render(input: &Input<'_>, rows: Rows) -> Result<String, HtmlError> {
     let totals = description.all_tallied().map(|(place, tally, all)| {
         let mut slots = 0;
         let fits = all.rows.iter().take_while(|row| {
-            slots += row.histograms.iter().map(|h| h.slots.len()).sum::<usize>();
+            slots += row.histograms.iter().map(counts::width).sum::<usize>();
             slots <= MOST_SLOTS
         });
         // The limit 0 is none.
         let most = fits.count().clamp(1, MOST_KEYS);
-        (inert(counts::object(place, tally, all, most, input.named)), all.rows.len())
+        (inert(counts::for_page(place, tally, all, most, input.named)), all.rows.len())
     });
     let data = Data {
         title: printable(input.title),
@@ -416,13 +416,8 @@ mod tests {
         assert_eq!(n.sum, 4_999_950_000.0);
         assert!(rows.text_bytes <= MOST_TEXT && rows.cut > 0);
         let account = Account::new();
-        let input = Input {
-            title: "t",
-            description: &of,
-            last: None,
-            account: &account,
-            named: &|_, value| value,
-        };
+        let input =
+            Input { title: "t", description: &of, last: None, account: &account, named: &|_, value| value };
         let page = render(&input, rows).unwrap();
         assert!(page.len() < 12 << 20, "{} bytes", page.len());
         assert!(!page.contains("<b>") && !page.contains('\u{1b}'));
