@@ -82,7 +82,7 @@ export class Curves {
     this.plots.replaceChildren(...PLOTS.map((plot) => figure(plot, lines)));
     this.legend.replaceChildren(...lines.map(([name, curve], i) => {
       const key = s("svg", { width: 34, height: 10, "aria-hidden": "true" }, stroke(s("line", { x1: 0, x2: 34, y1: 5, y2: 5 }), i));
-      return h("li", {}, key, `${name}: ${exact(curve.misses)} misses of ${plural(curve.entries, curve.together === 1 ? "entry" : "group")}`);
+      return h("li", {}, key, `${name}: ${exact(curve.misses)} misses of ${curve.together === 1 ? plural(curve.entries, "entry", "entries") : plural(curve.entries, "group")}`);
     }));
     if (lines.length === 0) this.plots.append(h("p", { class: "note" }, "No page of this kind missed here."));
   }
