@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use kprism_image::sideband::parse;
 use kprism_report::tlb::page::{Input, ROWS, render};
-use kprism_store::{Account, Manifest};
+use kprism_store::{Account, Manifest, RunKind};
 use kprism_tlb::map::{CELLS, Map, Touched};
 use kprism_tlb::objects::Objects;
 use kprism_tlb::profile::Profile;
@@ -51,7 +51,7 @@ fn data(misses: u64) -> (usize, Value) {
     map.fit(CELLS);
     assert!(map.filled() <= CELLS, "{}", map.filled());
     let page = render(&Input {
-        manifest: &Manifest::default(),
+        manifest: &Manifest::new(RunKind::Lab, 1),
         geometries: &geometries,
         counts: &Value::Null,
         account: &Account::new(),
