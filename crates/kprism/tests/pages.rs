@@ -228,7 +228,7 @@ fn misses_on_a_page() {
     let behind = content(&browser, "#map .behind tbody");
     assert!(behind.contains(SYMBOL), "{behind}");
     browser.click("#curves .behind summary");
-    let rows = "return document.querySelectorAll('#curves .behind tbody tr').length";
+    let rows = "return document.querySelectorAll('#curves .behind tbody tr').length || null";
     assert_eq!(browser.wait(rows), 16);
     browser.click("label[for=lines-sizes]");
     assert!(content(&browser, ".legend.lines").contains("all page sizes"));
@@ -323,7 +323,7 @@ fn hits_on_a_page() {
     browser.click("label[for=plot-time]");
     assert_eq!(browser.run(BARS), json!([60, 60, 60, 60, 60]));
     browser.click("#plots .behind summary");
-    let behind = "return [...document.querySelectorAll('#plots .behind tbody td:nth-child(2)')].reduce((s, c) => s + Number(c.textContent), 0)";
+    let behind = "return [...document.querySelectorAll('#plots .behind tbody td:nth-child(2)')].reduce((s, c) => s + Number(c.textContent), 0) || null";
     // It is made when it is opened, a moment after the click.
     assert_eq!(browser.wait(behind), 60);
 
