@@ -30,12 +30,15 @@ function licences(modules) {
   return `/*!\n${texts.join("\n\n").replaceAll("*/", "* /")}\n*/\n`;
 }
 
-/** `vite build` makes the report, `vite build --mode diff` the comparison, `boot` a boot's chart, `cover` coverage. */
+/** `vite build` makes the report, `vite build --mode diff` the comparison, `boot` a boot's chart, `cover` coverage,
+ * `tlb` TLB misses, `probe` what probes collected. */
 const ENTRIES = {
   production: ["src/main.ts", "report"],
   diff: ["src/diff.ts", "diff"],
   boot: ["src/boot.ts", "boot"],
   cover: ["src/cover.ts", "cover"],
+  tlb: ["src/tlb.ts", "tlb"],
+  probe: ["src/probe.ts", "probe"],
 };
 
 export default defineConfig(({ mode }) => {

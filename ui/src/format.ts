@@ -9,7 +9,8 @@ const COUNT: [number, string][] = [[1e9, "G"], [1e6, "M"], [1e3, "k"]];
 function scaled(value: number, units: [number, string][], rest: string): string {
   for (const [unit, name] of units) {
     // Cut off, not rounded: a value never shows larger than it is.
-    if (value >= unit) return `${(Math.floor((value / unit) * 1000) / 1000).toFixed(3)} ${name}`;
+    // The product comes first: 2.046 * 1000 is less than 2046.
+    if (value >= unit) return `${(Math.floor((value * 1000) / unit) / 1000).toFixed(3)} ${name}`;
   }
   return rest ? `${value} ${rest}` : `${value}`;
 }

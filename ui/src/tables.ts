@@ -33,6 +33,8 @@ export interface TableOptions<Row> {
   detail?: (row: Row) => Node;
   /** Says what choosing does, for people who cannot see it. */
   chooseLabel?: string;
+  /** Hears of another order: the column's number, with `-` before it if turned round. */
+  changed?: (view: string) => void;
   empty: string;
 }
 
@@ -70,6 +72,14 @@ export class SortedTable<Row> {
     this.draw();
   }
 
+  /** Sorts as `changed` was told; anything else is ignored. The next rows are drawn so. */
+  setView(view: string): void {
+    const column = Number(view.replace("-", ""));
+    if (!Number.isInteger(column) || !this.options.columns[column]) return;
+    this.sort = column;
+    this.down = !view.startsWith("-");
+  }
+
   private setQuery(query: string): void {
     this.query = query.trim().toLowerCase();
     this.shown = PAGE;
@@ -79,6 +89,7 @@ export class SortedTable<Row> {
   private sortBy(column: number): void {
     this.down = this.sort === column ? !this.down : true;
     this.sort = column;
+    this.options.changed?.(`${this.down ? "" : "-"}${column}`);
     this.draw();
   }
 

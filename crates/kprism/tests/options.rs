@@ -401,6 +401,7 @@ fn options_of_misses_too() {
             ("task", _) => Foreign(&["1"]),
             ("comm", _) => Foreign(&["ls"]),
             ("csv", ["tlb"]) => Foreign(&[]),
+            ("html", ["tlb"]) => With(&["FILE"]),
             ("html", _) => Foreign(&["/nonexistent"]),
             (
                 "by" | "depth" | "min-percent" | "parts" | "syscall" | "call" | "tree" | "by-task" | "ftd",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! TLB misses of a run: the tables of [`kprism_report::tlb`] as text, JSON and CSV.
+//! TLB misses of a run: the tables of [`kprism_report::tlb`] as text, JSON and CSV, and all of it as a page.
 
 use std::io::Write;
 use std::path::Path;
@@ -21,6 +21,9 @@ pub struct View<'a> {
     /// Output of `perf stat -x,`, for `counters`.
     pub counters: Option<&'a Path>,
 }
+
+/// Why misses without the hits between them cannot be replayed.
+const NO_ADVICE: &str = "advice needs the hits too, and traces of the bus and samples have only misses; record with --method model";
 
 const VIEWS: &str = "objects, functions, processes, threads, pages, heat, distribution, advice or counters";
 
@@ -58,6 +61,8 @@ pub fn show(
     let names: Vec<&str> = geometries.iter().map(|g| g.name.as_str()).collect();
     loaded.name_objects()?;
     let on_bus = loaded.method() == Method::Bus;
+    // Before the views: their remarks are no damage.
+    let account = loaded.account(&profile);
     let tables: Vec<(&str, Table)> = match view.name {
         None => {
             let mut all = Vec::new();
@@ -91,11 +96,7 @@ pub fn show(
             vec![("heat", table)]
         }
         Some("distribution") => vec![("distribution", tlb::distribution(&profile, tgid))],
-        Some("advice") if geometries.is_empty() => {
-            bail!(
-                "advice needs the hits too, and traces of the bus and samples have only misses; record with --method model"
-            )
-        }
+        Some("advice") if geometries.is_empty() => bail!(NO_ADVICE),
         Some("advice") => {
             let advice = loaded.advice(&profile, progress)?;
             let table = tlb::advice(&advice.predictions, &advice.now, &loaded.objects, &advice.begun);
@@ -114,7 +115,6 @@ pub fn show(
     for note in &loaded.notes {
         progress.note(note);
     }
-    let account = loaded.account(&profile);
     let Loaded { manifest, counts, .. } = &loaded;
     let mut report = tlb::Report { manifest, geometries: &geometries, counts, account: &account, tables };
     let empty = report.is_empty();
@@ -129,4 +129,62 @@ pub fn show(
         write!(out, "{}", report.to_text(shown.style))?;
     }
     Ok(empty)
+}
+
+/// One HTML file with a run's misses: a map, the objects, the curves, the advice, functions and processes. Remarks go to
+/// `progress` too.
+///
+/// # Errors
+/// The run holds no misses, or its streams do not begin as such.
+pub fn page(run: &Run, progress: &Progress) -> Result<String> {
+    if !run.holds(Instrument::Tlb) {
+        return Err(held::missing(run, Instrument::Tlb));
+    }
+    progress.step("reading the misses");
+    let mut loaded = Loaded::open(run)?;
+    let geometries = loaded.geometries()?;
+    let profile = loaded.profile()?;
+    loaded.name_objects()?;
+    progress.step("placing the misses");
+    let (map, touched) = loaded.map(&profile)?;
+    // Before the advice: its remarks are no damage.
+    let account = loaded.account(&profile);
+    let advice = match geometries.is_empty() {
+        true => Err(NO_ADVICE.to_owned()),
+        false => {
+            let advice = loaded.advice(&profile, progress)?;
+            Ok(tlb::advice(&advice.predictions, &advice.now, &loaded.objects, &advice.begun))
+        }
+    };
+    let names: Vec<&str> = geometries.iter().map(|g| g.name.as_str()).collect();
+    let comms = loaded.comms();
+    let mut tables = Vec::new();
+    if !geometries.is_empty() {
+        let about = "References, and misses of the first and of the last level, by model.";
+        tables.push(("geometries", about, tlb::summary(&profile, &geometries, &loaded.counts)));
+    }
+    if loaded.method() != Method::Bus {
+        let about = "Functions whose instructions missed.";
+        tables.push(("functions", about, tlb::functions(&profile, &names, &loaded.symbols()?)));
+    }
+    tables.push(("processes", "Processes that missed.", tlb::tasks(&profile, &names, &comms, false)));
+    progress.clear();
+    for note in &loaded.notes {
+        progress.note(note);
+    }
+    let page = tlb::page::render(&tlb::page::Input {
+        manifest: &loaded.manifest,
+        geometries: &geometries,
+        counts: &loaded.counts,
+        account: &account,
+        notes: &loaded.notes,
+        profile: &profile,
+        objects: &loaded.objects,
+        map: &map,
+        touched: &touched,
+        comms: &comms,
+        tables,
+        advice,
+    });
+    page.context("HTML page")
 }

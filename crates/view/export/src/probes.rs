@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Records of probes: as text, JSON and CSV, and for other tools.
+//! Records of probes: as text, JSON and CSV, as a page, and for other tools.
 
 use std::io::Write;
 use std::path::Path;
@@ -120,6 +120,40 @@ pub fn show(run: &Run, tasks: &[u32], shown: &Shown<'_>, out: &mut dyn Write) ->
     }
     write!(out, "\n{}", account_text(Some(&account), shown.style))?;
     Ok(lines == 0 && !description.has_counted())
+}
+
+/// One HTML file with counts, and records of these processes and threads (all if empty). Also returns true if it has none.
+///
+/// # Errors
+/// As [`show`].
+pub fn page(run: &Run, tasks: &[u32]) -> Result<(String, bool)> {
+    let mut loaded = Loaded::open(run)?;
+    loaded.tasks = tasks.to_vec();
+    let manifest = run.manifest()?;
+    let account = loaded.account(&manifest);
+    let description = &loaded.description;
+    let total = loaded.records();
+    let mut rows = view::page::Rows::new(description, total);
+    loaded.each(|hit, values| {
+        rows.add(description, hit, &values);
+        Ok(true)
+    })?;
+    let places: Vec<&str> = description.probes.iter().map(|probe| probe.place.as_str()).collect();
+    let title = match manifest.command.is_empty() {
+        true => places.join(", "),
+        false => manifest.command.join(" "),
+    };
+    let page = view::page::render(
+        &view::page::Input {
+            title: &title,
+            description,
+            last: manifest.options.get("last").and_then(Value::as_u64),
+            account: &account,
+            named: &|item: &Item, value| loaded.named(item, value),
+        },
+        rows,
+    );
+    Ok((page.context("HTML page")?, total == 0 && !description.has_counted()))
 }
 
 /// One row a record, or a count.

@@ -18,8 +18,8 @@
 //! | pprof's profile | [`pprof`] | pprof, and tools that read its files |
 //! | size and resolution of a trace by packet settings | [`cost`] | choosing settings |
 //! | coverage: tables, annotated source, differences | [`cover`] | terminals, scripts |
-//! | records and counts of probes | [`probe`] | terminals, scripts |
-//! | TLB misses | [`tlb`] | terminals, scripts |
+//! | records and counts of probes | [`probe`] | terminals, scripts, browsers |
+//! | TLB misses | [`tlb`] | terminals, scripts, browsers |
 //! | the kernel's own tests | [`kernel_tests`] | terminals, scripts, continuous integration |
 //! | a compiled condition; static tracepoints | [`explain`], [`tracepoints`] | terminals, scripts |
 //! | facts on a run, lists of runs | [`info`] | terminals |

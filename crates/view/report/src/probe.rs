@@ -12,6 +12,7 @@ use kprism_store::Account;
 use serde_json::{Map, Value, json};
 
 mod counts;
+pub mod page;
 
 pub use counts::Named;
 

@@ -249,7 +249,7 @@ impl Cell {
         }
     }
 
-    fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         match self {
             Cell::Text(text) => Value::String(text.clone()),
             Cell::CountDiff(n) | Cell::NsDiff(n) => Value::Number((*n).into()),

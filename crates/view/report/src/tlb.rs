@@ -20,6 +20,7 @@ use crate::table::{Cell, Column, Table};
 
 use kprism_profile::units;
 
+pub mod page;
 mod report;
 
 pub use report::Report;
@@ -311,22 +312,32 @@ pub fn pages(profile: &Profile, objects: &mut Objects) -> Table {
     )
 }
 
-/// Figures 6 and 7 of the PTAT paper: pages in increasing order of misses. At each share of them: the average misses of
+/// Entries that count together: a bus that moves 8, 32 or 64 bytes cannot tell them apart.
+pub(crate) const TOGETHER: [u64; 3] = [1, 4, 8];
+
+/// Distributions by page size, each for 1, 4 and 8 neighbouring entries, with the size's name. Where pages of several sizes
+/// missed, `all` comes last.
+pub(crate) fn distributions(profile: &Profile, tgid: Option<u32>) -> Vec<(&'static str, Vec<Distribution>)> {
+    let of = |size| -> Vec<Distribution> {
+        let all = TOGETHER.iter().map(|&n| profile.distribution(tgid, size, n));
+        all.filter(|d| !d.sums.is_empty()).collect()
+    };
+    let sizes = PageSize::ALL.into_iter().map(|size| (size.name(), of(Some(size))));
+    let mut found: Vec<_> = sizes.filter(|(_, all)| !all.is_empty()).collect();
+    if found.len() > 1 {
+        found.push(("all", of(None)));
+    }
+    found
+}
+
+/// Figures 6, 7 and 9 of the PTAT paper: pages in increasing order of misses. At each share of them: the average misses of
 /// an entry, and the part of all misses up to there, for 1, 4 and 8 neighbouring entries together.
 pub fn distribution(profile: &Profile, tgid: Option<u32>) -> Table {
     let mut rows = Vec::new();
-    for size in PageSize::ALL {
-        let all: Vec<Distribution> = [1, 4, 8]
-            .iter()
-            .map(|&n| profile.distribution(tgid, size, n))
-            .filter(|d| !d.sums.is_empty())
-            .collect();
-        if all.is_empty() {
-            continue;
-        }
+    for (size, all) in distributions(profile, tgid) {
         for percent in [5, 10, 20, 25, 30, 40, 50, 60, 70, 75, 80, 85, 90, 95, 99, 100] {
             let share = f64::from(percent) / 100.0;
-            let mut row = vec![Cell::Text(size.name().into()), Cell::Int(percent as u64)];
+            let mut row = vec![Cell::Text(size.into()), Cell::Int(percent as u64)];
             row.extend(all.iter().map(|d| Cell::Real(d.average_at(share))));
             row.extend(all.iter().map(|d| Cell::Percent(100.0 * d.part_below(share))));
             rows.push(row);

@@ -4,11 +4,13 @@
 //! | file | table |
 //! |---|---|
 //! | [`profile`] | misses by task, instruction, object and page |
-//! | [`heat`] | misses over address and time |
+//! | [`heat`] | misses over address and time: the objects that miss most |
+//! | [`map`] | all misses over address and time, in a bounded number of cells |
 //! | [`counters`] | the processor's own counts of misses, for comparison |
 //! | [`whatif`] | the misses with larger pages, predicted |
 
 pub mod counters;
 pub mod heat;
+pub mod map;
 pub mod profile;
 pub mod whatif;

@@ -104,14 +104,15 @@ impl Profile {
         all
     }
 
-    /// Distribution of misses for the paper's figures 6 and 7, for one process and page size. Entries are in order of
-    /// their misses, in groups of `together` neighbours, which a bus that moves 8, 32 or 64 bytes cannot distinguish.
-    /// Only entries that missed are included.
-    pub fn distribution(&self, tgid: Option<u32>, size: PageSize, together: u64) -> Distribution {
-        let mut groups: HashMap<(u32, u64), u64> = HashMap::new();
+    /// Distribution of misses for the paper's figures 6, 7 and 9, for one process and page size, or all of them.
+    /// Entries are in order of their misses, in groups of `together` neighbours, which a bus that moves 8, 32 or 64 bytes
+    /// cannot distinguish. Only entries that missed are included.
+    pub fn distribution(&self, tgid: Option<u32>, size: Option<PageSize>, together: u64) -> Distribution {
+        let mut groups: HashMap<(u32, u32, u64), u64> = HashMap::new();
         for (key, n) in &self.pages {
-            if key.size == size && tgid.is_none_or(|t| t == key.tgid) {
-                *groups.entry((key.tgid, (key.start >> size.shift()) / together)).or_default() += n;
+            if size.is_none_or(|s| s == key.size) && tgid.is_none_or(|t| t == key.tgid) {
+                let shift = key.size.shift();
+                *groups.entry((key.tgid, shift, (key.start >> shift) / together)).or_default() += n;
             }
         }
         let mut sums: Vec<u64> = groups.into_values().collect();

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kprism report probe`: what probes collected and counted: the text, JSON and CSV of [`kprism_report::probe`].
 
+use std::path::PathBuf;
+
 use anyhow::Result;
-use kprism_export::probes::show;
+use kprism_export::probes::{page, show};
 use kprism_store::Run;
 
-use crate::cmd::output::{FormArgs, Io, ROWS};
+use crate::cmd::output::{FormArgs, Io, ROWS, write_file};
 use crate::exit::Outcome;
 
 /// Options of `kprism report probe`.
@@ -16,10 +18,18 @@ pub struct Args {
     /// Only records of this process or thread id (can be repeated)
     #[arg(long = "task", value_name = "PID")]
     pids: Vec<u32>,
+    /// Write hits, values and counts as one HTML file instead
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "csv", "limit"])]
+    html: Option<PathBuf>,
 }
 
 /// Shows it.
 pub fn run(args: &Args, io: &mut Io<'_>) -> Result<Outcome> {
     let run = Run::open(io.input)?;
+    if let Some(file) = &args.html {
+        let (page, empty) = page(&run, &args.pids)?;
+        write_file(file, page, io.progress)?;
+        return Ok(Outcome::of_rows(empty));
+    }
     Ok(Outcome::of_rows(show(&run, &args.pids, &args.form.shown(ROWS, io.style), io.out)?))
 }

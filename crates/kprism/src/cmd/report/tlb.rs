@@ -5,9 +5,10 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use kprism_export::misses::{View, show};
+use kprism_export::misses::{View, page, show};
+use kprism_store::Run;
 
-use crate::cmd::output::{Io, OutputArgs, ROWS, Select};
+use crate::cmd::output::{Io, OutputArgs, ROWS, Select, write_file};
 use crate::exit::Outcome;
 
 /// Options of `kprism report tlb`.
@@ -24,6 +25,9 @@ pub struct Args {
     /// For `counters`: a processor's own counts, as `perf stat -x, -o FILE` writes them
     #[arg(long, value_name = "FILE")]
     counters: Option<PathBuf>,
+    /// Write all views as one HTML file instead
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["view", "sort", "limit", "json", "csv", "pids", "comms", "counters"])]
+    html: Option<PathBuf>,
 }
 
 /// Rows of each table of the overview, unless told otherwise.
@@ -31,6 +35,10 @@ const OVERVIEW_ROWS: usize = 12;
 
 /// Shows it.
 pub fn run(args: &Args, io: &mut Io<'_>) -> Result<Outcome> {
+    if let Some(file) = &args.html {
+        write_file(file, page(&Run::open(io.input)?, io.progress)?, io.progress)?;
+        return Ok(Outcome::Done);
+    }
     let filter = args.select.filter();
     let view = View { name: args.view.as_deref(), filter: &filter, counters: args.counters.as_deref() };
     let rows = if view.name.is_none() { OVERVIEW_ROWS } else { ROWS };

@@ -64,6 +64,16 @@ impl Loaded {
         account::account(&self.description, &self.bytes, failed, last)
     }
 
+    /// Number of records of [`Loaded::tasks`], up to the first bytes that are no record.
+    pub fn records(&self) -> u64 {
+        let whole = hits(&self.bytes).map_while(Result::ok);
+        whole.filter(|hit| self.is_of_tasks(hit)).count() as u64
+    }
+
+    fn is_of_tasks(&self, hit: &Hit<'_>) -> bool {
+        self.tasks.is_empty() || self.tasks.contains(&hit.pid) || self.tasks.contains(&hit.tid)
+    }
+
     /// Calls `take` with each record and its values, until it returns false. Ends at the first bytes that are no record, as
     /// the file of a recorder that was killed may have; the account says so.
     ///
@@ -75,7 +85,7 @@ impl Loaded {
     ) -> Result<()> {
         for hit in hits(&self.bytes) {
             let Ok(hit) = hit else { break };
-            if !self.tasks.is_empty() && !self.tasks.contains(&hit.pid) && !self.tasks.contains(&hit.tid) {
+            if !self.is_of_tasks(&hit) {
                 continue;
             }
             let Some(probe) = self.description.probes.get(usize::from(hit.probe)) else {

@@ -19,6 +19,7 @@ use kprism_store::{Account, Manifest, MissRow, Run};
 use kprism_tlb::Geometry;
 use kprism_tlb::counters::{BySide, Counter};
 use kprism_tlb::heat::Heat;
+use kprism_tlb::map::{CELLS, Map, Touched};
 use kprism_tlb::objects::Objects;
 use kprism_tlb::profile::Profile;
 use kprism_tlb::stream::{Context as Place, Event, Reader, StreamError, for_each};
@@ -187,6 +188,22 @@ impl Loaded {
         let results = readers(&self.streams)?.into_iter().map(|r| heat.add(r, &mut self.objects)).collect();
         self.note(results);
         Ok(heat)
+    }
+
+    /// All misses over address and time, in at most [`CELLS`] cells, and the pages of each object that missed.
+    ///
+    /// # Errors
+    /// As [`Loaded::profile`].
+    pub fn map(&mut self, profile: &Profile) -> Result<(Map, Touched)> {
+        let mut touched = Touched::default();
+        let results =
+            readers(&self.streams)?.into_iter().map(|r| touched.add(r, &mut self.objects)).collect();
+        self.note(results);
+        let mut map = Map::new(&touched, &self.objects, profile.span.unwrap_or_default());
+        let results = readers(&self.streams)?.into_iter().map(|r| map.add(r, &mut self.objects)).collect();
+        self.note(results);
+        map.fit(CELLS);
+        Ok((map, touched))
     }
 
     /// Misses of one process, or of all, to compare with a processor's own counts. Counters that are not known to count

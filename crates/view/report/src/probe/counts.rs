@@ -3,12 +3,15 @@
 
 use kprism_probe::stream::Item;
 use kprism_probe::stream::aggregate::{Aggregate, Aggregated, Number};
+use kprism_probe::stream::shape::Shape;
 use kprism_probe::stream::tally::{Filled, Histogram, Row, Tally, Totals};
 use kprism_profile::units::grouped;
 use serde_json::{Map, Value, json};
 
 use super::quoted;
 
+/// Slots between which empty ones are filled in; no histogram has more.
+const MOST_SLOTS: u32 = 2000;
 /// Width of the longest bar.
 const BAR: u64 = 40;
 
@@ -150,15 +153,55 @@ fn number(n: i128) -> Option<Value> {
 }
 
 fn slots(histogram: &Histogram, filled: &Filled) -> Value {
-    let slot = |(slot, n): &(u32, u64)| {
-        let (from, to) = histogram.scale.range(*slot);
-        json!({"from": from.and_then(number), "to": to.and_then(number), "count": n})
-    };
     json!({
         "of": histogram.name, "count": filled.count(), "failed": filled.failed,
         "sum": number(histogram.number(filled.sum)),
-        "slots": filled.slots.iter().map(slot).collect::<Vec<_>>(),
+        "slots": filled.slots.iter().map(|(at, n)| slot(histogram, *at, *n)).collect::<Vec<_>>(),
     })
+}
+
+fn slot(histogram: &Histogram, at: u32, n: u64) -> Value {
+    let (from, to) = histogram.scale.range(at);
+    json!({"from": from.and_then(number), "to": to.and_then(number), "count": n})
+}
+
+/// Number of slots from the first with a value to the last.
+pub fn width(filled: &Filled) -> usize {
+    match (filled.slots.first(), filled.slots.last()) {
+        (Some(first), Some(last)) => last.0.saturating_sub(first.0) as usize + 1,
+        _ => 0,
+    }
+}
+
+/// The same as [`object`], for plots: empty slots between others are there, and keys that are no numbers are texts.
+pub fn for_page(place: &str, tally: &Tally, totals: &Totals, limit: usize, named: Named<'_>) -> Value {
+    let mut all = object(place, tally, totals, limit, named);
+    let rows = all["rows"].as_array_mut().into_iter().flatten().zip(&totals.rows);
+    for (shown, row) in rows {
+        for (item, value) in tally.keys.iter().zip(&row.key) {
+            let value = named(item, value.clone());
+            let is_stack = matches!(item.shape, Some(Shape::Stack { .. }));
+            if !value.is_number() && !value.is_string() && !is_stack {
+                shown["key"][&item.name] = self::shown(item, &value).into();
+            }
+        }
+        for ((histogram, filled), of) in tally
+            .histograms
+            .iter()
+            .zip(&row.histograms)
+            .zip(shown["histograms"].as_array_mut().into_iter().flatten())
+        {
+            let (Some(first), Some(last)) = (filled.slots.first(), filled.slots.last()) else { continue };
+            let count = |at: u32| filled.slots.iter().find(|(s, _)| *s == at).map_or(0, |(_, n)| *n);
+            let last = last.0.min(histogram.scale.slots());
+            // More than a histogram can have: a file that nobody recorded.
+            if last.saturating_sub(first.0) > MOST_SLOTS {
+                continue;
+            }
+            of["slots"] = (first.0..=last).map(|at| slot(histogram, at, count(at))).collect();
+        }
+    }
+    all
 }
 
 /// CSV: a row for each combination of keys, with a column for each aggregate, and a row for each slot of its histograms.

@@ -23,6 +23,35 @@ pub struct Report<'a> {
     pub tables: Vec<(&'static str, Table)>,
 }
 
+/// Returns true if the misses are samples, by the recorder's counts.
+pub(super) fn is_sampled(counts: &Value) -> bool {
+    counts["method"] == "sampled"
+}
+
+/// Misses per sample, on average.
+pub(super) fn period(counts: &Value) -> f64 {
+    counts["period"].as_f64().filter(|p| *p >= 1.0).unwrap_or(1.0)
+}
+
+/// The method by which the misses were found, in a line.
+pub(super) fn method_text(counts: &Value, geometries: &[Geometry]) -> String {
+    if is_sampled(counts) {
+        let n = counts["samples"].as_u64().unwrap_or(0);
+        let events = counts["events"].as_array().into_iter().flatten();
+        let events: Vec<&str> = events.filter_map(|e| e["event"].as_str()).collect();
+        format!(
+            "sampled, not complete: estimates from {} samples of {}, with 95 % intervals",
+            units::grouped(n),
+            events.join(", ")
+        )
+    } else if geometries.is_empty() {
+        "every walk after a miss of the machine's own TLB, off the memory bus".to_owned()
+    } else {
+        let names: Vec<&str> = geometries.iter().map(|g| g.name.as_str()).collect();
+        format!("every miss of the last level, by models: {}", names.join(", "))
+    }
+}
+
 impl Report<'_> {
     /// Adds the intervals of estimates, if the misses are samples; sorts the tables by column `sort`, and keeps `rows` of
     /// each (0: all). The table `geometries` is never shortened: geometries are few, and each is asked for by name.
@@ -30,8 +59,8 @@ impl Report<'_> {
     /// # Errors
     /// A table has no such column.
     pub fn arrange(&mut self, sort: Option<&str>, rows: usize) -> Result<(), UnknownColumn> {
-        let period = self.counts["period"].as_f64().filter(|p| *p >= 1.0).unwrap_or(1.0);
-        let sampled = self.is_sampled();
+        let period = period(self.counts);
+        let sampled = is_sampled(self.counts);
         for (name, table) in &mut self.tables {
             if sampled {
                 super::add_intervals(table, period);
@@ -51,13 +80,9 @@ impl Report<'_> {
         self.tables.iter().all(|(_, table)| table.rows.is_empty())
     }
 
-    fn is_sampled(&self) -> bool {
-        self.counts["method"] == "sampled"
-    }
-
     /// All of it as JSON.
     pub fn to_json(&self) -> Value {
-        let sampled = self.is_sampled();
+        let sampled = is_sampled(self.counts);
         let source = match self.geometries.is_empty() {
             true if sampled => "samples",
             true => "bus",
@@ -83,21 +108,7 @@ impl Report<'_> {
         if let Some(why) = &self.manifest.stopped {
             text += &style.alert(&format!("\nrecording ended early: {}", units::printable(why)));
         }
-        text += &if self.is_sampled() {
-            let n = self.counts["samples"].as_u64().unwrap_or(0);
-            let events = self.counts["events"].as_array().into_iter().flatten();
-            let events: Vec<&str> = events.filter_map(|e| e["event"].as_str()).collect();
-            format!(
-                "\nsampled, not complete: estimates from {} samples of {}, with 95 % intervals\n\n",
-                units::grouped(n),
-                events.join(", ")
-            )
-        } else if self.geometries.is_empty() {
-            "\nevery walk after a miss of the machine's own TLB, off the memory bus\n\n".to_owned()
-        } else {
-            let names: Vec<&str> = self.geometries.iter().map(|g| g.name.as_str()).collect();
-            format!("\nevery miss of the last level, by models: {}\n\n", names.join(", "))
-        };
+        text += &format!("\n{}\n\n", method_text(self.counts, self.geometries));
         let several = self.tables.len() > 1;
         for (name, table) in &self.tables {
             if several {
