@@ -75,6 +75,6 @@ fn show(manifest: &Manifest, profile: &Profile) {
         let _ = calltree::to_text(profile, &by_comm, &options, style);
     }
     folded::write(profile, &filter, calltree::Weight::Instructions, &mut std::io::sink()).expect("a sink");
-    perfetto::write(profile, &[], &mut std::io::sink()).expect("a sink");
+    perfetto::write(profile, &[], &[], &mut std::io::sink()).expect("a sink");
     let _ = html::render(manifest, profile, &Budget::default());
 }

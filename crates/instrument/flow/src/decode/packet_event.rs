@@ -4,7 +4,7 @@
 //!
 //! A packet's event is told at its place in the flow: behind the PTWRITE instruction, or before the instruction that the FUP
 //! behind the packet names. Packets that wait for such a FUP, or for the instruction that they belong to, are in
-//! [`Waiting`].
+//! `Waiting`.
 
 use kprism_pt::Packet;
 

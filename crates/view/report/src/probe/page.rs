@@ -393,6 +393,7 @@ mod tests {
             items: items.iter().map(item).collect(),
             tally: None,
             gdb: None,
+            printf: None,
             effect: Default::default(),
         };
         Description { version: 1, probes: vec![probe], ..Description::default() }
