@@ -35,11 +35,20 @@ export interface SlotHistogram {
   slots: Slot[];
 }
 
+/** A sum, mean, minimum, maximum or latest value. A sum that no number of 64 bits holds is text; null: there was no value. */
+export interface AggregateValue {
+  function: string;
+  of: string;
+  value: number | string | null;
+  count: number;
+  failed: number;
+}
+
 export interface TotalRow {
   key: Record<string, unknown>;
   count: number;
   histograms: SlotHistogram[];
-  [more: string]: unknown;
+  aggregates?: AggregateValue[];
 }
 
 export interface ProbeData {

@@ -215,11 +215,20 @@ function plotsAndHits(): HTMLElement[] {
 
 const keyText = (value: unknown): string => (Array.isArray(value) ? value.map(keyText).join(" < ") : typeof value === "string" ? value : value === undefined ? "" : JSON.stringify(value));
 
+/** Means have fractions. Beyond 2^53 this page's numbers are not exact, and say so. */
+function aggregated(value: number | string | null): string {
+  if (value === null) return "–";
+  if (typeof value === "string") return value;
+  if (!Number.isInteger(value)) return plain(value);
+  return Number.isSafeInteger(value) ? exact(value) : `≈ ${exact(value)}`;
+}
+
 /** Counts by keys, and histograms, that were made in the kernel. */
 function totals(): HTMLElement[] {
   return data.totals.map(([{ probe, rows: all }, number], n) => {
     const keys = [...new Set(all.flatMap((row) => Object.keys(row.key)))];
-    const more = [...new Set(all.flatMap((row) => Object.keys(row)))].filter((name) => !["key", "count", "histograms"].includes(name));
+    const aggregates = all[0]?.aggregates ?? [];
+    const failed = aggregates.map((_, at) => all.reduce((sum, row) => sum + (row.aggregates?.[at]?.failed ?? 0), 0));
     const sum = all.reduce((sum, row) => sum + row.count, 0);
     const name = (row: TotalRow) => keys.map((key) => `${key} = ${keyText(row.key[key])}`).join(", ");
     const figures = (row: TotalRow, title: string) => row.histograms.map((histogram) => {
@@ -232,7 +241,11 @@ function totals(): HTMLElement[] {
       columns: [
         { head: "count", key: (row) => row.count, show: (row) => exact(row.count), bar: (row) => row.count / Math.max(1, all[0]?.count ?? 1) },
         ...keys.map((key): Column<TotalRow> => ({ head: key, key: (row) => (typeof row.key[key] === "number" ? (row.key[key] as number) : keyText(row.key[key])), show: (row) => keyText(row.key[key]) })),
-        ...more.map((key): Column<TotalRow> => ({ head: key, key: (row) => (typeof row[key] === "number" ? (row[key] as number) : keyText(row[key])), show: (row) => keyText(row[key]) })),
+        ...aggregates.map((aggregate, at): Column<TotalRow> => ({
+          head: `${aggregate.function}(${aggregate.of})`,
+          key: (row) => Number(row.aggregates?.[at]?.value ?? NaN),
+          show: (row) => aggregated(row.aggregates?.[at]?.value ?? null),
+        })),
       ],
       sort: 0,
       filter: name,
@@ -244,7 +257,9 @@ function totals(): HTMLElement[] {
     const plots = all.slice(0, MULTIPLES).flatMap((row) => figures(row, name(row)));
     const left = number > all.length ? h("p", { class: "note" }, `and ${plural(number - all.length, "combination")} of keys more; kprism report probe --limit 0 shows all.`) : null;
     const without = plots.length > 0 && all.length > MULTIPLES ? h("p", { class: "note" }, `Histograms of the ${MULTIPLES} most frequent keys; those of a row open below it.`) : null;
-    return section(`counts-${n}`, `Counts of ${probe}`, h("p", { class: "note" }, `${exact(sum)} counted in ${plural(all.length, "row")}.`),
+    const without_value = aggregates.flatMap(({ function: name, of }, at) => (failed[at]! > 0 ? [`${plural(failed[at]!, "value")} of ${name}(${of})`] : []));
+    const lost = without_value.length > 0 ? h("p", { class: "note bad" }, `Could not be computed: ${without_value.join(", ")}.`) : null;
+    return section(`counts-${n}`, `Counts of ${probe}`, h("p", { class: "note" }, `${exact(sum)} counted in ${plural(all.length, "row")}.`), lost,
       plots.length > 0 ? h("div", { class: "multiples" }, ...plots) : null, without, table.element, left);
   });
 }

@@ -345,7 +345,7 @@ fn hits_on_a_page() {
 
 #[test]
 fn counts_on_a_page() {
-    let probed = Probed::new(&["--by", "text", "--hist", "count"]);
+    let probed = Probed::new(&["--by", "text", "--hist", "count", "--sum", "count", "--avg", "count"]);
     let told = probed.json();
     let rows = told["totals"][0]["rows"].as_array().unwrap();
     let browser = probed.open();
@@ -363,6 +363,16 @@ fn counts_on_a_page() {
         slots.iter().map(|s| s["count"].clone()).collect::<Value>()
     };
     assert_eq!(bars, rows.iter().map(slots).collect::<Value>());
+    let column = |n: u32| {
+        browser.run(&format!(
+            "return [...document.querySelectorAll('#counts-0 tbody tr td:nth-child({n})')].map((c) => c.textContent.replaceAll(',', ''))"
+        ))
+    };
+    let sums: Value = rows.iter().map(|row| json!(row["aggregates"][0]["value"].to_string())).collect();
+    assert_eq!(column(3), sums);
+    let heads = browser
+        .run("return [...document.querySelectorAll('#counts-0 thead th')].map((c) => c.textContent.trim())");
+    assert_eq!((heads[2].as_str(), heads[3].as_str()), (Some("sum(count)"), Some("avg(count)")), "{heads}");
     // A row opens its own histogram below it.
     browser.click("#counts-0 tbody tr .choose");
     assert_eq!(browser.run("return document.querySelectorAll('#counts-0 .detail .plot').length"), 1);
