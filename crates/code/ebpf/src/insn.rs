@@ -156,6 +156,7 @@ helpers! {
     KtimeGetNs = 5, "ktime_get_ns";
     TracePrintk = 6, "trace_printk";
     SmpProcessorId = 8, "get_smp_processor_id";
+    TailCall = 12, "tail_call";
     CurrentPidTgid = 14, "get_current_pid_tgid";
     CurrentComm = 16, "get_current_comm";
     GetStackid = 27, "get_stackid";

@@ -10,7 +10,7 @@ use crate::map::Map;
 use crate::sys::{self, Cmd};
 use kprism_ebpf::asm::Code;
 use kprism_ebpf::disasm;
-use kprism_ebpf::insn::Insn;
+use kprism_ebpf::insn::{self, Alu, Cond, Helper, Insn, Reg};
 
 /// A function or tracepoint of the kernel, identified by its BTF ID.
 #[derive(Debug, Clone, Copy)]
@@ -109,6 +109,26 @@ pub struct Tested {
     pub value: u32,
     /// Run time in ns, averaged over the repetitions.
     pub nanoseconds: u32,
+}
+
+/// The same program, for places in processes, on the stack of the task that it runs for.
+///
+/// From Linux 6.13 on, the stack of larger programs is memory of the CPU (`bpf_enable_priv_stack` in `kernel/bpf/verifier.c`), as they are taken
+/// to run to their end before another runs there. At a uprobe that does not hold: it may wait for a page or be preempted, and then another
+/// task's hit on the same CPU overwrites its stack, and with it addresses and values. A program with a tail call stays on the
+/// task's stack. This one has it behind a branch that is never taken, which the verifier then removes.
+pub fn on_task_stack(code: &Code) -> Code {
+    const BEFORE: usize = 2;
+    let Ok(over) = i16::try_from(code.insns.len()) else { return code.clone() };
+    let never = Insn { off: over, ..insn::branch_imm(Cond::Ne, Reg::R0, 0) };
+    let zero = insn::alu_imm(Alu::Mov, Reg::R0, 0);
+    let mut insns = vec![zero, never];
+    insns.extend(&code.insns);
+    insns.extend([insn::call(Helper::TailCall), zero, insn::exit()]);
+    let mut relocs = code.relocs.clone();
+    relocs.iter_mut().for_each(|reloc| reloc.at += BEFORE);
+    let notes = code.notes.iter().map(|(at, note)| (at + BEFORE, note.clone())).collect();
+    Code { insns, relocs, notes }
 }
 
 impl Program {

@@ -7,7 +7,7 @@ use kprism_bpf::host;
 use kprism_bpf::link::Link;
 use kprism_bpf::map::{Map, MapKind};
 use kprism_bpf::mapping::Mapping;
-use kprism_bpf::prog::{ProgKind, Program};
+use kprism_bpf::prog::{ProgKind, Program, on_task_stack};
 use kprism_bpf::ring::Ring;
 use kprism_expr::emit::{Slot, What};
 use kprism_expr::ir::FAULTS;
@@ -110,7 +110,8 @@ impl Engine {
             Kind::Static => installed_static(point, place as u32, &setting, &maps, target)?,
             _ => {
                 let compiled = program::compile(point, place as u32, Context::Registers, &setting)?;
-                let program = Program::load("kg_trace", ProgKind::Kprobe, &compiled.code, &maps)?;
+                let code = on_task_stack(&compiled.code);
+                let program = Program::load("kg_trace", ProgKind::Kprobe, &code, &maps)?;
                 let link = target.attach(&program, point.key.address)?;
                 Installed::new(point.key, compiled, program, vec![link])
             }

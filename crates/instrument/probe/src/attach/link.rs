@@ -8,7 +8,7 @@ use kprism_bpf::kernel::{Function, Kernel};
 use kprism_bpf::link::{Link, When};
 use kprism_bpf::map::{Map, MapKind};
 use kprism_bpf::mapping;
-use kprism_bpf::prog::{ProgKind, Program};
+use kprism_bpf::prog::{ProgKind, Program, on_task_stack};
 use kprism_ebpf::asm::Code;
 
 use crate::Error;
@@ -57,12 +57,16 @@ pub(super) fn attach(
     all.extend(&entries);
     all.extend(&keyed);
     let mut at = Attach { kernel, plan, slide: layout.slide };
-    let code = |sleeps| program::probe(plan, number, &Layout { sleeps, ..*layout });
+    let whose = |code: Code| match plan.site {
+        Site::User { .. } => on_task_stack(&code),
+        _ => code,
+    };
+    let code = |sleeps| program::probe(plan, number, &Layout { sleeps, ..*layout }).map(whose);
     let (program, link) = at.attach("kp_probe", &code, &all, true)?;
     // Returns are attached before entries. So a return without an entry belongs to a call that began before.
     let mut links = vec![link];
     if !plan.kept.is_empty() || program::counts_calls(plan) {
-        let code = |sleeps| program::entry(plan, number, &Layout { sleeps, ..*layout });
+        let code = |sleeps| program::entry(plan, number, &Layout { sleeps, ..*layout }).map(whose);
         links.push(at.attach("kp_entry", &code, &all, false)?.1);
     }
     Ok(Attached { program, links, entries, keyed })
