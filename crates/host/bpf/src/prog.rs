@@ -116,18 +116,16 @@ pub struct Tested {
 /// From Linux 6.13 on, the stack of larger programs is memory of the CPU (`bpf_enable_priv_stack` in `kernel/bpf/verifier.c`), as they are taken
 /// to run to their end before another runs there. At a uprobe that does not hold: it may wait for a page or be preempted, and then another
 /// task's hit on the same CPU overwrites its stack, and with it addresses and values. A program with a tail call stays on the
-/// task's stack. This one has it behind a branch that is never taken, which the verifier then removes.
+/// task's stack. This one has it at its start, where a branch always jumps over it; the verifier then removes it.
 pub fn on_task_stack(code: &Code) -> Code {
-    const BEFORE: usize = 2;
-    let Ok(over) = i16::try_from(code.insns.len()) else { return code.clone() };
-    let never = Insn { off: over, ..insn::branch_imm(Cond::Ne, Reg::R0, 0) };
     let zero = insn::alu_imm(Alu::Mov, Reg::R0, 0);
-    let mut insns = vec![zero, never];
+    let over = Insn { off: 3, ..insn::branch_imm(Cond::Eq, Reg::R0, 0) };
+    let mut insns = vec![zero, over, insn::call(Helper::TailCall), zero, insn::exit()];
+    let before = insns.len();
     insns.extend(&code.insns);
-    insns.extend([insn::call(Helper::TailCall), zero, insn::exit()]);
     let mut relocs = code.relocs.clone();
-    relocs.iter_mut().for_each(|reloc| reloc.at += BEFORE);
-    let notes = code.notes.iter().map(|(at, note)| (at + BEFORE, note.clone())).collect();
+    relocs.iter_mut().for_each(|reloc| reloc.at += before);
+    let notes = code.notes.iter().map(|(at, note)| (at + before, note.clone())).collect();
     Code { insns, relocs, notes }
 }
 

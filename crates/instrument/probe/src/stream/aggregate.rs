@@ -149,7 +149,7 @@ impl Aggregate {
 mod tests {
     use super::*;
 
-    /// What the program in the kernel does to a cell.
+    /// Enters a value into a cell, as the program in the kernel does.
     fn enter(aggregate: &Aggregate, words: &mut [u64], value: u64) {
         match aggregate.function {
             Function::Sum | Function::Avg => {

@@ -40,7 +40,7 @@ pub struct Written {
 /// A probe with its actions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// Where it is.
+    /// Its place in the code.
     pub place: String,
     /// The condition.
     pub condition: Option<String>,

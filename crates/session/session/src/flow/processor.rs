@@ -22,7 +22,7 @@ pub(super) fn processor(cpu: &Cpu, filter: &[(u64, u64)]) -> Processor {
     Processor { family, model, stepping, errata, filter: filter.to_vec() }
 }
 
-/// What the decoder has to know of a run's processor.
+/// The errata that the decoder has to know of a run's processor.
 pub fn errata(manifest: &Manifest) -> Errata {
     let Some(processor) = &manifest.processor else { return Errata::NONE };
     let names = processor.errata.iter().flatten();

@@ -17,7 +17,7 @@ pub struct Moment {
     pub pid: u32,
     /// Kind of the event.
     pub kind: &'static str,
-    /// What the packet says.
+    /// The packet's values, as text.
     pub text: String,
     /// The instruction that it belongs to, if that is known.
     pub ip: Option<u64>,

@@ -26,7 +26,7 @@ pub const ROWS: usize = 1000;
 /// Most processes with curves of their own.
 pub const PROCESSES: usize = 12;
 
-/// What a page is made from.
+/// The facts and tables that a page is made from.
 pub struct Input<'a> {
     /// Facts on the recording.
     pub manifest: &'a Manifest,
@@ -50,7 +50,7 @@ pub struct Input<'a> {
     pub comms: &'a HashMap<u32, String>,
     /// More tables, each with its name and a sentence.
     pub tables: Vec<(&'static str, &'static str, Table)>,
-    /// What larger pages would save, or why that is not known.
+    /// The saving by larger pages, or the reason why it is not known.
     pub advice: Result<Table, String>,
 }
 
