@@ -9,14 +9,16 @@
 
 mod error;
 mod lookup;
+mod names;
 mod raw;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use object::{Object as _, ObjectSection as _};
 
 pub use error::Error;
 pub use lookup::{Function, Integer, Member, Parameter};
+use names::Names;
 use raw::{Header, u32_at};
 
 /// A type's number. 0 is `void`.
@@ -113,8 +115,10 @@ pub struct Btf {
     strings: std::ops::Range<usize>,
     /// Offset of each type in `bytes`.
     offsets: Vec<u32>,
-    /// Types with names, sorted by kind and name.
-    named: Vec<TypeId>,
+    /// Types by name. Made at the first lookup: most readers follow numbers only.
+    names: OnceLock<Names>,
+    /// The strings are plain: see [`raw::plain`].
+    plain: bool,
     base: Option<Arc<Btf>>,
     first_id: u32,
     first_string: u32,
@@ -133,9 +137,10 @@ impl Btf {
         let mut btf = Self {
             origin: origin.into(),
             types: header.types,
+            plain: raw::plain(&bytes[header.strings.clone()]),
             strings: header.strings,
             offsets: Vec::new(),
-            named: Vec::new(),
+            names: OnceLock::new(),
             bytes,
             base,
             first_id,
@@ -153,7 +158,6 @@ impl Btf {
     fn index(&mut self) -> Result<(), Error> {
         let mut at = self.types.start;
         let mut offsets = Vec::new();
-        let mut named = Vec::new();
         while at < self.types.end {
             if self.types.end - at < 12 {
                 return Err(self.wrong(at, "a type of 12 bytes and more"));
@@ -168,25 +172,16 @@ impl Btf {
                 return Err(self.wrong(at, format!("{size} bytes of {kind:?}, not {}", self.types.end - at)));
             }
             let name = u32_at(&self.bytes, at);
-            let Some(text) = self.string(name) else {
+            if !self.has_string(name) {
                 return Err(self.wrong(
                     at,
                     format!("a name within the strings, in UTF-8, of at most 4096 bytes, not {name:#x}"),
                 ));
-            };
-            if !text.is_empty() {
-                named.push(self.first_id + offsets.len() as u32);
             }
             offsets.push(at as u32);
             at += size;
         }
         self.offsets = offsets;
-        // The sort reads the types, so it comes last. Among equal names, the lower number comes first.
-        named.sort_by_cached_key(|&id| {
-            let found = self.own(id).map(|ty| (ty.kind, ty.name.to_owned()));
-            (found, id)
-        });
-        self.named = named;
         Ok(())
     }
 
@@ -205,14 +200,35 @@ impl Btf {
         self.first_id
     }
 
-    fn string(&self, offset: u32) -> Option<&str> {
+    /// True if there is a string at this offset. Plain strings are not read for it.
+    fn has_string(&self, offset: u32) -> bool {
+        match offset.checked_sub(self.first_string) {
+            Some(own) if self.plain => (own as usize) < self.strings.len(),
+            Some(_) => self.string(offset).is_some(),
+            None => self.base.as_ref().is_some_and(|base| base.has_string(offset)),
+        }
+    }
+
+    /// Bytes of the string at this offset, without its final NUL.
+    fn string_bytes(&self, offset: u32) -> Option<&[u8]> {
         let Some(own) = offset.checked_sub(self.first_string) else {
-            return self.base.as_ref()?.string(offset);
+            return self.base.as_ref()?.string_bytes(offset);
         };
         let rest = self.bytes.get(self.strings.clone())?.get(own as usize..)?;
         // Many types may refer to the same string; the limit keeps a long one from being read over and over.
-        let end = rest.iter().take(LONGEST_NAME).position(|&byte| byte == 0)?;
-        std::str::from_utf8(&rest[..end]).ok()
+        let rest = &rest[..rest.len().min(LONGEST_NAME)];
+        memchr::memchr(0, rest).map(|end| &rest[..end])
+    }
+
+    fn string(&self, offset: u32) -> Option<&str> {
+        std::str::from_utf8(self.string_bytes(offset)?).ok()
+    }
+
+    /// Kind and name of a type of this BTF, without a check of the name's encoding.
+    fn own_key(&self, id: TypeId) -> Option<(Kind, &[u8])> {
+        let at = *self.offsets.get(id.checked_sub(self.first_id)? as usize)? as usize;
+        let kind = *Kind::ALL.get((u32_at(&self.bytes, at + 4) >> 24 & 31) as usize)?;
+        Some((kind, self.string_bytes(u32_at(&self.bytes, at))?))
     }
 
     fn own(&self, id: TypeId) -> Option<Type<'_>> {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Lookups in BTF: by name, member and function; sizes; and types in C syntax.
 
+use crate::names::Names;
 use crate::raw::u32_at;
 use crate::{Btf, Error, Kind, Type, TypeId};
 
@@ -56,12 +57,10 @@ pub struct Function<'a> {
 }
 
 impl Btf {
-    /// Finds a type by kind and name: in this BTF first, then in the base.
+    /// Finds a type by kind and name: in this BTF first, then in the base. Of several the one with the lowest number.
     pub fn find(&self, kind: Kind, name: &str) -> Option<Type<'_>> {
-        let key = |id: &TypeId| self.own(*id).map(|ty| (ty.kind, ty.name));
-        let at = self.named.partition_point(|id| key(id) < Some((kind, name)));
-        let own = self.named.get(at).and_then(|&id| self.own(id));
-        match own.filter(|ty| ty.kind == kind && ty.name == name) {
+        let names = self.names.get_or_init(|| Names::of(self));
+        match names.find(self, kind, name).and_then(|id| self.own(id)) {
             Some(ty) => Some(ty),
             None => self.base.as_ref()?.find(kind, name),
         }

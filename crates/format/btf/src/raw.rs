@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::Error;
+use crate::{Error, LONGEST_NAME};
 
 /// Size in bytes of the header fields that are read.
 pub(crate) const HEADER: usize = 24;
@@ -61,4 +61,15 @@ impl Header {
 /// Reads a little-endian word. Panics if it is not inside `bytes`.
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// True if each offset within these strings is that of a valid name: all is ASCII, the last byte is NUL, and no string is
+/// longer than allowed. The kernel's are. Then a name need not be read to be checked.
+pub(crate) fn plain(strings: &[u8]) -> bool {
+    let mut start = 0;
+    let short = memchr::memchr_iter(0, strings).all(|end| {
+        let length = end - std::mem::replace(&mut start, end + 1);
+        length < LONGEST_NAME
+    });
+    short && start == strings.len() && strings.is_ascii()
 }

@@ -71,6 +71,33 @@ fn functions_of_the_running_kernel() {
     assert!(missing.contains("no member no_such_member in struct task_struct"), "{missing}");
 }
 
+/// Each type of the kernel is found by its kind and name: of several with the same, the one with the lowest number. Names
+/// that are only a part of a string of the table are not found.
+#[test]
+fn every_name_of_the_running_kernel() {
+    let btf = Btf::parse(RUNNING, running(), None).unwrap();
+    let mut first = std::collections::BTreeMap::new();
+    for ty in btf.types().filter(|ty| !ty.name.is_empty()) {
+        first.entry((ty.kind, ty.name)).or_insert(ty.id);
+    }
+    assert!(first.len() > 10_000, "{} names", first.len());
+    for (&(kind, name), &id) in &first {
+        assert_eq!(btf.find(kind, name).map(|ty| ty.id), Some(id), "{kind:?} {name}");
+        let cut = &name[1..];
+        assert_eq!(btf.find(kind, cut).map(|ty| ty.id), first.get(&(kind, cut)).copied(), "{kind:?} {cut}");
+    }
+}
+
+/// Many types with one name: the search does not go through all of them each time.
+#[test]
+fn one_name_for_all() {
+    let (bytes, count) = synthetic::all_of_one_name(200_000);
+    let btf = Btf::parse("made", bytes, None).unwrap();
+    assert_eq!(btf.end_id(), count + 1);
+    assert_eq!(btf.find(Kind::Fwd, "same").map(|ty| ty.id), Some(1));
+    assert!(btf.find(Kind::Struct, "same").is_none());
+}
+
 #[test]
 fn made_up_types() {
     let btf = Btf::parse("made", synthetic::kernel(), None).unwrap();

@@ -92,3 +92,13 @@ pub fn ask_everything(btf: &Btf) {
         }
     }
 }
+
+/// `count` types of one kind, all with the name `same`; and their number.
+pub fn all_of_one_name(count: u32) -> (Vec<u8>, u32) {
+    let mut make = Maker { strings: vec![0], ..Maker::default() };
+    let name = make.name("same");
+    for _ in 0..count {
+        [name, (Kind::Fwd as u32) << 24, 0].iter().for_each(|word| make.types.extend(word.to_le_bytes()));
+    }
+    (make.finish(), count)
+}
