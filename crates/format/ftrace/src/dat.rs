@@ -154,12 +154,24 @@ impl<'a> Dat<'a> {
         Decoder::new(&self.formats, self.big)
     }
 
-    /// Returns a reader of events for each CPU of a buffer.
-    pub fn cpus<'b>(&self, buffer: &'b Buffer<'_>, decoder: &'b Decoder) -> Vec<Cpu<'b>> {
+    /// Takes the main buffer out of the file: the top one, or else the first of an instance.
+    pub fn main(&mut self) -> Option<Buffer<'a>> {
+        (!self.buffers.is_empty()).then(|| self.buffers.remove(0))
+    }
+
+    /// Layout of a buffer's pages.
+    #[must_use]
+    pub fn layout_of(&self, buffer: &Buffer<'_>) -> PageLayout {
         let mut layout = self.layout;
         if let Some(size) = buffer.page_size.filter(|&size| size > layout.data_at) {
             layout.data_size = size - layout.data_at;
         }
+        layout
+    }
+
+    /// Returns a reader of events for each CPU of a buffer.
+    pub fn cpus<'b>(&self, buffer: &'b Buffer<'_>, decoder: &'b Decoder) -> Vec<Cpu<'b>> {
+        let layout = self.layout_of(buffer);
         buffer.cpus.iter().map(|(cpu, pages)| Cpu::new(decoder, layout, *cpu, pages)).collect()
     }
 }

@@ -18,6 +18,8 @@ pub struct Field {
     pub offset: usize,
     /// Size in bytes; 0 if the field extends to the end of the record.
     pub size: usize,
+    /// Whether the format calls the number signed; kernels before 2.6.31 do not say.
+    pub signed: Option<bool>,
 }
 
 /// The format of an event.
@@ -83,11 +85,12 @@ fn field(line: &str) -> Option<Field> {
     let (_, rest) = line.split_once(':')?;
     let mut parts = rest.split(';').map(str::trim);
     let declared = parts.next()?;
-    let (mut offset, mut size) = (None, None);
+    let (mut offset, mut size, mut signed) = (None, None, None);
     for part in parts {
         match part.split_once(':') {
             Some(("offset", n)) => offset = n.trim().parse().ok(),
             Some(("size", n)) => size = n.trim().parse().ok(),
+            Some(("signed", n)) => signed = n.trim().parse::<u8>().ok().map(|n| n != 0),
             _ => {}
         }
     }
@@ -97,7 +100,7 @@ fn field(line: &str) -> Option<Field> {
         .filter(|(head, _)| head.contains(' ') && declared.ends_with(']'))
         .map_or(declared, |(head, _)| head);
     let (kind, name) = declared.rsplit_once([' ', '\t', '*'])?;
-    Some(Field { name: name.into(), kind: kind.trim().into(), offset: offset?, size: size? })
+    Some(Field { name: name.into(), kind: kind.trim().into(), offset: offset?, size: size?, signed })
 }
 
 /// Layout of a page of the ring buffer. All values are in bytes.

@@ -13,6 +13,9 @@ use crate::format::{Field, Format};
 /// Writes the text of an event; returns false if there is none.
 pub type Describe<'s> = &'s dyn Fn(&Event<'_>, &mut Vec<u8>) -> bool;
 
+/// Subsystem, name, and fields of a record.
+pub type Described<'s> = (&'s str, &'s str, Vec<(&'s str, Vec<u8>)>);
+
 /// Formatter for the events of one machine.
 #[derive(Debug, Clone)]
 pub struct Shown {
@@ -67,6 +70,26 @@ impl Shown {
             }
         }
         true
+    }
+
+    /// The subsystem and the name of a record's event, and its fields as text, in their order. `None` if the format is
+    /// unknown.
+    pub fn fields(
+        &self,
+        id: u16,
+        record: &[u8],
+        named: &dyn Fn(u64) -> Option<String>,
+    ) -> Option<Described<'_>> {
+        let format = self.by_id.get(usize::from(id))?.as_ref()?;
+        let own = format.fields.iter().filter(|field| !field.name.starts_with("common_"));
+        let text = |field: &'_ Field| {
+            let mut out = Vec::new();
+            if self.field(field, record, named, &mut out).is_none() {
+                out.extend_from_slice(b"(cut off)");
+            }
+            out
+        };
+        Some((&format.system, &format.name, own.map(|field| (field.name.as_str(), text(field))).collect()))
     }
 
     fn field(
@@ -143,13 +166,19 @@ fn shape(field: &Field) -> Shape {
         1 | 2 | 4 | 8 if kind.contains('*') => Shape::Address,
         size if is("char") && size != 1 => Shape::Text,
         1 | 2 | 4 | 8 => {
+            // The kernel calls an `int` of a system call unsigned, as its field is a register. A name of a type that
+            // C does not have, such as `initcall_t`, tells nothing: there its word counts.
             let unsigned = |word: &str| {
                 let stem = word.trim_start_matches('_');
                 word == "unsigned"
                     || matches!(stem, "u8" | "u16" | "u32" | "u64" | "size_t" | "dev_t" | "bool" | "gfp_t")
                     || matches!(stem, "ino_t" | "sector_t" | "uid_t" | "gid_t")
             };
-            if words().any(unsigned) { Shape::Unsigned } else { Shape::Signed }
+            let of_c = is("int") || is("long") || is("short") || is("char");
+            match words().any(unsigned) || !of_c && field.signed == Some(false) {
+                true => Shape::Unsigned,
+                false => Shape::Signed,
+            }
         }
         size => {
             let wide = is("long") || is("u64") || is("__u64") || is("s64") || kind.contains('*');
@@ -201,10 +230,32 @@ mod tests {
         assert!(!shown.write(8, &record, &named, &mut out));
     }
 
+    #[test]
+    fn a_type_of_the_kernel_is_signed_as_its_format_says() {
+        let text = "name: initcall_start\nID: 7\nformat:\n\
+            \tfield:initcall_t func;\toffset:8;\tsize:8;\tsigned:0;\n\
+            \tfield:blk_opf_t op;\toffset:16;\tsize:4;\tsigned:0;\n\
+            \tfield:loff_t pos;\toffset:24;\tsize:8;\tsigned:1;\n\
+            \tfield:int dfd;\toffset:32;\tsize:8;\tsigned:0;\n\
+            \tfield:key_t old;\toffset:40;\tsize:4;\n";
+        let shown = Shown::new(&[Format::parse("x", text.as_bytes()).unwrap()], false);
+        let mut record = vec![0; 8];
+        record.extend(0xffff_ffff_833b_0000u64.to_le_bytes());
+        record.extend([0x8000_0001u32, 0].map(u32::to_le_bytes).as_flattened());
+        record.extend([-1i64, -100].map(i64::to_le_bytes).as_flattened());
+        record.extend((-2i32).to_le_bytes());
+        let mut out = Vec::new();
+        let named = |address| (address == 0xffff_ffff_833b_0000).then(|| "jent_mod_init".to_owned());
+        assert!(shown.write(7, &record, &named, &mut out));
+        let said =
+            "initcall_start: func=0xffffffff833b0000 <jent_mod_init> op=2147483649 pos=-1 dfd=-100 old=-2";
+        assert_eq!(String::from_utf8_lossy(&out), said);
+    }
+
     proptest! {
         #[test]
-        fn any_bytes_are_text(record: Vec<u8>, size in 0usize..40, offset in 0usize..60, kind in "[a-z_]{1,10}( char)?") {
-            let field = Field { name: "f".into(), kind, offset, size };
+        fn any_bytes_are_text(record: Vec<u8>, size in 0usize..40, offset in 0usize..60, kind in "[a-z_]{1,10}( char)?", signed: Option<bool>) {
+            let field = Field { name: "f".into(), kind, offset, size, signed };
             let shown = Shown::new(&[Format { id: 1, fields: vec![field], ..Format::default() }], true);
             prop_assert!(shown.write(1, &record, &|_| None, &mut Vec::new()));
         }

@@ -31,7 +31,11 @@ pub enum ImportError {
         path: PathBuf,
     },
     /// A PT file was given without code.
-    #[error("{}: no code: name the program with --code FILE@VA_HEX", path.display())]
+    #[error(
+        "{}: no code: name the program with --code FILE@VA_HEX, or keep the packets alone with --no-decode, for \
+         `script packets` and `report vms`",
+        path.display()
+    )]
     NoCode {
         /// The PT file.
         path: PathBuf,

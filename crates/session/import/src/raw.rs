@@ -39,10 +39,7 @@ impl CodeFile {
 }
 
 /// Reads a PT file alone.
-pub(crate) fn read(file: &Path, code: &[CodeFile]) -> Result<Capture, ImportError> {
-    if code.is_empty() {
-        return Err(ImportError::NoCode { path: file.to_owned() });
-    }
+pub(crate) fn read(file: &Path) -> Result<Capture, ImportError> {
     let label = file.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
     let stream = Stream { label, pt: read_file(file)?, regions: Vec::new(), first: None };
     Ok(Capture { streams: vec![stream], ..Capture::default() })

@@ -63,7 +63,7 @@ pub fn detect(path: &Path) -> Result<Source, ImportError> {
 pub fn read(source: &Source, code: &[CodeFile], search: &Search) -> Result<Capture, ImportError> {
     let mut capture = match source {
         Source::Pages(dir) => pages::read(dir)?,
-        Source::Raw(file) => raw::read(file, code)?,
+        Source::Raw(file) => raw::read(file)?,
         Source::Drpt2trace(dir) => perf::read(dir)?,
         Source::Lldb(json) => lldb::read(json)?,
         Source::PerfData(path) => perfdata::read(path, search)?,

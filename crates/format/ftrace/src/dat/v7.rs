@@ -172,7 +172,7 @@ fn pointed<'a>(dat: &mut Dat<'a>, file: Cursor<'a>, id: u16, data: &[u8]) -> Res
 }
 
 /// Parses a buffer and its pages. `None` if the option is truncated.
-fn buffer<'a>(dat: &Dat<'a>, file: Cursor<'a>, data: &[u8]) -> Result<Option<Buffer<'a>>, FtraceError> {
+fn buffer<'a>(dat: &mut Dat<'a>, file: Cursor<'a>, data: &[u8]) -> Result<Option<Buffer<'a>>, FtraceError> {
     let mut at = Cursor { bytes: data, at: 0, order: file.order };
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let head = (|| Some((at.u64()?, text(at.string()?), text(at.string()?), at.u32()?, at.u32()?)))();
@@ -188,7 +188,11 @@ fn buffer<'a>(dat: &Dat<'a>, file: Cursor<'a>, data: &[u8]) -> Result<Option<Buf
         let rest = file.bytes.get(begin..).unwrap_or_default();
         let stored = &rest[..usize::try_from(size).unwrap_or(usize::MAX).min(rest.len())];
         let pages = if section.compressed && !stored.is_empty() {
-            Cow::Owned(chunks(&dat.compression, stored, begin, file.order)?)
+            // trace-cmd 3.1 leaves the four bytes of the count of chunks out of the size. The count says where they end.
+            let whole = &rest[..stored.len().saturating_add(COUNT).min(rest.len())];
+            let (pages, fault) = chunks(&dat.compression, whole, begin, file.order);
+            dat.notes.extend(fault.map(|fault| format!("CPU {cpu}: {fault}; what comes before is read")));
+            Cow::Owned(pages)
         } else {
             Cow::Borrowed(stored)
         };
@@ -197,26 +201,34 @@ fn buffer<'a>(dat: &Dat<'a>, file: Cursor<'a>, data: &[u8]) -> Result<Option<Buf
     Ok(Some(buffer))
 }
 
-/// Decompresses a CPU's pages, which are stored in chunks.
+/// Size of the count of chunks, bytes.
+const COUNT: usize = 4;
+
+/// Decompresses a CPU's pages, which are stored in chunks, up to one that is damaged.
 fn chunks(
     method: &str,
     stored: &[u8],
     begin: usize,
     order: crate::bytes::Order,
-) -> Result<Vec<u8>, FtraceError> {
+) -> (Vec<u8>, Option<FtraceError>) {
     let mut at = Cursor { bytes: stored, at: 0, order };
     let short =
         |at: &Cursor<'_>| FtraceError::format(format!("offset {}", begin + at.at), "a compressed chunk");
-    let count = at.u32().ok_or_else(|| short(&at))?;
     let mut pages = Vec::new();
+    let Some(count) = at.u32() else { return (pages, Some(short(&at))) };
     for _ in 0..count {
         let here = at;
         let chunk = (|| {
             let (packed, whole) = (at.u32()?, at.u32()?);
             Some((at.take_u64(packed.into())?, whole))
         })();
-        let (packed, whole) = chunk.ok_or_else(|| short(&here))?;
-        pages.extend(unpack(method, packed, whole as usize, &format!("offset {}", begin + here.at))?);
+        let unpacked = chunk.ok_or_else(|| short(&here)).and_then(|(packed, whole)| {
+            unpack(method, packed, whole as usize, &format!("offset {}", begin + here.at))
+        });
+        match unpacked {
+            Ok(unpacked) => pages.extend(unpacked),
+            Err(error) => return (pages, Some(error)),
+        }
     }
-    Ok(pages)
+    (pages, None)
 }
