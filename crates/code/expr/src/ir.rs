@@ -130,6 +130,9 @@ pub enum Input {
     Time,
     /// Id of the current task's cgroup (version 2): the number of its folder's inode.
     Cgroup,
+    /// Duration of the call in ns, which the program that contains this one measured: at [`crate::emit::MEASURED`] on its
+    /// stack.
+    Measured,
 }
 
 /// A value that a paired probe at the function's entry saved.

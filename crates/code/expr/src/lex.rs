@@ -114,12 +114,12 @@ fn number(source: &str, at: &mut usize) -> Result<Token> {
     let (base, digits) = match all.as_bytes() {
         [b'0', b'x' | b'X', ..] => (16, &all[2..]),
         [b'0', b'b' | b'B', ..] => (2, &all[2..]),
-        [b'0', _, ..] => (8, &all[1..]),
+        [b'0', b'0'..=b'9', ..] => (8, &all[1..]),
+        // A zero by itself, perhaps with a suffix as in `0ms`.
         _ => (10, all),
     };
     let end = digits.find(|c: char| !c.is_digit(base)).unwrap_or(digits.len());
     let (digits, suffix) = digits.split_at(end);
-    let octal_zero = base == 8 && digits.is_empty();
     let mut ns = 1;
     let (unsigned, long) = match suffix.to_ascii_lowercase().as_str() {
         "" => (false, 0),
@@ -144,7 +144,7 @@ fn number(source: &str, at: &mut usize) -> Result<Token> {
             return Err(Error::new(span, format!("`{other}` is no suffix of an integer in base {base}")));
         }
     };
-    let value = if octal_zero { Ok(0) } else { u64::from_str_radix(digits, base) };
+    let value = u64::from_str_radix(digits, base);
     let value = value.ok().and_then(|value| value.checked_mul(ns)).ok_or_else(|| {
         let why = if digits.is_empty() { "has no digits" } else { "does not fit 64 bits" };
         Error::new(span, format!("the number {why}"))

@@ -42,6 +42,7 @@ impl Display for Input {
             Input::Cpu => f.write_str("cpu"),
             Input::Time => f.write_str("time"),
             Input::Cgroup => f.write_str("cgroup"),
+            Input::Measured => f.write_str("duration"),
         }
     }
 }

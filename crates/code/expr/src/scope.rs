@@ -136,8 +136,10 @@ pub enum ProbePoint {
 
 /// The names visible at a place, and their types. Errors are messages for the user.
 pub trait Scope: Types {
-    /// Finds a variable. None: the name is unknown.
-    fn variable(&self, name: &str) -> Result<Option<Variable>, String>;
+    /// Finds a variable. None: the name is unknown, as every name is where nothing describes variables.
+    fn variable(&self, _name: &str) -> Result<Option<Variable>, String> {
+        Ok(None)
+    }
 
     /// Returns the variable through which a method can name this member without an object (`this`).
     fn object_of(&self, _name: &str) -> Result<Option<String>, String> {
@@ -145,10 +147,14 @@ pub trait Scope: Types {
     }
 
     /// Finds an enumeration's constant, with its type and value.
-    fn enumerator(&self, name: &str) -> Result<Option<(Ty, i64)>, String>;
+    fn enumerator(&self, _name: &str) -> Result<Option<(Ty, i64)>, String> {
+        Ok(None)
+    }
 
     /// Returns the names of parameters and locals, for suggestions.
-    fn names(&self) -> Vec<String>;
+    fn names(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Returns the type and location of the return value. An error unless the place is a function's return.
     fn returned(&self) -> Result<(Ty, Location), String>;
@@ -162,6 +168,12 @@ pub trait Scope: Types {
     /// Returns true if registers can be read.
     fn has_registers(&self) -> bool {
         true
+    }
+
+    /// Returns true if the program measures the call itself, so that `$duration` is at hand
+    /// ([`crate::ir::Input::Measured`]).
+    fn measures(&self) -> bool {
+        false
     }
 
     /// The place in words, for messages.
@@ -183,18 +195,6 @@ impl Types for Bare {
 }
 
 impl Scope for Bare {
-    fn variable(&self, _: &str) -> Result<Option<Variable>, String> {
-        Ok(None)
-    }
-
-    fn enumerator(&self, _: &str) -> Result<Option<(Ty, i64)>, String> {
-        Ok(None)
-    }
-
-    fn names(&self) -> Vec<String> {
-        Vec::new()
-    }
-
     fn returned(&self) -> Result<(Ty, Location), String> {
         Err("`$retval` is known only where a function returns".to_owned())
     }

@@ -1,29 +1,84 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Conditions for a recorder that observes the machine from outside. It runs no BPF; it interprets the IR.
 //!
-//! Input: a function's entry or return, a condition, the kernel's BTF. Output: a [`Watch`], sent to the recorder as
+//! Input: a function's entry or return, or an interval, a condition, the kernel's BTF. Output: a [`Watch`], sent to the recorder as
 //! JSON. The recorder runs it with [`crate::interp`] over the registers and the memory of the observed machine.
+
+use std::rc::Rc;
 
 use kprism_btf::Btf;
 use serde::{Deserialize, Serialize};
 
+use crate::ast::Tag;
 use crate::btf;
-use crate::ir::{Block, Func, Input, Op, Term, Val};
+use crate::ctype::{Def, Ty, TypeRef, Types};
+use crate::ir::{Block, Func, Input, Op, Space, Term, Val};
 use crate::lower::{self, Env};
 use crate::opt;
-use crate::scope::ProbePoint;
+use crate::scope::{Location, ProbePoint, Scope, Sym};
 
-/// An event that a recorder waits for: a function's entry or return, with a condition.
+/// An event that a recorder waits for, with a condition.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Watch {
-    /// Address of the function's entry.
-    pub entry: u64,
-    /// True if the event is the function's return.
-    pub at_return: bool,
-    /// Number of [`Input::Arg`] slots that arguments take; the next slot is the return value.
-    pub slots: u8,
-    /// The condition. None: every call matches.
+    /// The event.
+    pub event: Event,
+    /// The condition. None: every such event matches.
     pub condition: Option<Func>,
+}
+
+/// An event that a recorder sees.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// A function's entry or return.
+    Call {
+        /// Address of the function's entry.
+        entry: u64,
+        /// True if the event is the function's return.
+        at_return: bool,
+        /// Number of [`Input::Arg`] slots that arguments take; the next slot is the return value.
+        slots: u8,
+    },
+    /// The end of an interval.
+    Interval(Interval),
+}
+
+/// An interval with a length, of which a recorder sees both ends. Addresses are the kernel's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Interval {
+    /// Interrupts are off on a CPU.
+    IrqsOff {
+        /// Addresses at which `syscall` and `sysenter` enter the kernel, which switch interrupts off.
+        entries: Vec<u64>,
+    },
+    /// The preemption count of a CPU is not 0.
+    PreemptOff {
+        /// Address of the count, relative to the base of `gs`.
+        count: u64,
+    },
+    /// A CPU holds a spinlock, or a reader's or writer's lock: from the return of a function that locks to the call of one
+    /// that unlocks. Of several locks the last one is taken to be given back first.
+    Locked {
+        /// Entries of the functions that lock, in ascending order.
+        locks: Vec<u64>,
+        /// Entries of the functions that unlock, in ascending order.
+        unlocks: Vec<u64>,
+    },
+    /// From a task's wake-up until it runs.
+    Wakeup {
+        /// `try_to_wake_up(task, state, …)`.
+        wake: u64,
+        /// `__switch_to(previous, next)`.
+        switch: u64,
+        /// Offset of `task_struct.__state`, in bytes.
+        state: u32,
+        /// Offset of `task_struct.on_rq`, in bytes.
+        on_rq: u32,
+        /// Offset of `task_struct.se.sched_delayed`, in bytes, if the kernel leaves tasks that sleep on the queue for a while
+        /// (since 6.12).
+        delayed: Option<u32>,
+    },
 }
 
 /// Reason why a [`Watch`] cannot be built.
@@ -43,12 +98,51 @@ pub enum Error {
     Json(String),
 }
 
+const NO_CGROUP: &str = "`$cgroup` is known in the kernel alone, not from outside: name `$pid` or `$comm`";
+
+/// The scope of an event of which no variable is known.
+struct NoValues;
+
+impl Types for NoValues {
+    fn get(&self, _: TypeRef) -> Result<Def, String> {
+        Err("an interval has no types".to_owned())
+    }
+
+    fn find(&self, _: Tag, _: &str) -> Result<Option<Ty>, String> {
+        Ok(None)
+    }
+}
+
+impl Scope for NoValues {
+    fn returned(&self) -> Result<(Ty, Location), String> {
+        Err("an interval has no `$retval`".to_owned())
+    }
+
+    fn frame(&self) -> Result<Rc<Sym>, String> {
+        // The recorder has paired both ends, so `$duration` needs no frame to find the other.
+        Ok(Rc::new(Sym::Const(0)))
+    }
+
+    fn space(&self) -> Space {
+        Space::Kernel
+    }
+
+    fn has_registers(&self) -> bool {
+        false
+    }
+
+    fn describe(&self) -> String {
+        "the end of an interval, where `$duration`, `$comm`, `$pid`, `$tid`, `$cpu` and `$ts` are known"
+            .to_owned()
+    }
+}
+
 /// Returns true if the interpreter has this input. Registers need a place at an instruction, which BTF does not
 /// describe.
 fn known(input: Input, slots: u8) -> bool {
     match input {
         Input::Arg(n) => n <= slots,
-        Input::Reg(_) | Input::Context | Input::Cgroup => false,
+        Input::Reg(_) | Input::Context | Input::Cgroup | Input::Measured => false,
         Input::PidTgid | Input::Cpu | Input::Time => true,
     }
 }
@@ -69,9 +163,7 @@ impl Watch {
                 let mut func = lowered.map_err(|e| Error::Condition(e.render(text)))?.func;
                 opt::optimise(&mut func);
                 if func.ops().any(|op| matches!(op, Op::Input(Input::Cgroup))) {
-                    let what =
-                        "`$cgroup` is known in the kernel alone, not from outside: name `$pid` or `$comm`";
-                    return Err(Error::Condition(what.to_owned()));
+                    return Err(Error::Condition(NO_CGROUP.to_owned()));
                 }
                 Ok::<_, Error>(func)
             })
@@ -80,7 +172,25 @@ impl Watch {
         let at_return = scope.probe_point() == ProbePoint::Return;
         let slots = u8::try_from(scope.slots()).unwrap_or(u8::MAX);
         let entry = address(name).ok_or_else(|| Error::Gone(name.to_owned()))?;
-        Ok(Self { entry, at_return, slots, condition })
+        Ok(Self { event: Event::Call { entry, at_return, slots }, condition })
+    }
+
+    /// Compiles `condition` for the end of an interval, whose length is `$duration`, or for another event of which nothing
+    /// else is known than the task, the CPU and the time.
+    ///
+    /// # Errors
+    /// [`Error::Condition`].
+    pub fn without_values(event: Event, condition: Option<&str>) -> Result<Self, Error> {
+        let compile = |text: &str| {
+            let lowered = lower::condition(text, Env { scope: &NoValues, vars: &[] });
+            let mut func = lowered.map_err(|e| Error::Condition(e.render(text)))?.func;
+            opt::optimise(&mut func);
+            if func.ops().any(|op| matches!(op, Op::Input(Input::Cgroup))) {
+                return Err(Error::Condition(NO_CGROUP.to_owned()));
+            }
+            Ok(func)
+        };
+        Ok(Self { event, condition: condition.map(compile).transpose()? })
     }
 
     /// A watch without a condition at `FUNC` or `FUNC%return`. It does not need the function's type, so any symbol
@@ -94,7 +204,7 @@ impl Watch {
             None => (place, false),
         };
         let entry = address(name).ok_or_else(|| Error::Gone(name.to_owned()))?;
-        Ok(Self { entry, at_return, slots: 0, condition: None })
+        Ok(Self { event: Event::Call { entry, at_return, slots: 0 }, condition: None })
     }
 
     /// Serializes the watch as JSON for the recorder.
@@ -105,7 +215,12 @@ impl Watch {
     /// Parses the JSON and validates it. The result is safe to run: it terminates, and uses only values that exist.
     pub fn from_json(text: &str) -> Result<Self, Error> {
         let watch: Self = serde_json::from_str(text).map_err(|e| Error::Json(e.to_string()))?;
-        match watch.condition.as_ref().map(|func| faulty(func, watch.slots)) {
+        let slots = match watch.event {
+            Event::Call { slots, .. } => slots,
+            // No argument is known.
+            Event::Interval(_) => 0,
+        };
+        match watch.condition.as_ref().map(|func| faulty(func, slots)) {
             Some(Some(why)) => Err(Error::Json(why)),
             _ => Ok(watch),
         }
@@ -148,16 +263,37 @@ mod tests {
     use super::*;
 
     fn with(condition: &str) -> Result<Watch, Error> {
-        Watch::from_json(&format!(r#"{{"entry":1,"at_return":false,"slots":1,"condition":{condition}}}"#))
+        Watch::from_json(&format!(
+            r#"{{"event":{{"call":{{"entry":1,"at_return":false,"slots":1}}}},"condition":{condition}}}"#
+        ))
     }
 
     #[test]
     fn without_a_condition_a_symbol_will_do() {
         let address = |name: &str| (name == "entry_SYSCALL_64").then_some(0x10);
         let watch = Watch::always("entry_SYSCALL_64%return", address).unwrap();
-        assert_eq!((watch.entry, watch.at_return, watch.condition.is_none()), (0x10, true, true));
+        assert!(matches!(watch.event, Event::Call { entry: 0x10, at_return: true, slots: 0 }));
+        assert!(watch.condition.is_none());
         assert!(Watch::from_json(&watch.json()).is_ok());
         assert!(matches!(Watch::always("main", address), Err(Error::Gone(name)) if name == "main"));
+    }
+
+    #[test]
+    fn an_interval_has_its_length_and_its_task() {
+        let compile =
+            |text| Watch::without_values(Event::Interval(Interval::IrqsOff { entries: vec![] }), Some(text));
+        let watch = compile(r#"$duration > 100us && $comm == "dd" && $cpu == 1"#).unwrap();
+        assert!(Watch::from_json(&watch.json()).is_ok());
+        assert!(compile("$duration > 0ns && $duration >= 0").is_ok());
+        for (bad, expected) in [
+            ("$retval", "has no `$retval`"),
+            ("$rax", "$rax"),
+            ("count > 1", "count"),
+            ("$cgroup == 1", "from outside"),
+        ] {
+            let said = compile(bad).unwrap_err().to_string();
+            assert!(said.contains(expected), "{bad}: {said}");
+        }
     }
 
     fn func(vals: &str, blocks: &str, layout: &str) -> String {

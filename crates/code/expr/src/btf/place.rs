@@ -49,6 +49,8 @@ pub struct Place<'c> {
     pub variadic: bool,
     /// True if the program is attached by a kprobe.
     registers: bool,
+    /// True if the program that evaluates the expression measures the call.
+    measures: bool,
 }
 
 impl<'c> Place<'c> {
@@ -90,12 +92,18 @@ impl<'c> Place<'c> {
             slots,
             variadic: function.variadic,
             registers: false,
+            measures: false,
         })
     }
 
     /// Returns the same place for a program attached by a kprobe.
     pub fn by_registers(self) -> Self {
         Self { registers: true, ..self }
+    }
+
+    /// Returns the same place for a program that measures the call's duration itself.
+    pub fn measured(self) -> Self {
+        Self { measures: true, ..self }
     }
 
     fn in_registers(&self, number: usize) -> Location {
@@ -197,6 +205,10 @@ impl Scope for Place<'_> {
 
     fn has_registers(&self) -> bool {
         self.registers
+    }
+
+    fn measures(&self) -> bool {
+        self.measures && self.moment == ProbePoint::Return
     }
 
     fn describe(&self) -> String {

@@ -8,7 +8,7 @@ use crate::ast::Tag;
 use crate::ctype::{Def, Int, Ty, TypeRef, Types};
 use crate::ir::Space;
 use crate::regs::Reg;
-use crate::scope::{Location, ProbePoint, Scope, Storage, Sym, Variable};
+use crate::scope::{Location, ProbePoint, Scope, Storage, Sym};
 
 use super::{Debug, Error};
 
@@ -51,18 +51,6 @@ impl Types for Bare<'_, '_> {
 }
 
 impl Scope for Bare<'_, '_> {
-    fn variable(&self, _: &str) -> Result<Option<Variable>, String> {
-        Ok(None)
-    }
-
-    fn enumerator(&self, _: &str) -> Result<Option<(Ty, i64)>, String> {
-        Ok(None)
-    }
-
-    fn names(&self) -> Vec<String> {
-        Vec::new()
-    }
-
     fn returned(&self) -> Result<(Ty, Location), String> {
         if self.moment != ProbePoint::Return {
             return Err("`$retval` is known only where the function returns: use FUNC%return".to_owned());

@@ -95,7 +95,9 @@ fn upper_is_zero(func: &Func, v: Val, cpu: Cpu) -> bool {
 pub fn calls(op: &Op) -> bool {
     match op {
         Op::Load { .. } | Op::TextEq(..) | Op::Entry(..) | Op::Record(_) => true,
-        Op::Input(input) => !matches!(input, Input::Reg(_) | Input::Arg(_) | Input::Context),
+        Op::Input(input) => {
+            !matches!(input, Input::Reg(_) | Input::Arg(_) | Input::Context | Input::Measured)
+        }
         _ => false,
     }
 }

@@ -77,6 +77,9 @@ pub enum Error {
     Printf,
 }
 
+/// Stack offset at which a program that measures calls keeps the duration for its condition: [`crate::ir::Input::Measured`].
+pub const MEASURED: i16 = -480;
+
 /// Version of the BPF instruction set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cpu {

@@ -8,7 +8,7 @@ use crate::ir::{BinOp, Fault, Input, Op, Val, Width};
 
 use super::alloc::Place;
 use super::emitter::{A, B, Emitter, FP, Label};
-use super::{Cpu, Map, Reloc, VARS};
+use super::{Cpu, MEASURED, Map, Reloc, VARS};
 
 impl Emitter<'_> {
     /// Generates an operation.
@@ -85,6 +85,11 @@ impl Emitter<'_> {
             Input::Cpu => return self.call_for(v, Helper::SmpProcessorId),
             Input::Time => return self.call_for(v, Helper::KtimeGetNs),
             Input::Cgroup => return self.call_for(v, Helper::CurrentCgroupId),
+            Input::Measured => {
+                let d = self.dst(v);
+                self.push(opcode::LDX | 0x18, d, FP, MEASURED, 0);
+                return self.place_result(v, d);
+            }
         };
         let d = self.dst(v);
         let ctx = match self.alloc.ctx {

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Rust's `str`, slices, `String` and `Vec`: contiguous elements whose number is stored next to their address.
+//! Rust's `str`, slices, `String` and `Vec`, C++'s `std::string`, `std::string_view` and `std::vector`: contiguous elements
+//! whose number is stored next to their address.
 //!
 //! They are recognised by the member names that compilers emit: `data_ptr` and `length` of a reference or box; `buf`
-//! and `len` of a vector, with the address inside `buf`. Other structures are left as they are.
+//! and `len` of a vector, with the address inside `buf`; in C++ the names that libstdc++ gives them. A vector of C++ has the
+//! address of its end instead of a number. Other structures are left as they are.
 
 use std::rc::Rc;
 
 use crate::ast::Expr;
-use crate::ctype::{self, Def, Int, Member, Record, Ty};
+use crate::ctype::{self, Def, Int, Kin, Member, Record, Ty};
 use crate::error::{Error, Result, Span};
 use crate::ir::{BinOp, Cond, Target, Term, Val, Width};
 
@@ -29,6 +31,8 @@ pub struct Elements {
     pub(super) address: u64,
     /// Offset of the number of elements, in bits.
     pub(super) count: u64,
+    /// True if `count` is the offset of the address behind the last element instead.
+    pub(super) ends: bool,
 }
 
 impl Lower<'_> {
@@ -72,7 +76,47 @@ impl Lower<'_> {
                 inner = Rc::new(next);
             }
         }
+        self.of_cpp(record, name)
+    }
+
+    /// The elements of a container of libstdc++.
+    fn of_cpp(&self, record: &Record, name: &str) -> Option<Elements> {
+        let text =
+            ["basic_string<char,", "basic_string_view<char,"].iter().any(|begin| name.starts_with(begin));
+        if text {
+            let at = |name: &str| self.inside(record, name, DEPTH);
+            let (address, count) =
+                at("_M_p").zip(at("_M_string_length")).or_else(|| at("_M_str").zip(at("_M_len")))?;
+            self.pointed(&address.0)?;
+            return self.of_size(Ty::Int(Int::of(1, false)), true, address.1, count.1);
+        }
+        if name.starts_with("vector<") {
+            let (start, address) = self.inside(record, "_M_start", DEPTH)?;
+            let (_, end) = self.inside(record, "_M_finish", DEPTH)?;
+            // That of `vector<bool>` is no pointer.
+            let found = self.of_size(self.pointed(&start)?, false, address, end)?;
+            return Some(Elements { ends: true, ..found });
+        }
         None
+    }
+
+    fn pointed(&self, ty: &Ty) -> Option<Ty> {
+        match self.def(ty)? {
+            Def::Plain(Ty::Ptr(to)) => Some((*to).clone()),
+            _ => None,
+        }
+    }
+
+    /// Returns the type and offset (in bits) of the member with this name, searched recursively.
+    fn inside(&self, record: &Record, name: &str, depth: usize) -> Option<(Ty, u64)> {
+        if let Some(found) = record.members.iter().find(|m| m.name.as_deref() == Some(name)) {
+            return Some((found.ty.clone(), found.offset));
+        }
+        record.members.iter().filter(|m| depth > 0 && m.kin != Kin::Virtual).find_map(|member| {
+            let Def::Record(inner) = self.def(&member.ty)? else { return None };
+            let (ty, offset) = self.inside(&inner, name, depth - 1)?;
+            Some((ty, member.offset.checked_add(offset)?))
+        })
     }
 
     fn def(&self, ty: &Ty) -> Option<Def> {
@@ -81,7 +125,7 @@ impl Lower<'_> {
 
     fn of_size(&self, of: Ty, text: bool, address: u64, count: u64) -> Option<Elements> {
         let size = ctype::size_of(self.types(), &of).ok().flatten().filter(|size| *size > 0)?;
-        Some(Elements { of, size, text, address, count })
+        Some(Elements { of, size, text, address, count, ends: false })
     }
 
     /// Returns the offsets of a vector's address and number of elements, in bits.
@@ -140,7 +184,14 @@ impl Lower<'_> {
 
     /// Loads the number of elements.
     pub(super) fn count_of(&mut self, operand: &Operand, of: &Elements, span: Span) -> Result<Val> {
-        self.word(operand, of.count, span)
+        let word = self.word(operand, of.count, span)?;
+        if !of.ends {
+            return Ok(word);
+        }
+        let first = self.word(operand, of.address, span)?;
+        let bytes = self.b.bin(BinOp::Sub, word, first);
+        let size = self.b.constant(of.size, Width::W64);
+        Ok(self.b.bin(BinOp::UDiv, bytes, size))
     }
 
     /// Lowers an index expression. An index past the end gives address 0, so that the read fails.

@@ -120,6 +120,9 @@ impl Lower<'_> {
                 self.note(&shown, "built in", &ty, location.to_string());
                 return self.variable(location, ty, &shown, span);
             }
+            "duration" if scope.measures() => {
+                return simple(self, Input::Measured, Int::LONG, "measured by the recording, ns");
+            }
             "duration" => {
                 let place = "clock now - clock at entry, ns".to_owned();
                 self.note(&shown, "built in", &Ty::Int(Int::LONG), place);

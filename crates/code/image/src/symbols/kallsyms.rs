@@ -10,6 +10,7 @@ use std::borrow::Cow;
 
 use super::names::Binding;
 use super::table::{Symbol, Table};
+use crate::glob::glob;
 
 /// An error in a kallsyms text.
 #[derive(Debug, thiserror::Error)]
@@ -99,6 +100,49 @@ pub fn value_of(text: &[u8], name: &str) -> Option<u64> {
         }
         u64::from_str_radix(std::str::from_utf8(address).ok()?, 16).ok()
     })
+}
+
+/// Addresses of the functions whose names match one of the globs, in ascending order.
+pub fn functions_like(text: &[u8], globs: &[&str]) -> Vec<u64> {
+    let one = |line: &[u8]| {
+        let mut words = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
+        let (address, kind, name) = (words.next()?, words.next()?, words.next()?);
+        let is_wanted =
+            matches!(kind, "t" | "T" | "w" | "W") && globs.iter().any(|pattern| glob(pattern, name));
+        let address = if is_wanted { u64::from_str_radix(address, 16).ok()? } else { 0 };
+        // Zero means that the addresses were hidden.
+        (address != 0).then_some(address)
+    };
+    let mut all: Vec<u64> = text.split(|&b| b == b'\n').filter_map(one).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// Location of a kernel's preemption count, and the functions that add an argument to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Preemption {
+    /// Address of a CPU's count, relative to the base of `gs`.
+    pub count: Option<u64>,
+    /// `__local_bh_disable_ip`, which adds its second argument to the count (kernel/softirq.c).
+    pub bh_disable: Option<u64>,
+    /// `__local_bh_enable_ip`, which subtracts it: all but one first.
+    pub bh_enable: Option<u64>,
+}
+
+/// The kernel's preemption count: a variable of its own, or in 6.2 to 6.13 a member of `pcpu_hot` behind a pointer
+/// (arch/x86/include/asm/current.h).
+pub fn preemption(text: &[u8]) -> Preemption {
+    let count = value_of(text, "__preempt_count")
+        .or_else(|| Some(value_of(text, "pcpu_hot")? + 8))
+        // A value too large for an offset means that the kernel hides its per-CPU symbols, or places them otherwise.
+        .filter(|&offset| offset != 8 && offset < 1 << 32);
+    let function = |name| value_of(text, name).filter(|&address| address != 0);
+    Preemption {
+        count,
+        bh_disable: function("__local_bh_disable_ip"),
+        bh_enable: function("__local_bh_enable_ip"),
+    }
 }
 
 /// If modules share an address, one was loaded where another had been. Keeps the symbols of the module listed last.

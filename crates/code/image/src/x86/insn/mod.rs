@@ -274,5 +274,48 @@ fn kind_of(insn: &Instruction, target: u64) -> Kind {
     }
 }
 
+/// An amount that an instruction adds to a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Amount {
+    /// This amount.
+    Const(i32),
+    /// The value of the general-purpose register with this number (in the order of their encoding).
+    Reg(u8),
+    /// The negated value of that register.
+    NegatedReg(u8),
+}
+
+/// Address, relative to the base of `gs`, of a 32-bit word to which an instruction adds, and the amount: `inc`, `dec`, `add` or
+/// `sub` with an absolute or a RIP-relative address, as Linux counts what belongs to a CPU (arch/x86/include/asm/preempt.h).
+/// `bytes` is the whole instruction, `next` the address of the next one.
+pub fn added_to_gs(bytes: &[u8], next: u64) -> Option<(u64, Amount)> {
+    let word = |bytes: &[u8]| bytes.first_chunk().map(|b| i32::from_le_bytes(*b));
+    let (rex, rest) = match bytes {
+        [0x65, rex @ 0x40..=0x47, rest @ ..] => (*rex, rest),
+        [0x65, rest @ ..] => (0, rest),
+        _ => return None,
+    };
+    let [opcode, modrm, rest @ ..] = rest else { return None };
+    let middle = modrm >> 3 & 7;
+    let (address, rest) = match (modrm & 0xc7, rest) {
+        (0x05, _) => (next.wrapping_add_signed(word(rest)?.into()), rest.get(4..)?),
+        (0x04, [0x25, rest @ ..]) => (i64::from(word(rest)?) as u64, rest.get(4..)?),
+        _ => return None,
+    };
+    let reg = middle | (rex & 4) << 1;
+    let amount = match (opcode, middle) {
+        (0xff, 0) => Amount::Const(1),
+        (0xff, 1) => Amount::Const(-1),
+        (0x83, 0) => Amount::Const(i32::from(*rest.first()? as i8)),
+        (0x83, 5) => Amount::Const(-i32::from(*rest.first()? as i8)),
+        (0x81, 0) => Amount::Const(word(rest)?),
+        (0x81, 5) => Amount::Const(word(rest)?.wrapping_neg()),
+        (0x01, _) => Amount::Reg(reg),
+        (0x29, _) => Amount::NegatedReg(reg),
+        _ => return None,
+    };
+    Some((address, amount))
+}
+
 #[cfg(test)]
 mod tests;
