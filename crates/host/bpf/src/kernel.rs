@@ -78,16 +78,22 @@ impl Kernel {
 
     /// Returns the target of an fentry program at a function.
     pub fn target(&self, function: &Function) -> Option<BtfTarget<'_>> {
-        let (btf, fd): (&Btf, Option<BorrowedFd<'_>>) = match &function.module {
-            None => (&self.btf, None),
-            Some(module) => {
-                let (btf, fd) = self.modules.get(module)?.as_ref()?;
-                (btf, Some(fd.as_fd()))
-            }
-        };
+        let (btf, fd) = self.types_of(function)?;
         let found = btf.function(&function.name).ok()?;
         // A module's function must be described by the module's own BTF.
         (found.id >= btf.first_id()).then_some(BtfTarget { id: found.id, module: fd })
+    }
+
+    /// Returns the BTF that describes a function, if its parameters are known. Call [`Self::knows`] before.
+    pub fn describes(&self, function: &Function) -> Option<&Btf> {
+        self.target(function).filter(|_| !function.ambiguous)?;
+        self.types_of(function).map(|(btf, _)| btf)
+    }
+
+    fn types_of(&self, function: &Function) -> Option<(&Btf, Option<BorrowedFd<'_>>)> {
+        let Some(module) = &function.module else { return Some((&self.btf, None)) };
+        let (btf, fd) = self.modules.get(module)?.as_ref()?;
+        Some((btf, Some(fd.as_fd())))
     }
 }
 

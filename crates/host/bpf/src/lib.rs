@@ -11,6 +11,7 @@
 //! | [`wanted`] | selection of processes: a byte for each |
 //! | [`prog`], [`link`] | load, test, attach |
 //! | [`kernel`] | the running kernel's types, functions and addresses |
+//! | [`segment`] | a condition or value that `kprism-expr` compiled, as a part of a program |
 //! | [`host`] | checks of the machine, with remedies |
 //! | [`func`] | function durations measured in the kernel |
 //!
@@ -29,6 +30,7 @@ pub mod mapping;
 pub mod numbers;
 pub mod prog;
 pub mod ring;
+pub mod segment;
 mod sys;
 pub mod wanted;
 

@@ -27,8 +27,10 @@
 //! | `stream` | copying buffers to files |
 //! | `command` | the command, held until everything is ready |
 //! | `record` | the sequence of a whole recording |
+//! | `beside` | events beside another instrument, in a guest |
 //! | `boot` | trace of a boot that had tracing on its command line |
 
+pub mod beside;
 pub mod boot;
 pub mod calibrate;
 pub mod error;
@@ -57,3 +59,6 @@ pub use tracefs::Tracefs;
 
 /// Folder of a recording's files within a run.
 pub const STREAMS: &str = "streams/ftrace";
+
+/// Folder of the events that were recorded beside another instrument ([`beside`]), within a run.
+pub const EVENTS: &str = "streams/events";

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kprism-recorder`: this crate as a self-contained program for guests.
 //!
-//! The input is one of the commands `record FOLDER SETTINGS COMMAND…` (with the settings as JSON), `boot FOLDER` and
+//! The input is one of the commands `record FOLDER SETTINGS COMMAND…` (with the settings as JSON), `events-begin FOLDER SETTINGS`,
+//! `events-end FOLDER`, `boot FOLDER` and
 //! `undo`. The output is the run in that folder. The exit code is the command's own; otherwise it is 127 or 126 if the
 //! command cannot be run, 2 for a wrong usage, and 125 for any other error, each with a line on standard error.
 
 use std::path::Path;
 use std::process::ExitCode;
 
-use kprism_tracefs::{Settings, boot, record, signals, undo_stale};
+use kprism_tracefs::{Settings, beside, boot, record, signals, undo_stale};
 
 /// Exit code for a failure of the recorder itself.
 const FAILED: u8 = 125;
@@ -49,6 +50,12 @@ fn run(words: &[&str]) -> Result<u8, (u8, String)> {
             let recording = record(&settings, &command, Path::new(folder), &mut |_| {}).map_err(failed)?;
             Ok(recording.exit_code.and_then(|code| u8::try_from(code).ok()).unwrap_or(0))
         }
+        ["events-begin", folder, settings] => {
+            let settings: beside::Beside =
+                serde_json::from_str(settings).map_err(|error| (FAILED, format!("settings: {error}")))?;
+            beside::begin(&settings, Path::new(folder)).map(|()| 0).map_err(failed)
+        }
+        ["events-end", folder] => beside::end(Path::new(folder)).map(|_| 0).map_err(failed),
         ["boot", folder] => boot::collect(Path::new(folder), false).map(|_| 0).map_err(failed),
         ["undo"] => {
             if let Some(undone) = undo_stale().map_err(failed)? {

@@ -253,7 +253,7 @@ impl Wanted {
 }
 
 /// The requested events, as `SYSTEM/NAME`. Fails if an event is unknown.
-fn events(settings: &Settings, tracefs: &Tracefs) -> Result<Vec<String>> {
+pub fn events(settings: &Settings, tracefs: &Tracefs) -> Result<Vec<String>> {
     let mut found = Vec::new();
     if settings.events {
         found.push("sched/sched_switch".to_owned());

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use kprism_bpf::segment::{self, CONTEXT, Operand};
 use kprism_ebpf::asm::{Asm, Code, Label};
 use kprism_ebpf::insn::{self, Alu, Cond, Helper, Reg, Width};
 use kprism_ebpf::opcode::EXIT;
@@ -14,7 +15,6 @@ use kprism_expr::emit::{self, Cpu, Frame, Program, Reloc, Slot};
 use kprism_expr::ir::{BinOp, Builder, Func, Input, Op, Record, Space, Term, Val, Width as Bits};
 use kprism_expr::regs::Reg as Reg64;
 use kprism_expr::{agent, opt, regs};
-use kprism_probe::program::segment::{self, CONTEXT, Operand};
 use kprism_rsp::define::{Action, MOST_POINTS, Tracepoint};
 
 use crate::{Error, registers};

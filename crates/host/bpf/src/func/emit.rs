@@ -7,11 +7,17 @@
 //!
 //! An entry reserves its frame before filling it in, and a return releases it last. So a program that interrupts in
 //! between finds the stack in order, and leaves it so.
+//!
+//! With a [`Condition`] every call still has its frame, whether the condition holds or not: its time is that of a traced
+//! call from its caller either way. A call for which it does not hold is only counted when it returns. The verdict of an
+//! entry is the highest bit of the time of entry. A condition is evaluated outside of the measured time.
 
 use super::layout::{AWAY, CHILD, ENTERED, FRAME, FULL, KEY, OFF, ROW, TOP_MASK, cpu, row};
 use crate::error::Error;
+use crate::segment::{self, CONTEXT, Operand};
 use kprism_ebpf::asm::{Asm, Code, Label};
 use kprism_ebpf::insn::{Alu, Cond, Helper, Reg, Width};
+use kprism_expr::emit::{MEASURED, Program, RESULT, Reloc};
 
 use Reg::{R0, R1, R2, R3, R4, R5, R6, R7, R10};
 use Width::B8;
@@ -20,6 +26,8 @@ use Width::B8;
 pub const CPUS: usize = 0;
 pub const STACKS: usize = 1;
 pub const RING: usize = 2;
+/// Counters of the faults of conditions, by kind.
+pub const FAULTS: usize = 3;
 
 /// Treatment of a call when it returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +36,15 @@ pub enum Keep {
     Aggregate,
     /// The call becomes a record if it took at least this many ns.
     LongerThan(u64),
+}
+
+/// A condition on a function's calls. The others are not kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Condition {
+    /// The compiled condition, for the context of the hook.
+    pub program: Program,
+    /// True if it is evaluated where the call returns, because it asks for the result or the duration.
+    pub at_return: bool,
 }
 
 /// Identification of the traced function.
@@ -46,6 +63,8 @@ pub struct Shape {
     pub keep: Keep,
     /// Location of the CPUs' regions.
     pub regions: Regions,
+    /// True if some functions have a condition: then all calls are told apart by their functions' numbers.
+    pub conditional: bool,
 }
 
 /// Method of finding a CPU's region.
@@ -96,29 +115,34 @@ fn count(asm: &mut Asm, region: Reg, field: i16, free: Reg) {
 }
 
 /// Generates the program at entry.
-pub fn entry(shape: &Shape, site: Site) -> Result<Code, Error> {
+pub fn entry(shape: &Shape, site: Site, condition: Option<&Condition>) -> Result<Code, Error> {
     let mut asm = Asm::new();
-    entry_body(&mut asm, shape, site);
+    entry_body(&mut asm, shape, site, condition)?;
     Ok(asm.finish()?)
 }
 
 /// Generates the program at return.
-pub fn exit(shape: &Shape, site: Site) -> Result<Code, Error> {
+pub fn exit(shape: &Shape, site: Site, condition: Option<&Condition>) -> Result<Code, Error> {
     let mut asm = Asm::new();
-    exit_body(&mut asm, shape, site);
+    exit_body(&mut asm, shape, site, condition)?;
     Ok(asm.finish()?)
 }
 
 /// Generates a combined program for entry and return. `is_return` is the BTF ID of `bpf_session_is_return`.
-pub fn session(shape: &Shape, functions: u32, is_return: u32) -> Result<Code, Error> {
+pub fn session(
+    shape: &Shape,
+    functions: u32,
+    is_return: u32,
+    condition: Option<&Condition>,
+) -> Result<Code, Error> {
     let mut asm = Asm::new();
     let returned = asm.label();
     asm.mov(R6, R1).kfunc(is_return, 0);
     asm.put(kprism_ebpf::insn::alu32_imm(Alu::And, R0, 1));
     asm.mov(R1, R6).branch_imm(Cond::Ne, R0, 0, returned);
-    entry_body(&mut asm, shape, Site::Cookie(functions));
+    entry_body(&mut asm, shape, Site::Cookie(functions), condition)?;
     asm.bind(returned);
-    exit_body(&mut asm, shape, Site::Cookie(functions));
+    exit_body(&mut asm, shape, Site::Cookie(functions), condition)?;
     Ok(asm.finish()?)
 }
 
@@ -130,12 +154,71 @@ fn number(asm: &mut Asm, functions: u32) {
     asm.end().bind(good);
 }
 
-fn entry_body(asm: &mut Asm, shape: &Shape, site: Site) {
+/// Stack slots below those of a condition, beside [`CONTEXT`] and [`MEASURED`]. The first has the function's number and,
+/// once that is back, the verdict; then come the region and `top`.
+const NUMBER: i16 = CONTEXT + 8;
+const REGION: i16 = CONTEXT + 16;
+const TOP: i16 = CONTEXT + 24;
+
+/// Inserts a condition; all registers are lost. `R0` is not 0 where it continues if the condition holds.
+fn insert(asm: &mut Asm, condition: &Condition) -> Result<(), Error> {
+    let find = |reloc| match reloc {
+        Reloc::MapValue(_, offset @ 0..RESULT) => Some(Operand::Memory(FAULTS, offset.cast_unsigned())),
+        _ => None,
+    };
+    let (fault, told) = (asm.label(), asm.label());
+    let value = segment::insert(asm, &condition.program, &find, fault, false)
+        .map_err(|what| Error::refused("the condition", what))?;
+    asm.bind(value).goto(told).bind(fault).mov_imm(R0, 0).bind(told);
+    Ok(())
+}
+
+/// Evaluates the condition of an entry if the task is traced. Keeps `R7`; the verdict is at [`NUMBER`].
+fn judge_entry(
+    asm: &mut Asm,
+    shape: &Shape,
+    site: Site,
+    condition: &Condition,
+    not_traced: Label,
+) -> Result<(), Error> {
+    if let Site::Cookie(_) = site {
+        asm.note("the function's number").store(B8, R10, NUMBER, R7);
+    }
+    asm.note("is the task traced?").mov_imm(R1, 0);
+    cpu_region(asm, shape.regions, -8);
+    asm.load(B8, R3, R2, cpu::TOP).branch_imm(Cond::Eq, R3, OFF.cast_signed(), not_traced);
+    asm.note("condition");
+    insert(asm, condition)?;
+    if matches!(site, Site::Cookie(_)) {
+        asm.load(B8, R7, R10, NUMBER);
+    }
+    asm.store(B8, R10, NUMBER, R0);
+    Ok(())
+}
+
+/// The condition, if it is evaluated at this end of the call.
+fn at(condition: Option<&Condition>, at_return: bool) -> Option<&Condition> {
+    condition.filter(|condition| condition.at_return == at_return)
+}
+
+fn entry_body(asm: &mut Asm, shape: &Shape, site: Site, condition: Option<&Condition>) -> Result<(), Error> {
     let not_traced = asm.label();
+    let condition = at(condition, false);
+    if condition.is_some() {
+        asm.store(B8, R10, CONTEXT, R1);
+    }
     if let Site::Cookie(functions) = site {
         number(asm, functions);
     }
+    if let Some(condition) = condition {
+        judge_entry(asm, shape, site, condition, not_traced)?;
+    }
     asm.note("when").call(Helper::KtimeGetNs).mov(R1, R0);
+    if condition.is_some() {
+        let holds = asm.label();
+        asm.load(B8, R2, R10, NUMBER).branch_imm(Cond::Ne, R2, 0, holds).note("not to be kept");
+        asm.mov_imm(R2, 1).alu_imm(Alu::Lsh, R2, 63).alu(Alu::Or, R1, R2).bind(holds);
+    }
     asm.note("the CPU's region");
     cpu_region(asm, shape.regions, -8);
     asm.note("the task's stack").load(B8, R3, R2, cpu::TOP);
@@ -146,6 +229,9 @@ fn entry_body(asm: &mut Asm, shape: &Shape, site: Site) {
     asm.note("reserve a frame").alu_imm(Alu::Add, R3, FRAME).store(B8, R2, cpu::TOP, R3);
     asm.note("fill it in");
     match site {
+        // A condition needs stack. Since Linux 6.13, programs with 64 bytes of it have a stack of their own, and their
+        // frame pointer is not the trampoline's.
+        Site::One(index) if shape.conditional => asm.store_imm(B8, R4, 64 + KEY, index.cast_signed() + 1),
         // The key is the frame pointer: entry and return of a call use the same frame of the same trampoline.
         Site::One(_) => asm.store(B8, R4, 64 + KEY, R10),
         Site::Cookie(_) => asm.alu_imm(Alu::Add, R7, 1).store(B8, R4, 64 + KEY, R7),
@@ -157,11 +243,20 @@ fn entry_body(asm: &mut Asm, shape: &Shape, site: Site) {
     asm.bind(full).note("no frame").branch_imm(Cond::Eq, R3, OFF.cast_signed(), not_traced);
     count(asm, R2, cpu::OVERFLOWED, R1);
     asm.bind(not_traced).end();
+    Ok(())
 }
 
-fn exit_body(asm: &mut Asm, shape: &Shape, site: Site) {
-    let (matched, odd, pop) = (asm.label(), asm.label(), asm.label());
+/// Generates the end of a call: judged, taken from the stack, kept.
+fn exit_body(asm: &mut Asm, shape: &Shape, site: Site, condition: Option<&Condition>) -> Result<(), Error> {
+    let (matched, odd, pop, filtered) = (asm.label(), asm.label(), asm.label(), asm.label());
+    if at(condition, true).is_some() {
+        asm.store(B8, R10, CONTEXT, R1);
+    }
     let key = match site {
+        Site::One(index) if shape.conditional => {
+            asm.mov_imm(R7, index.cast_signed());
+            R7
+        }
         Site::One(_) => R10,
         Site::Cookie(_) => R7,
     };
@@ -180,19 +275,57 @@ fn exit_body(asm: &mut Asm, shape: &Shape, site: Site) {
         asm.alu_imm(Alu::Sub, R5, 1);
     }
     asm.branch(Cond::Ne, R5, key, odd);
-    asm.bind(matched).note("how long").load(B8, R5, R4, 32 + ENTERED).alu(Alu::Sub, R1, R5);
+    asm.bind(matched).note("how long").load(B8, R5, R4, 32 + ENTERED);
+    if at(condition, false).is_some() {
+        asm.alu_imm(Alu::Lsh, R5, 1).alu_imm(Alu::Rsh, R5, 1);
+    }
+    asm.alu(Alu::Sub, R1, R5);
     let here = asm.label();
     asm.note("off the CPU meanwhile?").load(B8, R0, R4, 32 + AWAY).branch_imm(Cond::Eq, R0, 0, here);
     asm.load(B8, R5, R4, AWAY).alu(Alu::Add, R5, R0).store(B8, R4, AWAY, R5).bind(here);
     asm.note("the caller's callees").load(B8, R5, R4, CHILD).alu(Alu::Add, R5, R1).alu(Alu::Sub, R5, R0);
     asm.store(B8, R4, CHILD, R5);
+    match condition {
+        Some(condition) if condition.at_return => judge_return(asm, site, condition, filtered)?,
+        Some(_) => {
+            asm.note("is it kept?").load(B8, R5, R4, 32 + ENTERED).branch_imm(Cond::SLt, R5, 0, filtered);
+        }
+        None => {}
+    }
     match shape.keep {
         Keep::Aggregate => aggregate(asm, site, pop),
         Keep::LongerThan(least) => record(asm, site, least, pop),
     }
     asm.bind(pop).note("give the frame back").alu_imm(Alu::Sub, R3, FRAME).store(B8, R2, cpu::TOP, R3).end();
+    if condition.is_some() {
+        asm.bind(filtered).note("not kept");
+        count(asm, R2, cpu::FILTERED, R5);
+        asm.goto(pop);
+    }
     asm.bind(odd);
     out_of_order(asm, key, matched);
+    Ok(())
+}
+
+/// Evaluates the condition of a return. Keeps `R1` (the duration), `R2` (region), `R3` (`top`), `R4` (the stack), `R7`.
+fn judge_return(asm: &mut Asm, site: Site, condition: &Condition, filtered: Label) -> Result<(), Error> {
+    asm.note("condition").store(B8, R10, MEASURED, R1).store(B8, R10, REGION, R2).store(B8, R10, TOP, R3);
+    if let Site::Cookie(_) = site {
+        asm.store(B8, R10, NUMBER, R7);
+    }
+    insert(asm, condition)?;
+    if let Site::Cookie(functions) = site {
+        let good = asm.label();
+        // The verifier forgets a number's bounds in memory.
+        asm.load(B8, R7, R10, NUMBER)
+            .branch_imm(Cond::Lt, R7, functions.cast_signed(), good)
+            .end()
+            .bind(good);
+    }
+    asm.load(B8, R1, R10, MEASURED).load(B8, R2, R10, REGION).load(B8, R3, R10, TOP);
+    asm.alu_imm(Alu::And, R3, TOP_MASK.cast_signed()).map_value(R4, STACKS, 0).alu(Alu::Add, R4, R3);
+    asm.branch_imm(Cond::Eq, R0, 0, filtered);
+    Ok(())
 }
 
 /// Adds `R1` ns to the function's row. `R2` is the region, `R4` the stack. Preserves `R3`.

@@ -57,6 +57,8 @@ pub mod cpu {
     pub const UNFINISHED: i16 = 40;
     /// Records lost because the ring was full.
     pub const LOST: i16 = 48;
+    /// Calls that were not kept, because the condition did not hold.
+    pub const FILTERED: i16 = 56;
     /// Size of these fields in bytes.
     pub const BYTES: u32 = 64;
 }

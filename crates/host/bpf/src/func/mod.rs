@@ -25,6 +25,6 @@ mod sched;
 mod session;
 mod stats;
 
-pub use emit::{Keep, Regions, Shape, Site, entry as entry_program, exit as exit_program};
+pub use emit::{Condition, Keep, Regions, Shape, Site, entry as entry_program, exit as exit_program};
 pub use session::{Config, Hook, LeftOut, Scope, Session, choose};
 pub use stats::{FunctionStats, Losses};

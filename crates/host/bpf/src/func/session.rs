@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::emit::{self, Keep, Regions, Shape, Site};
+use super::emit::{self, Condition, Keep, Regions, Shape, Site};
 use super::layout::{self, OFF, STACK_BYTES, STACKS, STACKS_BYTES, cpu, row};
 use super::sched::{self, TaskOffsets, Tasks};
 use super::stats::{self, FunctionStats, Losses};
@@ -20,6 +20,8 @@ use crate::wanted::{self, CHILDREN_ONLY, TRACED, Wanted};
 use kprism_btf::Btf;
 use kprism_ebpf::asm::{Asm, Code};
 use kprism_ebpf::insn::{Reg, Width};
+use kprism_expr::emit::RESULT;
+use kprism_expr::ir::{FAULTS, Fault};
 
 /// Method of hooking functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,6 +109,7 @@ struct Maps {
     sleeping: Map,
     free: Map,
     wanted: Wanted,
+    faults: Map,
 }
 
 /// Limit of functions with trampolines. More would take too long to hook one by one.
@@ -130,10 +133,12 @@ pub fn choose(kernel: &mut Kernel, functions: &[Function]) -> (Hook, String) {
 }
 
 impl Session {
-    /// Hooks the functions. The recording runs when this returns.
+    /// Hooks the functions. `conditions` has one for each function whose calls are not all kept. The recording runs
+    /// when this returns.
     pub fn start(
         kernel: &mut Kernel,
         functions: &[Function],
+        conditions: &[Option<Condition>],
         config: &Config,
         progress: &mut dyn FnMut(usize),
     ) -> Result<Self, Error> {
@@ -153,6 +158,7 @@ impl Session {
             sleeping: Map::create("kp_sleeping", MapKind::Hash, 4, 8, STACKS, 0)?,
             free: Map::create("kp_free", MapKind::Queue, 0, 8, STACKS, 0)?,
             wanted: Wanted::new("kp_wanted")?,
+            faults: Map::memory("kp_faults", RESULT as u32)?,
         };
         for stack in 1..STACKS {
             maps.free.push(&u64::from(stack * STACK_BYTES).to_le_bytes())?;
@@ -187,18 +193,27 @@ impl Session {
             session.maps.wanted.set(session.numbers.own(), CHILDREN_ONLY)?;
         }
         session.follow_tasks(kernel, config, regions)?;
-        let shape = Shape { keep: config.keep, regions };
+        let conditional = conditions.iter().any(Option::is_some);
+        let shape = Shape { keep: config.keep, regions, conditional };
         match config.hook {
-            Hook::Fentry => session.hook_each(kernel, functions, &shape, progress)?,
-            Hook::KprobeSession => session.hook_session(kernel.btf(), functions, &shape)?,
-            Hook::KprobeMulti => session.hook_all(functions, &shape)?,
+            Hook::Fentry => session.hook_each(kernel, functions, conditions, &shape, progress)?,
+            Hook::KprobeSession => {
+                for (condition, numbers) in groups(functions.len(), conditions) {
+                    session.hook_session(kernel.btf(), functions, &numbers, &shape, condition)?;
+                }
+            }
+            Hook::KprobeMulti => {
+                for (condition, numbers) in groups(functions.len(), conditions) {
+                    session.hook_all(functions, &numbers, &shape, condition)?;
+                }
+            }
         }
         visit_every_cpu();
         Ok(session)
     }
 
     fn load(&mut self, name: &str, kind: ProgKind<'_>, code: &Code) -> Result<&Program, Error> {
-        let maps = [&self.maps.cpus, &self.maps.stacks, &self.maps.ring];
+        let maps = [&self.maps.cpus, &self.maps.stacks, &self.maps.ring, &self.maps.faults];
         self.programs.push(Program::load(name, kind, code, &maps)?);
         let program = &self.programs[self.programs.len() - 1];
         self.verified += u64::from(program.info().map_or(0, |info| info.verified));
@@ -234,6 +249,7 @@ impl Session {
         &mut self,
         kernel: &Kernel,
         functions: &[Function],
+        conditions: &[Option<Condition>],
         shape: &Shape,
         progress: &mut dyn FnMut(usize),
     ) -> Result<(), Error> {
@@ -243,7 +259,8 @@ impl Session {
                 Error::refused(format!("fentry at {}", function.name), why)
             })?;
             let site = Site::One(number as u32);
-            match self.hook_one(target, shape, site) {
+            let condition = conditions.get(number).and_then(Option::as_ref);
+            match self.hook_one(target, shape, site, condition) {
                 Ok((exit, entry)) => {
                     self.exits.push(exit);
                     self.entries.push(entry);
@@ -262,10 +279,16 @@ impl Session {
         Ok(())
     }
 
-    fn hook_one(&mut self, target: BtfTarget<'_>, shape: &Shape, site: Site) -> Result<(Link, Link), Error> {
-        let exit = self.load("kp_exit", ProgKind::Fexit(target), &emit::exit(shape, site)?)?;
+    fn hook_one(
+        &mut self,
+        target: BtfTarget<'_>,
+        shape: &Shape,
+        site: Site,
+        condition: Option<&Condition>,
+    ) -> Result<(Link, Link), Error> {
+        let exit = self.load("kp_exit", ProgKind::Fexit(target), &emit::exit(shape, site, condition)?)?;
         let exit = Link::tracing(exit, 0)?;
-        let entry = self.load("kp_entry", ProgKind::Fentry(target), &emit::entry(shape, site)?)?;
+        let entry = self.load("kp_entry", ProgKind::Fentry(target), &emit::entry(shape, site, condition)?)?;
         Ok((exit, Link::tracing(entry, 0)?))
     }
 
@@ -274,26 +297,39 @@ impl Session {
         &self.left_out
     }
 
-    fn hook_session(&mut self, btf: &Btf, functions: &[Function], shape: &Shape) -> Result<(), Error> {
+    fn hook_session(
+        &mut self,
+        btf: &Btf,
+        functions: &[Function],
+        numbers: &[usize],
+        shape: &Shape,
+        condition: Option<&Condition>,
+    ) -> Result<(), Error> {
         let is_return = btf.function("bpf_session_is_return").map_err(|_| {
             let why = "this kernel has none (6.10 does): use --backend bpf-kprobe";
             Error::refused("kprobe.session", why)
         })?;
-        let code = emit::session(shape, functions.len() as u32, is_return.id)?;
+        let code = emit::session(shape, functions.len() as u32, is_return.id, condition)?;
         let program = self.load("kp_session", ProgKind::KprobeSession, &code)?;
-        let (addresses, cookies) = places(functions);
+        let (addresses, cookies) = places(functions, numbers);
         let link = Link::kprobe_session(program, &addresses, &cookies)?;
         self.entries.push(link);
         Ok(())
     }
 
-    fn hook_all(&mut self, functions: &[Function], shape: &Shape) -> Result<(), Error> {
+    fn hook_all(
+        &mut self,
+        functions: &[Function],
+        numbers: &[usize],
+        shape: &Shape,
+        condition: Option<&Condition>,
+    ) -> Result<(), Error> {
         let site = Site::Cookie(functions.len() as u32);
-        let (addresses, cookies) = places(functions);
-        let exit = self.load("kp_exit", ProgKind::KprobeMulti, &emit::exit(shape, site)?)?;
+        let (addresses, cookies) = places(functions, numbers);
+        let exit = self.load("kp_exit", ProgKind::KprobeMulti, &emit::exit(shape, site, condition)?)?;
         let exit = Link::kprobe_multi(exit, &addresses, &cookies, When::Return)?;
         self.exits.push(exit);
-        let entry = self.load("kp_entry", ProgKind::KprobeMulti, &emit::entry(shape, site)?)?;
+        let entry = self.load("kp_entry", ProgKind::KprobeMulti, &emit::entry(shape, site, condition)?)?;
         let entry = Link::kprobe_multi(entry, &addresses, &cookies, When::Entry)?;
         self.entries.push(entry);
         Ok(())
@@ -335,6 +371,12 @@ impl Session {
         (0..self.rows).map(|number| stats::read_function(&self.regions, &self.bases, number)).collect()
     }
 
+    /// Evaluations of a condition that failed, by kind. The condition did not hold for these calls.
+    pub fn faults(&self) -> Result<Vec<(Fault, u64)>, Error> {
+        let memory = self.maps.faults.mapped()?;
+        Ok(FAULTS.iter().enumerate().map(|(n, fault)| (*fault, memory.read(8 * n))).collect())
+    }
+
     /// Returns the counts of what is missing from the result.
     pub fn losses(&self) -> Losses {
         let programs: u64 = self.programs.iter().filter_map(|p| p.info().ok()).map(|info| info.missed).sum();
@@ -351,8 +393,23 @@ fn at(function: &Function, error: Error) -> Error {
     Error::refused(function.name.clone(), format!("the kernel refuses BPF programs there: {}", error.brief()))
 }
 
-fn places(functions: &[Function]) -> (Vec<u64>, Vec<u64>) {
-    (functions.iter().map(|f| f.address).collect(), (0..functions.len() as u64).collect())
+/// Addresses and cookies of the functions with these numbers.
+fn places(functions: &[Function], numbers: &[usize]) -> (Vec<u64>, Vec<u64>) {
+    numbers.iter().map(|&number| (functions[number].address, number as u64)).unzip()
+}
+
+/// The functions' numbers by condition: one program serves all that have the same. Most have: a parameter at the same
+/// position, or no parameter at all, gives the same instructions.
+fn groups(functions: usize, conditions: &[Option<Condition>]) -> Vec<(Option<&Condition>, Vec<usize>)> {
+    let mut groups: Vec<(Option<&Condition>, Vec<usize>)> = Vec::new();
+    for number in 0..functions {
+        let own = conditions.get(number).and_then(Option::as_ref);
+        match groups.iter_mut().find(|(condition, _)| *condition == own) {
+            Some((_, numbers)) => numbers.push(number),
+            None => groups.push((own, vec![number])),
+        }
+    }
+    groups
 }
 
 /// Creates the CPUs' regions: in one value if they are small enough, else in one value each.

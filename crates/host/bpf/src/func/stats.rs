@@ -36,6 +36,8 @@ pub struct Losses {
     pub unfinished: u64,
     /// Records lost because the ring was full.
     pub lost: u64,
+    /// Calls that were left out, because their condition did not hold. They are no loss.
+    pub filtered: u64,
     /// Number of times the kernel skipped a program because it was already running on that CPU (in an interrupt).
     pub missed: u64,
 }
@@ -55,6 +57,7 @@ pub(super) fn read_losses(regions: &Mapping, bases: &[usize], missed: u64) -> Lo
         abandoned: sum(cpu::ABANDONED),
         unfinished: sum(cpu::UNFINISHED),
         lost: sum(cpu::LOST),
+        filtered: sum(cpu::FILTERED),
         missed,
     }
 }

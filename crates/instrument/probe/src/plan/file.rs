@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::{Fill, MOST_LISTED, Plan, Segment, Slot, key_stack};
 use crate::Error;
 use crate::program::VARS_END;
-use crate::program::segment::STACK;
 use crate::stream::tally::{LONGEST_KEY, MOST_AGGREGATES, MOST_HISTOGRAMS};
 use crate::stream::{HEADER, LONGEST, MOST_ITEMS};
+use kprism_bpf::segment::STACK;
 
 /// The version of the format.
 pub const VERSION: u32 = 4;

@@ -27,9 +27,9 @@ use kprism_expr::emit::Program;
 use kprism_expr::ir::{Kept, Space};
 use serde::{Deserialize, Serialize};
 
-use crate::program::segment::STACK;
 use crate::stream::tally::LONGEST_KEY;
 use crate::stream::{MOST_ITEMS, Probe};
+use kprism_bpf::segment::STACK;
 
 pub(crate) use compile::{compile, guard};
 pub use request::{Actions, Request, expressions, split};

@@ -8,13 +8,13 @@ use kprism_ebpf::asm::{Asm, Label};
 use kprism_ebpf::insn::{self, Alu, Cond, Helper, Reg, Width};
 
 use super::memory::{CELL, CELL_AT, Counter, ENTRIES, Layout, PROBE_STATE, RECORD, STATE, VALUE_FAULTS};
-use super::segment::STACK;
 use super::values::{fill, increment, insert_with_maps};
 use crate::Error;
 use crate::plan::Plan;
 use crate::stream::HEADER;
 use crate::stream::aggregate::Function;
 use crate::stream::tally::{Histogram, Scale, Tally, ZERO};
+use kprism_bpf::segment::STACK;
 
 use Reg::{R0, R1, R2, R3, R4, R5, R10};
 use Width::B8;

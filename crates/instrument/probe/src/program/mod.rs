@@ -7,16 +7,14 @@
 //! | module | job |
 //! |---|---|
 //! | `memory` | maps, and offsets in the state, the counters and the stack |
-//! | [`segment`] | a segment → instructions with registers and a stack of its own; also for `kprism-gdb` |
 //! | `values` | segments with a probe's maps; their values → the record |
 //! | `count` | counts by keys, histograms |
 //!
-//! Segments use the stack from its top. The program's own data lies at the bottom, and no register is kept across
+//! Segments ([`kprism_bpf::segment`]) use the stack from its top. The program's own data lies at the bottom, and no register is kept across
 //! segments. Counters and the ring are per CPU, so no two CPUs write to one cache line.
 
 mod count;
 mod memory;
-pub mod segment;
 mod values;
 
 use kprism_bpf::cpu_ring;
@@ -27,11 +25,11 @@ use kprism_expr::emit;
 use kprism_expr::ir::Fault;
 
 use self::memory::{CELL_AT, HIDDEN_FAULTS, PID_TGID, RECORD, RINGS, STATE, TASKS};
-use self::segment::CONTEXT;
 use self::values::{fault, fill, increment, insert_with_maps};
 use crate::Error;
 use crate::plan::{CompiledActions, Plan, Segment, Site};
 use crate::stream::RecordingEffect;
+use kprism_bpf::segment::CONTEXT;
 
 use Reg::{R0, R1, R2, R10};
 use Width::{B4, B8};

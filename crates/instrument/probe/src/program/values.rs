@@ -8,10 +8,10 @@ use kprism_expr::ir::{FAULTS, Fault, Space};
 use kprism_expr::regs;
 
 use super::memory::{ADDRESS, Counter, ENTRIES, Layout, RECORD, STATE};
-use super::segment::{self, CONTEXT, Operand};
 use crate::Error;
 use crate::plan::{Fill, Plan, Segment, Site, Slot};
 use crate::stream::HEADER;
+use kprism_bpf::segment::{self, CONTEXT, Operand};
 
 use Reg::{R0, R1, R2, R3, R10};
 use Width::B8;

@@ -10,6 +10,7 @@ pub mod tally;
 
 use std::collections::BTreeMap;
 
+use kprism_tracefs::beside::Pair;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -45,6 +46,9 @@ pub struct Description {
     /// Trace state variables and their final values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub variables: Vec<(String, i64)>,
+    /// The TSC and the records' clock, CLOCK_MONOTONIC, before the command and after it, if a flow was recorded beside.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clocks: Vec<Pair>,
 }
 
 impl Description {

@@ -128,7 +128,7 @@ pub fn metadata(probes: &[Probe]) -> String {
     for (id, probe) in probes.iter().enumerate() {
         let _ = writeln!(out, "event {{\n\tid = {id};\n\tname = {};\n\tstream_id = 0;", quoted(&probe.place));
         out.push_str("\tfields := struct {\n");
-        let mut names = Names::new(&[]);
+        let mut names = FieldNames::new(&[]);
         field(&Shape::Stack { frames: 0 }, "unreadable", &mut names, 2, &mut out);
         for item in &probe.items {
             let Some(shape) = &item.shape else { continue };
@@ -142,14 +142,17 @@ pub fn metadata(probes: &[Probe]) -> String {
 }
 
 /// Names in one structure: letters, digits and `_`, each used once.
-struct Names(Vec<String>);
+#[derive(Debug)]
+pub struct FieldNames(Vec<String>);
 
-impl Names {
-    fn new(taken: &[&str]) -> Self {
+impl FieldNames {
+    /// No name is used but these.
+    pub fn new(taken: &[&str]) -> Self {
         Self(taken.iter().map(|name| (*name).to_owned()).collect())
     }
 
-    fn of(&mut self, text: &str) -> String {
+    /// A name for this text, unlike those before.
+    pub fn of(&mut self, text: &str) -> String {
         let mut name = String::new();
         for c in text.replace("->", ".").chars() {
             match c {
@@ -167,7 +170,8 @@ impl Names {
     }
 }
 
-fn quoted(text: &str) -> String {
+/// A text between quotes, as metadata have it; control characters become blanks.
+pub fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
         match c {
@@ -184,7 +188,7 @@ fn bytes_of(size: u8) -> u8 {
 }
 
 /// Declares a value. An array is preceded by its length.
-fn field(shape: &Shape, name: &str, names: &mut Names, depth: usize, out: &mut String) {
+fn field(shape: &Shape, name: &str, names: &mut FieldNames, depth: usize, out: &mut String) {
     let tabs = "\t".repeat(depth);
     match shape {
         // The members of an anonymous structure belong to its owner.
@@ -217,7 +221,7 @@ fn kind(shape: &Shape, depth: usize) -> String {
     };
     let structure = |members: &mut dyn Iterator<Item = (&str, &Shape)>| {
         let mut inner = String::new();
-        let mut names = Names::new(&[]);
+        let mut names = FieldNames::new(&[]);
         members.for_each(|(name, shape)| field(shape, name, &mut names, depth + 1, &mut inner));
         format!("struct {{\n{inner}{}}} align(8)", "\t".repeat(depth))
     };
@@ -245,7 +249,8 @@ fn kind(shape: &Shape, depth: usize) -> String {
     }
 }
 
-fn string(text: &str, out: &mut Vec<u8>) {
+/// Adds a text to an event: its bytes but zeros, and a zero.
+pub fn string(text: &str, out: &mut Vec<u8>) {
     out.extend(text.bytes().filter(|b| *b != 0));
     out.push(0);
 }
@@ -332,7 +337,7 @@ mod tests {
 
     #[test]
     fn names_are_names() {
-        let mut names = Names::new(&["unreadable"]);
+        let mut names = FieldNames::new(&["unreadable"]);
         let all = ["item->kind", "*item", "item.kind", "$comm", "a / (b + 1)", "", "unreadable"];
         let found = all.map(|text| names.of(text));
         assert_eq!(found, ["item_kind", "item", "item_kind_2", "comm", "a_b_1", "value", "unreadable_2"]);
