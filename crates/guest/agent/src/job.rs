@@ -8,9 +8,9 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use kprism_agent::gcov::{FOLDER, Session};
+use kprism_agent::mark::{MARK_BEGIN, MARK_END, MARK_STOP, mark};
 use kprism_agent::{
-    CONTROL_PORT, CounterReading, Job, MARK_BEGIN, MARK_END, MARK_STOP, Message, PAUSE, PAUSE_PORT,
-    STDERR_PORT, STDIN_FILE, STDOUT_PORT,
+    CONTROL_PORT, CounterReading, Job, Message, PAUSE, PAUSE_PORT, STDERR_PORT, STDIN_FILE, STDOUT_PORT,
 };
 use kprism_layout::GcovFiles;
 
@@ -45,6 +45,7 @@ pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Se
         _ => None,
     };
     let stops = matches!(job.counters, CounterReading::Stopped | CounterReading::Held);
+    let marks = !job.marked_by_command;
     let [program, arguments @ ..] = &job.argv[..] else {
         if job.counters == CounterReading::None {
             return Err(io::Error::other("the job has no command"));
@@ -71,12 +72,14 @@ pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Se
             if stops {
                 // From here to the mark nothing of the kernel runs: counters and observer see the same window.
                 stop_marks.stop(0);
-                ports::mark(MARK_BEGIN, pid);
+                mark(MARK_BEGIN, pid);
                 return ports::allow_ports(false);
             }
             // Otherwise the loss of the port rights must not be recorded.
             ports::allow_ports(false)?;
-            ports::mark(MARK_BEGIN, pid);
+            if marks {
+                mark(MARK_BEGIN, pid);
+            }
             Ok(())
         });
     }
@@ -93,7 +96,7 @@ pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Se
         Ok(status) => status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)) as u8,
         Err(error) => {
             // The begin was marked if the fork succeeded. An end without a begin does no harm.
-            ports::mark(MARK_END, 0);
+            mark(MARK_END, 0);
             ports::write(STDERR_PORT, format!("kprism: {program}: {error}\n").as_bytes());
             if stops {
                 stop_marks.stop(1);
@@ -128,7 +131,7 @@ impl StopMarks {
     fn stop(&self, index: usize) {
         ports::write(CONTROL_PORT, self.messages[index]);
         if self.held {
-            ports::mark(MARK_STOP, 0);
+            mark(MARK_STOP, 0);
         } else {
             ports::write(PAUSE_PORT, &[PAUSE]);
         }
@@ -205,7 +208,7 @@ fn spawn_and_wait(
         wait_for([fd(&pipes[0]), fd(&pipes[1]), children.0.as_raw_fd()]);
         let status = children.take().then(|| reap(&mut child)).flatten();
         if status.is_some() {
-            ports::mark(MARK_END, child.id());
+            mark(MARK_END, child.id());
             ended.take().into_iter().for_each(|ended| ended());
         }
         pipes.iter_mut().for_each(forward);

@@ -8,6 +8,7 @@
 
 pub mod content;
 pub mod gcov;
+pub mod mark;
 
 use serde::{Deserialize, Serialize};
 
@@ -51,15 +52,6 @@ pub const CONTAINER_MARK: &str = "/.kprism/container";
 pub const OWN_INIT: &str = "/.kprism/init";
 /// State of an init that has started everything.
 pub const INIT_READY: &str = "running";
-/// CPUID leaf of the marks ("KPRI"). No CPU defines it, so it has no effect without an observer.
-pub const MARK_LEAF: u32 = 0x4b50_5249;
-/// CPUID subleaf: the command begins.
-pub const MARK_BEGIN: u32 = 1;
-/// CPUID subleaf: the command has ended.
-pub const MARK_END: u32 = 2;
-/// CPUID subleaf: the guest stops until the host has read its memory.
-pub const MARK_STOP: u32 = 3;
-
 /// The user's disks and root file system, and what to start in it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RootPlan {
@@ -111,6 +103,9 @@ pub struct Job {
     /// True if written data must be on the disks when the job ends.
     #[serde(default)]
     pub sync: bool,
+    /// True if the command is a recorder that starts the user's command, and marks where that begins and ends.
+    #[serde(default)]
+    pub marked_by_command: bool,
 }
 
 /// Ways to read the kernel's coverage counters. With any of them, an empty [`Job::argv`] is an empty window.

@@ -14,8 +14,9 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
+use kprism_agent::mark::{MARK_STOP, mark};
 use kprism_agent::{
-    CONTROL_PORT, EXIT_PORT, JOB_FILE, Job, MARK_STOP, Message, PAUSE, PAUSE_PORT, Region, SHARE_FILE, gcov,
+    CONTROL_PORT, EXIT_PORT, JOB_FILE, Job, Message, PAUSE, PAUSE_PORT, Region, SHARE_FILE, gcov,
 };
 use kprism_layout::GcovFiles;
 
@@ -162,7 +163,7 @@ fn wait_for_job(modules: &str) -> io::Result<Job> {
             shown = Some(show_symbols(modules)?);
             say(&Message::Stops { at_ns: ports::time_stamp() });
             // The observer holds the guest here, if there is one, and QEMU stops it. So there is a job when it goes on.
-            ports::mark(MARK_STOP, 0);
+            mark(MARK_STOP, 0);
             // A guest that was let go before QEMU stopped it stops somewhere in here, which is noticed: guest time passes.
             for _ in 0..LET_GO {
                 std::hint::black_box(());

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The agent's side of QEMU's devices: port I/O, marks, and physical addresses.
+//! The agent's side of QEMU's devices: port I/O, and physical addresses.
 
 use std::arch::asm;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 
-use kprism_agent::{CONTROL_PORT, EXIT_PORT, MARK_LEAF, PAUSE_PORT, Region};
+use kprism_agent::{CONTROL_PORT, EXIT_PORT, PAUSE_PORT, Region};
 
 /// First port of fw_cfg's range. The last one used is 0x51b.
 const FW_CFG: u16 = 0x510;
@@ -56,17 +56,6 @@ fn in8(port: u16) -> u8 {
 pub fn time_stamp() -> u64 {
     // SAFETY: RDTSC only reads a counter, which Linux lets programs read.
     unsafe { std::arch::x86_64::_rdtsc() }
-}
-
-/// Executes the CPUID instruction that the observer takes as a mark.
-#[inline(never)]
-pub fn mark(what: u32, pid: u32) {
-    // SAFETY: CPUID has no effect but on the four registers; RBX, which the compiler reserves, is restored.
-    unsafe {
-        asm!("xchg {pid}, rbx", "cpuid", "xchg {pid}, rbx", pid = inout(reg) u64::from(pid) => _,
-             inout("eax") MARK_LEAF => _, inout("ecx") what => _, out("edx") _,
-             options(nostack, nomem, preserves_flags));
-    }
 }
 
 /// Finds `name` in fw_cfg's directory. Returns its selector and size (QEMU docs/specs/fw_cfg.rst, "File Directory").

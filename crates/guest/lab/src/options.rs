@@ -136,6 +136,9 @@ pub struct Job {
     /// The way to read the kernel's coverage counters before the command and after it, as archives below `streams/gcov`
     /// of the run. With any, an empty [`Job::argv`] is an empty window.
     pub counters: CounterReading,
+    /// If true, the command is a recorder that starts the user's command, and marks for the observer where that begins and
+    /// ends.
+    pub marked_by_command: bool,
     /// If true, the disks as the job leaves them are kept in the folder `disks` of the run.
     pub keeps_disks: bool,
     /// Unix socket at which GDB can attach to the guest. QEMU creates it.
@@ -170,6 +173,7 @@ impl Job {
             collect: None,
             asks_first: false,
             counters: CounterReading::None,
+            marked_by_command: false,
             keeps_disks: false,
             gdb: None,
             span: Span::Command,

@@ -421,6 +421,7 @@ fn job_arguments(job: &Job, mem_mib: u64, scratch: &Path) -> Result<Vec<OsString
         counters: job.counters,
         files: Vec::new(),
         sync: job.keeps_disks,
+        marked_by_command: job.marked_by_command,
     };
     let mut arguments = job_file(&message, scratch)?;
     if has_files {

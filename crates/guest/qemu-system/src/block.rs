@@ -14,6 +14,8 @@ pub const HANDLER: u32 = 1 << 8;
 pub const UNLISTED: u32 = u32::MAX;
 /// Flag: the exact time is needed when the block starts.
 pub const TIMED: u32 = 1 << 10;
+/// Flag: an instruction in it may begin or end an interval that a condition measures.
+pub const MEASURED: u32 = 1 << 11;
 
 /// Effect of a block's end, for the encoder's fast path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +40,7 @@ pub enum Shape {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Block {
-    /// `HANDLER`, `TIMED` and the vector.
+    /// `HANDLER`, `TIMED`, `MEASURED` and the vector.
     pub flags: AtomicU32,
     /// Index in the code dictionary; [`UNLISTED`] until it has one.
     pub id: AtomicU32,
@@ -121,7 +123,7 @@ impl Block {
     /// Returns true if the block always needs the slow path: it is a gate of the IDT, its time matters, or the CPU
     /// sleeps at its end.
     pub fn is_special(&self) -> bool {
-        self.hlt || self.flags.load(Ordering::Relaxed) != 0
+        self.hlt || self.flags.load(Ordering::Relaxed) & !MEASURED != 0
     }
 
     /// Index in the code dictionary.

@@ -3,15 +3,17 @@
 //! was registered when the block was translated. Each finds its [`Vcpu`], which writes the tape.
 
 use std::ffi::{c_uint, c_void};
+use std::sync::atomic::Ordering;
 
 use iced_x86::{Instruction, Register};
 
-use crate::block::Block;
+use crate::block::{Block, MEASURED};
 use crate::guest::{self, Reg};
 use crate::side::What;
 use crate::state::{STATE, State};
 use crate::stops::{self, MARK, MARK_STOP};
 use crate::tape::Entry;
+use crate::trigger::{At, Op};
 use crate::vcpu::{Vcpu, may_leave_kernel};
 use crate::vcpus::{for_others, vcpu};
 
@@ -21,6 +23,12 @@ const MARK_END: u64 = 2;
 /// An instruction with a callback, and its index in its block.
 pub struct Watched {
     pub insn: Instruction,
+    pub index: u64,
+}
+
+/// An instruction that may begin or end an interval, and its index in its block.
+pub struct Measured {
+    pub op: Op,
     pub index: u64,
 }
 
@@ -72,16 +80,30 @@ callback!(on_leaving_block, |_state, v, block: Block| {
     if block.is_special() { v.special_block(block) } else { v.kernel_block(block) }
 });
 callback!(on_watched_block, |state, v, block: Block| {
-    if v.on
-        && state.triggers.concern(block.va)
+    let is_gate = block.vector().is_some();
+    let is_measured = block.flags.load(Ordering::Relaxed) & MEASURED != 0;
+    let concerns = v.on && state.triggers.concern(block.va, is_gate);
+    if (concerns || v.on && is_measured)
         && let Some(ns) = state.clock_before(block)
     {
-        state.triggered(v.cpu, block.va, ns, &v.task);
+        v.block_ns = ns;
+        if concerns {
+            let at = At { cpu: v.cpu, ns, task: &v.task, hooks: &state.hooks };
+            state.block_triggers(&at, block.va, is_gate);
+        }
     }
     if may_leave_kernel(block) {
         v.leave_kernel();
     }
     if block.is_special() { v.special_block(block) } else { v.kernel_block(block) }
+});
+callback!(on_measured, |state, v, spot: Measured| {
+    if v.on {
+        // Only in deterministic mode an instruction takes a known time. Inside a block the clock cannot be read.
+        let ns = v.block_ns + if state.options.icount { spot.index + 1 } else { 0 };
+        let at = At { cpu: v.cpu, ns, task: &v.task, hooks: &state.hooks };
+        state.instruction_triggers(&at, spot.op);
+    }
 });
 callback!(on_block_end, |_state, v, _block: Block| v.push(Entry::BlockEnded));
 callback!(on_cr3, |_state, v, spot: Watched| v.new_space(register_value(spot.insn.op1_register())));

@@ -56,6 +56,7 @@ pub unsafe extern "C" fn on_exit(_: abi::PluginId, _: *mut c_void) {
     let mut counts = account(&state.options, lock(&state.stopped).as_deref(), &done, block_bytes);
     if !state.triggers.is_empty() {
         counts["condition_faults"] = state.triggers.faults().into();
+        counts["condition_forgotten"] = state.triggers.forgotten().into();
         counts["windows"] = state.windows().into();
     }
     if let Err(e) = write_account(&state.options, &counts) {

@@ -25,12 +25,15 @@ impl Reg {
     pub const RDI: Reg = Reg(7);
     pub const R8: Reg = Reg(8);
     pub const R9: Reg = Reg(9);
+    pub const R11: Reg = Reg(11);
     pub const RIP: Reg = Reg(16);
     pub const CS: Reg = Reg(17);
     pub const CR3: Reg = Reg(18);
     pub const CR2: Reg = Reg(19);
     pub const CR0: Reg = Reg(20);
     pub const EFER: Reg = Reg(21);
+    pub const EFLAGS: Reg = Reg(22);
+    pub const GS_BASE: Reg = Reg(23);
 
     /// GDB's name of the register.
     pub fn name(self) -> &'static str {
@@ -44,9 +47,9 @@ impl Reg {
 }
 
 /// GDB's names of the registers.
-const NAMES: [&str; 22] = [
+const NAMES: [&str; 24] = [
     "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
-    "r15", "rip", "cs", "cr3", "cr2", "cr0", "efer",
+    "r15", "rip", "cs", "cr3", "cr2", "cr0", "efer", "eflags", "gs_base",
 ];
 
 /// QEMU's handles of the registers; 0 for one that it does not have.

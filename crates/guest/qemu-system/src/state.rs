@@ -21,9 +21,8 @@ use crate::hooks::Hooks;
 use crate::idt;
 use crate::options::{Keep, Options, Start};
 use crate::round_robin::RunningVcpu;
-use crate::side::Task;
 use crate::sync::lock;
-use crate::trigger::{Effect, Triggers};
+use crate::trigger::{At, Effect, Op, Triggers};
 
 /// State shared by all callbacks.
 pub static STATE: OnceLock<State> = OnceLock::new();
@@ -176,17 +175,25 @@ impl State {
         self.interrupt_blocks();
     }
 
-    /// Handles a block that [`Triggers::concern`]s, on a vCPU, at `ns`, in `task`: splits the streams where a condition is met.
-    pub fn triggered(&self, cpu: u32, va: u64, ns: u64, task: &Task) {
-        for effect in self.triggers.block_starts(cpu, va, ns, task) {
-            if effect == Effect::Hold {
-                goal::condition_holds();
-                continue;
-            }
-            let open = self.keeps(self.splits.load(Ordering::SeqCst));
-            if effect == Effect::Snapshot || open == (effect == Effect::Until) {
-                self.split();
-            }
+    /// Handles a block that [`Triggers::concern`]s, which begins at `va` `at` this moment: splits the streams where a condition is
+    /// met.
+    pub fn block_triggers(&self, at: &At<'_>, va: u64, is_gate: bool) {
+        self.triggers.block_starts(at, va, is_gate).for_each(|effect| self.take_effect(effect));
+    }
+
+    /// Handles an instruction, `at` the moment after it.
+    pub fn instruction_triggers(&self, at: &At<'_>, op: Op) {
+        self.triggers.instruction(at, op).for_each(|effect| self.take_effect(effect));
+    }
+
+    fn take_effect(&self, effect: Effect) {
+        if effect == Effect::Hold {
+            goal::condition_holds();
+            return;
+        }
+        let open = self.keeps(self.splits.load(Ordering::SeqCst));
+        if effect == Effect::Snapshot || open == (effect == Effect::Until) {
+            self.split();
         }
     }
 

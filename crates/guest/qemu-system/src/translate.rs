@@ -12,10 +12,11 @@ use kprism_image::is_kernel;
 
 use crate::abi::{self, CbFlags, VcpuUdataCb};
 use crate::alloc;
-use crate::block::TIMED;
+use crate::block::{MEASURED, TIMED};
 use crate::callbacks::{
-    Watched, on_allocator, on_block_end, on_comm, on_cpuid, on_cr3, on_cr4, on_invlpg, on_kernel_block,
-    on_leaving_block, on_lidt, on_mmap, on_special_block, on_switch, on_user_block, on_watched_block,
+    Measured, Watched, on_allocator, on_block_end, on_comm, on_cpuid, on_cr3, on_cr4, on_invlpg,
+    on_kernel_block, on_leaving_block, on_lidt, on_measured, on_mmap, on_special_block, on_switch,
+    on_user_block, on_watched_block,
 };
 use crate::encoder::linux_mode;
 use crate::guest::{self, Reg};
@@ -23,6 +24,7 @@ use crate::hooks::Hook;
 use crate::leave;
 use crate::state::{IS_CONTROLLED, STATE, State};
 use crate::tlb;
+use crate::trigger::Op;
 use crate::vcpu::may_leave_kernel;
 
 pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
@@ -37,7 +39,7 @@ pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
         let va = abi::qemu_plugin_tb_vaddr(tb) + guest::code_base(mode);
         let mut bytes = Vec::with_capacity(n * 5);
         let mut lens = Vec::with_capacity(n);
-        let mut timed = false;
+        let (mut timed, mut measured) = (false, false);
         let (tlb, round_robin) = (!state.options.tlb.is_empty(), state.round_robin.is_some());
         for i in 0..n {
             let insn = abi::qemu_plugin_tb_get_insn(tb, i);
@@ -73,6 +75,15 @@ pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
                     );
                 }
             }
+            if cpl == 0
+                && !state.triggers.is_empty()
+                && let Some(op) =
+                    Op::of(&data[..len], at).filter(|&op| is_kernel(at) && state.triggers.measure(op))
+            {
+                measured = true;
+                let udata = Box::into_raw(Box::new(Measured { op, index: i as u64 })).cast();
+                abi::qemu_plugin_register_vcpu_insn_exec_cb(insn, on_measured, CbFlags::ReadRegs, udata);
+            }
             if let Some((cb, spot)) = special(state, at, &data[..len], mode, cpl, i) {
                 let udata = Box::into_raw(Box::new(spot)).cast();
                 abi::qemu_plugin_register_vcpu_insn_exec_cb(insn, cb, CbFlags::ReadRegs, udata);
@@ -81,6 +92,9 @@ pub unsafe extern "C" fn on_translate(_: abi::PluginId, tb: *mut abi::Tb) {
         let block = state.intern(va, &bytes, &lens, mode, cpl);
         if timed {
             block.flags.fetch_or(TIMED, Ordering::Relaxed);
+        }
+        if measured {
+            block.flags.fetch_or(MEASURED, Ordering::Relaxed);
         }
         let udata = std::ptr::from_ref(block).cast_mut().cast::<c_void>();
         if block.ambiguous {

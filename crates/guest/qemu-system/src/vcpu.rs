@@ -53,6 +53,8 @@ pub struct Vcpu {
     tape: Tape,
     /// Address at which the last block runs.
     pub va: u64,
+    /// Guest time in ns at the start of the last block with an instruction that may begin or end an interval.
+    pub block_ns: u64,
     /// The last block, in a replay to a goal.
     pub block: Option<&'static Block>,
     /// Counts the instructions in a replay to a goal.
@@ -102,6 +104,7 @@ impl Vcpu {
             return_blocks: Box::new([(NOWHERE, std::ptr::null()); FOUND]),
             tape: Tape::new(),
             va: 0,
+            block_ns: 0,
             block: None,
             counter: None,
             tlb: (!tlb.is_empty()).then(|| Box::new(Tlb::new(tlb))),

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The ends of intervals: in, blocks and instructions at which an interval may begin or end; out, the interval that ended.
+//! Unlike the decoder, the observer reads the interrupt flag and the preemption count, so it need not infer them.
+//!
+//! An interval that was open before the recording began is not measured.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kprism_expr::watch::Interval;
+use kprism_image::insn::{Amount, Far, Kind, Mode, added_to_gs, classify};
+
+use super::At;
+use super::calls::Calls;
+use crate::guest::{self, Reg};
+use crate::sync::lock;
+
+/// RFLAGS.IF (SDM volume 1, 3.4.3).
+const IF: u64 = 1 << 9;
+/// The lower bits of the preemption count. The highest one says that nothing is to be scheduled
+/// (arch/x86/include/asm/preempt.h, `PREEMPT_NEED_RESCHED`).
+const COUNT: u32 = !(1 << 31);
+/// Maximum of open intervals. Tasks that wait for a CPU are the only ones that are many.
+const MAX_OPEN: usize = 1 << 16;
+/// Maximum of locks that a CPU holds, as far as they are followed; then the oldest is forgotten.
+const MAX_HELD: usize = 64;
+
+/// An instruction that may begin or end an interval.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Op {
+    Cli,
+    Sti,
+    Popf,
+    Iret,
+    Sysret,
+    /// Adds an amount to the word at this address, relative to the base of `gs`.
+    Add(u64, Amount),
+}
+
+impl Op {
+    /// Classifies an instruction of the kernel at `va`.
+    pub fn of(bytes: &[u8], va: u64) -> Option<Op> {
+        Some(match classify(bytes, va, Mode::Bits64).ok()?.kind {
+            Kind::Cli => Op::Cli,
+            Kind::Sti => Op::Sti,
+            Kind::Popf => Op::Popf,
+            Kind::Far(Far::Iret) => Op::Iret,
+            Kind::Far(Far::Sysret) => Op::Sysret,
+            _ => {
+                let (address, amount) = added_to_gs(bytes, va.wrapping_add(bytes.len() as u64))?;
+                Op::Add(address, amount)
+            }
+        })
+    }
+}
+
+/// An interval that ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    /// Guest time at its begin, ns.
+    pub since_ns: u64,
+    /// Address of the `task_struct` that it is about, if that is not the running one.
+    pub task: Option<u64>,
+}
+
+/// The open intervals of one condition.
+#[derive(Debug, Default)]
+pub struct Intervals {
+    /// Begin in ns, by CPU or by address of a `task_struct`.
+    open: Mutex<HashMap<u64, u64>>,
+    /// Begins in ns of locks that are held, by CPU, the last one at the end.
+    held: Mutex<HashMap<u64, Vec<u64>>>,
+    /// Calls of functions that lock.
+    locking: Calls,
+    forgotten: AtomicU64,
+}
+
+impl Intervals {
+    /// Quick test: returns true if a block that begins at `va` may begin or end an interval.
+    #[inline]
+    pub fn concern(&self, interval: &Interval, va: u64) -> bool {
+        match interval {
+            Interval::IrqsOff { entries } => entries.contains(&va),
+            Interval::PreemptOff { .. } => false,
+            Interval::Locked { locks, unlocks } => {
+                self.locking.may_return_to(va)
+                    || locks.binary_search(&va).is_ok()
+                    || unlocks.binary_search(&va).is_ok()
+            }
+            Interval::Wakeup { wake, switch, .. } => va == *wake || va == *switch,
+        }
+    }
+
+    /// Handles a block that begins at `va`; `is_gate` if an interrupt or an exception led there.
+    pub fn block(&self, interval: &Interval, at: &At<'_>, va: u64, is_gate: bool) -> Option<Ended> {
+        let (cpu, ns, tid) = (u64::from(at.cpu), at.ns, at.task.pid);
+        match interval {
+            Interval::IrqsOff { entries } => {
+                if is_gate || entries.contains(&va) {
+                    // An exception may come while interrupts are off.
+                    lock(&self.open).entry(cpu).or_insert(ns);
+                }
+                None
+            }
+            Interval::PreemptOff { .. } => None,
+            Interval::Locked { locks, unlocks } => {
+                if self.locking.may_return_to(va) && self.locking.back(va, tid).is_some() {
+                    let mut all = lock(&self.held);
+                    let held = all.entry(cpu).or_default();
+                    if held.len() == MAX_HELD {
+                        held.remove(0);
+                        self.forgotten.fetch_add(1, Ordering::Relaxed);
+                    }
+                    held.push(ns);
+                }
+                if locks.binary_search(&va).is_ok() {
+                    self.locking.enter(ns, tid, 0);
+                }
+                if unlocks.binary_search(&va).is_err() {
+                    return None;
+                }
+                let since_ns = lock(&self.held).get_mut(&cpu)?.pop()?;
+                Some(Ended { since_ns, task: None })
+            }
+            Interval::Wakeup { wake, switch, state, on_rq, delayed } => {
+                if va == *wake {
+                    let task = guest::register(Reg::RDI);
+                    let field = |offset: u32| guest::dword(task.wrapping_add(offset.into()));
+                    let sleeps = field(*state)? & guest::register(Reg::RSI) as u32 != 0;
+                    let is_off = field(*on_rq)? == 0
+                        || delayed.is_some_and(|offset| field(offset).is_some_and(|word| word & 0xff != 0));
+                    let mut open = lock(&self.open);
+                    if sleeps && is_off {
+                        if open.len() < MAX_OPEN || open.contains_key(&task) {
+                            open.insert(task, ns);
+                        } else {
+                            self.forgotten.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                    None
+                } else if va == *switch {
+                    let task = guest::register(Reg::RSI);
+                    self.end(task, Some(task))
+                } else {
+                    None
+                }
+            }
+        }
+    }
+
+    /// Handles an instruction that is about to run on a vCPU; `ns` is the time after it.
+    pub fn instruction(&self, interval: &Interval, cpu: u32, op: Op, ns: u64) -> Option<Ended> {
+        let (before, after) = match (interval, op) {
+            (Interval::IrqsOff { .. }, op) => {
+                let stack = |offset: u64| guest::word(guest::register(Reg::RSP).wrapping_add(offset));
+                let after = match op {
+                    Op::Cli => 0,
+                    Op::Sti => IF,
+                    Op::Popf => stack(0)?,
+                    // RIP and CS lie before RFLAGS.
+                    Op::Iret => stack(16)?,
+                    Op::Sysret => guest::register(Reg::R11),
+                    Op::Add(..) => return None,
+                };
+                (guest::register(Reg::EFLAGS) & IF == 0, after & IF == 0)
+            }
+            (Interval::PreemptOff { count }, Op::Add(address, amount)) if *count == address => {
+                let register = |number: u8| Reg::general(number.into()).map_or(0, guest::register) as u32;
+                let amount = match amount {
+                    Amount::Const(amount) => amount as u32,
+                    Amount::Reg(number) => register(number),
+                    Amount::NegatedReg(number) => register(number).wrapping_neg(),
+                };
+                let count = guest::dword(guest::register(Reg::GS_BASE).wrapping_add(address))?;
+                (count & COUNT != 0, count.wrapping_add(amount) & COUNT != 0)
+            }
+            _ => return None,
+        };
+        match (before, after) {
+            (false, true) => {
+                lock(&self.open).insert(cpu.into(), ns);
+                None
+            }
+            (true, false) => self.end(cpu.into(), None),
+            _ => None,
+        }
+    }
+
+    /// Number of intervals that are not measured, because too many were open.
+    pub fn forgotten(&self) -> u64 {
+        self.forgotten.load(Ordering::Relaxed) + self.locking.forgotten()
+    }
+
+    fn end(&self, key: u64, task: Option<u64>) -> Option<Ended> {
+        lock(&self.open).remove(&key).map(|since_ns| Ended { since_ns, task })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instructions_are_told_apart() {
+        for (bytes, op) in [
+            (&[0xfa][..], Some(Op::Cli)),
+            (&[0xfb], Some(Op::Sti)),
+            (&[0x9d], Some(Op::Popf)),
+            (&[0x48, 0xcf], Some(Op::Iret)),
+            (&[0x48, 0x0f, 0x07], Some(Op::Sysret)),
+            (&[0x65, 0xff, 0x04, 0x25, 0x08, 0x2d, 0x03, 0x00], Some(Op::Add(0x3_2d08, Amount::Const(1)))),
+            (&[0x90], None),
+        ] {
+            assert_eq!(Op::of(bytes, 0xffff_ffff_8100_0000), op, "{bytes:x?}");
+        }
+    }
+}
