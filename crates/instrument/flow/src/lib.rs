@@ -20,6 +20,7 @@ mod profile;
 pub mod replay;
 mod stack;
 mod stream;
+pub mod vms;
 
 pub use decode::{Decoder, Setup, Stats, clock, digest, errata, error, event, marks, packet_event};
 pub use measure::{cost, delta, resolution, window};

@@ -50,6 +50,18 @@ impl Profile {
         own
     }
 
+    /// Number of functions that were entered. Of durations, one whose calls all have no end counts as none: it has a node
+    /// without calls, and no duration.
+    pub fn called_functions(&self) -> usize {
+        let mut called = vec![false; self.funcs.len()];
+        for node in self.nodes.iter().filter(|node| node.parent != NO_PARENT && node.calls > 0) {
+            if let Some(called) = called.get_mut(node.func as usize) {
+                *called = true;
+            }
+        }
+        called.into_iter().filter(|called| *called).count()
+    }
+
     /// For each node, its task; `None` below roots that belong to no task.
     pub fn task_of_nodes(&self) -> Vec<Option<u32>> {
         let mut task_of = vec![None; self.nodes.len()];
@@ -375,5 +387,21 @@ impl Totals {
     /// Number of bytes lost on all CPUs.
     pub fn lost_bytes(&self) -> u64 {
         self.per_cpu.iter().map(|c| c.lost_bytes).sum()
+    }
+}
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_counts_once_and_only_if_it_was_entered() {
+        let node = |parent, func, calls| Node { parent, func, calls, insns: 0, ns: 0, kind: FrameKind::Call };
+        let profile = Profile {
+            funcs: vec![Func::default(); 3],
+            // A root, a function twice, one whose calls have no end; the third has no node.
+            nodes: vec![node(NO_PARENT, 2, 1), node(0, 0, 2), node(1, 0, 1), node(0, 1, 0)],
+            ..Profile::default()
+        };
+        assert_eq!(profile.called_functions(), 1);
     }
 }

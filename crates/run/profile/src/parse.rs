@@ -52,6 +52,22 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     ns.map(Duration::from_nanos).ok_or_else(|| "expected a time such as 100us, 1ms or 2s".to_owned())
 }
 
+/// The same, in minutes (`m`) and hours (`h`) too.
+///
+/// # Errors
+/// The text is no such time.
+pub fn long_duration(text: &str) -> Result<Duration, String> {
+    let expected = || "expected a time such as 90s, 30m or 2h".to_owned();
+    let units = [("m", 60), ("h", 3600)];
+    let Some((number, seconds)) = units.iter().find_map(|(unit, s)| Some((text.strip_suffix(unit)?, *s)))
+    else {
+        return duration(text).map_err(|_| expected());
+    };
+    let whole: u64 = number.parse().map_err(|_| expected())?;
+    let seconds = whole.checked_mul(seconds).ok_or_else(expected)?;
+    duration(&seconds.to_string()).map_err(|_| expected())
+}
+
 /// A size in bytes. A number without suffix is multiplied by `unit`.
 fn size(text: &str, unit: u64) -> Option<u64> {
     let suffixes = [('K', 1 << 10), ('M', 1 << 20), ('G', 1 << 30)];
@@ -119,6 +135,16 @@ pub fn assignment(text: &str) -> Result<(String, String), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_durations_are_in_minutes_and_hours_too() {
+        let seconds = |text| long_duration(text).map(|time| time.as_secs());
+        assert_eq!((seconds("30m"), seconds("2h"), seconds("90s")), (Ok(1800), Ok(7200), Ok(90)));
+        assert_eq!(long_duration("5ms"), Ok(Duration::from_millis(5)));
+        for bad in ["", "m", "0m", "-1m", "1.5h", "99999999999999999999h", "18446744073709551615m", "30x"] {
+            assert!(long_duration(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn offsets_are_ranges() {

@@ -23,6 +23,7 @@ mod delta_tables;
 mod duration_tables;
 mod environment;
 mod facts;
+mod filtered;
 mod hash;
 mod instrument;
 mod keys;

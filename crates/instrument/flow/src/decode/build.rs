@@ -480,7 +480,11 @@ impl<'a, R: Resolve> Cache<'a, R> {
     ) {
         let mut bytes = [0; 15];
         let len = self.image.fetch(asid, ip, at.offset, &mut bytes).min(insn.len.into());
-        self.markers.at(insn, &bytes[..len], ip, mode, &mut self.progress, |what| {
+        let before = |ip| {
+            let mut code = [0; 5];
+            (self.image.fetch(asid, ip, at.offset, &mut code) == code.len()).then_some(code)
+        };
+        self.markers.at(insn, &bytes[..len], ip, mode, &mut self.progress, before, |what| {
             let insns = std::mem::take(insns);
             ops.push(Event { insns, ..Event::new(EventKind::Mark, what, ip) });
         });

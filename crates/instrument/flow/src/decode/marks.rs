@@ -10,8 +10,9 @@
 
 use kprism_image::glob::glob;
 use kprism_image::insn::pattern::{Decoded, Pattern, Seen};
-use kprism_image::insn::{Insn, Kind, Mode};
+use kprism_image::insn::{Amount, Insn, Kind, Mode, added_to_gs};
 use kprism_image::is_kernel;
+use kprism_image::symbols::kallsyms::Preemption;
 
 /// Effect of a marked instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +29,10 @@ pub(crate) enum Op {
     Halt,
     /// Adds to the preemption count.
     Preempt(i32),
+    /// Adds to it an amount that is not in the instruction.
+    PreemptBy,
+    /// Calls a function that adds this amount by [`Op::PreemptBy`]; 0 if the amount is not known.
+    PreemptCall(i32),
     /// Matches a requested pattern or address, by number.
     Wanted(u32),
     /// Matches a pattern that is only counted.
@@ -49,6 +54,8 @@ impl Op {
             Op::Preempt(n) => (5, n as u32),
             Op::Wanted(n) => (6, n),
             Op::Counted(n) => (7, n),
+            Op::PreemptBy => (8, 0),
+            Op::PreemptCall(n) => (9, n as u32),
         };
         kind << PAYLOAD | payload & ((1 << PAYLOAD) - 1)
     }
@@ -63,6 +70,8 @@ impl Op {
             4 => Op::Halt,
             5 => Op::Preempt((payload << 8) as i32 >> 8),
             6 => Op::Wanted(payload),
+            8 => Op::PreemptBy,
+            9 => Op::PreemptCall((payload << 8) as i32 >> 8),
             _ => Op::Counted(payload),
         }
     }
@@ -73,8 +82,8 @@ impl Op {
 pub struct Markers {
     /// Kernel code that switches interrupts, counts preemption, or waits.
     pub kernel: bool,
-    /// Address of the preemption count, relative to the base of `gs`.
-    pub preempt_count: Option<u64>,
+    /// The kernel's preemption count.
+    pub preemption: Preemption,
     /// Instruction patterns, in kernel and user code.
     pub(crate) patterns: Vec<Pattern>,
     /// For each pattern, true if it is only counted.
@@ -99,7 +108,7 @@ impl Markers {
     /// No marks.
     pub const NONE: Self = Self {
         kernel: false,
-        preempt_count: None,
+        preemption: Preemption { count: None, bh_disable: None, bh_enable: None },
         patterns: Vec::new(),
         counted: Vec::new(),
         addresses: Vec::new(),
@@ -123,11 +132,13 @@ impl Markers {
             || self.kernel
                 && is_kernel(ip)
                 && (matches!(insn.kind, Kind::Cli | Kind::Sti | Kind::Pushf | Kind::Popf | Kind::Halt)
-                    || bytes.first() == Some(&0x65) && self.preempt_count.is_some())
+                    || bytes.first() == Some(&0x65) && self.preemption.count.is_some()
+                    || self.called_with_count(insn).is_some())
     }
 
     /// Passes every mark at this instruction to `out`, encoded for [`crate::decode::event::Event::func`]. `bytes` is the whole
-    /// instruction.
+    /// instruction; `before` returns the code at an address before it.
+    #[allow(clippy::too_many_arguments)]
     pub(crate) fn at(
         &self,
         insn: &Insn,
@@ -135,11 +146,12 @@ impl Markers {
         ip: u64,
         mode: Mode,
         progress: &mut Progress,
+        before: impl Fn(u64) -> Option<[u8; LOAD]>,
         mut out: impl FnMut(u32),
     ) {
         if self.kernel
             && is_kernel(ip)
-            && let Some(op) = self.kernel_op(insn, bytes, ip)
+            && let Some(op) = self.kernel_op(insn, bytes, ip, before)
         {
             out(op.pack());
         }
@@ -159,44 +171,60 @@ impl Markers {
         }
     }
 
-    fn kernel_op(&self, insn: &Insn, bytes: &[u8], ip: u64) -> Option<Op> {
+    fn kernel_op(
+        &self,
+        insn: &Insn,
+        bytes: &[u8],
+        ip: u64,
+        before: impl Fn(u64) -> Option<[u8; LOAD]>,
+    ) -> Option<Op> {
         match insn.kind {
             Kind::Cli => Some(Op::Cli),
             Kind::Sti => Some(Op::Sti),
             Kind::Pushf => Some(Op::Pushf),
             Kind::Popf => Some(Op::Popf),
             Kind::Halt => Some(Op::Halt),
-            _ => self.preempt(bytes, ip.wrapping_add(insn.len.into())).map(Op::Preempt),
+            _ if let Some(function) = self.called_with_count(insn) => {
+                // The caller loads the constant right before: `mov $0x200, %esi`.
+                let argument = (LOAD as u64..=FAR).find_map(|distance| {
+                    let [0xbe, count @ ..] = before(ip.wrapping_sub(distance))? else { return None };
+                    Some(i32::from_le_bytes(count))
+                });
+                let amount = |argument: i32| match function {
+                    Counting::Disable => argument,
+                    Counting::Enable => 1_i32.wrapping_sub(argument),
+                };
+                Some(Op::PreemptCall(argument.map_or(0, amount)))
+            }
+            _ => match added_to_gs(bytes, ip.wrapping_add(insn.len.into()))? {
+                (address, _) if Some(address) != self.preemption.count => None,
+                (_, Amount::Const(amount)) => Some(Op::Preempt(amount)),
+                (_, Amount::Reg(_) | Amount::NegatedReg(_)) => Some(Op::PreemptBy),
+            },
         }
     }
 
-    /// Amount that an instruction adds to the preemption count: `inc`, `dec`, `add` or `sub` of a 32-bit word relative
-    /// to `gs`, with an absolute or a RIP-relative address. `next` is the address of the next instruction.
-    fn preempt(&self, bytes: &[u8], next: u64) -> Option<i32> {
-        let wanted = self.preempt_count?;
-        let [0x65, opcode, modrm, rest @ ..] = bytes else { return None };
-        let sign = match (opcode, modrm >> 3 & 7) {
-            (0xff, 0) | (0x81 | 0x83, 0) => 1,
-            (0xff, 1) | (0x81 | 0x83, 5) => -1,
-            _ => return None,
-        };
-        let (address, rest) = match (modrm & 0xc7, rest) {
-            (0x05, _) => (next.wrapping_add_signed(word(rest)?.into()), rest.get(4..)?),
-            (0x04, [0x25, rest @ ..]) => (i64::from(word(rest)?) as u64, rest.get(4..)?),
-            _ => return None,
-        };
-        let amount = match opcode {
-            0xff => 1,
-            0x83 => i32::from(*rest.first()? as i8),
-            _ => word(rest)?,
-        };
-        (address == wanted).then(|| amount.wrapping_mul(sign))
+    /// The function with the count as an argument that an instruction calls or jumps to, if it does.
+    fn called_with_count(&self, insn: &Insn) -> Option<Counting> {
+        let (Kind::Call { target } | Kind::Jump { target }) = insn.kind else { return None };
+        match Some(target) {
+            called if called == self.preemption.bh_enable => Some(Counting::Enable),
+            called if called == self.preemption.bh_disable => Some(Counting::Disable),
+            _ => None,
+        }
     }
 }
 
-fn word(bytes: &[u8]) -> Option<i32> {
-    bytes.first_chunk().map(|b| i32::from_le_bytes(*b))
+/// A function that adds its argument to the preemption count, or subtracts it.
+#[derive(Debug, Clone, Copy)]
+enum Counting {
+    Disable,
+    Enable,
 }
+
+/// Length of the instruction `mov $CONSTANT, %esi`, and the largest distance at which it is looked for before a call; bytes.
+const LOAD: usize = 5;
+const FAR: u64 = 32;
 
 #[cfg(test)]
 mod tests {
@@ -204,20 +232,31 @@ mod tests {
 
     #[test]
     fn ops_survive_the_packing() {
-        for op in [Op::Cli, Op::Sti, Op::Pushf, Op::Popf, Op::Halt, Op::Wanted(77), Op::Counted(0)] {
+        for op in
+            [Op::Cli, Op::Sti, Op::Pushf, Op::Popf, Op::Halt, Op::Wanted(77), Op::Counted(0), Op::PreemptBy]
+        {
             assert_eq!(Op::unpack(op.pack()), op);
         }
         for n in [1, -1, 0x100, -0x200, 0x10000, -0x11_0000] {
             assert_eq!(Op::unpack(Op::Preempt(n).pack()), Op::Preempt(n));
+            assert_eq!(Op::unpack(Op::PreemptCall(n).pack()), Op::PreemptCall(n));
         }
     }
 
     /// Linux's forms: `incl %gs:pcpu_hot+8(%rip)`, `decl`, `addl $0x200`, `subl $0x10000`, and absolute ones.
     #[test]
     fn arithmetic_on_the_preemption_count() {
-        let markers = Markers { preempt_count: Some(0x3_2d08), ..Markers::default() };
+        let preemption = Preemption { count: Some(0x3_2d08), ..Preemption::default() };
+        let markers = Markers { preemption, ..Markers::default() };
         let ip = 0xffff_ffff_8110_0000u64;
-        let amount = |bytes: &[u8]| markers.preempt(bytes, ip + bytes.len() as u64);
+        let op = |bytes: &[u8]| {
+            let insn = Insn { len: bytes.len() as u8, kind: Kind::Other };
+            markers.kernel_op(&insn, bytes, ip, |_| None)
+        };
+        let amount = |bytes: &[u8]| match op(bytes) {
+            Some(Op::Preempt(amount)) => Some(amount),
+            _ => None,
+        };
         let with = |head: &[u8], imm: &[u8]| {
             let next = ip + (head.len() + 4 + imm.len()) as u64;
             let disp = 0x3_2d08u64.wrapping_sub(next) as u32;
@@ -233,5 +272,24 @@ mod tests {
         assert_eq!(amount(&[0x65, 0xff, 0x04, 0x25, 0x10, 0x2d, 0x03, 0x00]), None);
         assert_eq!(amount(&with(&[0x65, 0x8b, 0x05], &[])), None);
         assert_eq!(amount(&[0x65, 0xff, 0x05]), None);
+        // `add %esi`, `sub %r8d`.
+        assert_eq!(op(&with(&[0x65, 0x01, 0x35], &[])), Some(Op::PreemptBy));
+        assert_eq!(op(&with(&[0x65, 0x44, 0x29, 0x05], &[])), Some(Op::PreemptBy));
+    }
+
+    /// `mov $0x201, %esi; lea …; jmp __local_bh_enable_ip`, and a call whose argument is not seen.
+    #[test]
+    fn the_argument_is_the_callers() {
+        let (disable, enable) = (0xffff_ffff_8100_1000, 0xffff_ffff_8100_2000);
+        let preemption = Preemption { count: None, bh_disable: Some(disable), bh_enable: Some(enable) };
+        let markers = Markers { preemption, kernel: true, ..Markers::default() };
+        let (start, code) = (0xffff_ffff_8110_0000_u64, [0xbe, 1, 2, 0, 0, 0x48, 0x8d, 0x3d, 0, 0, 0, 0]);
+        let before = |ip: u64| code.get(ip.checked_sub(start)? as usize..)?.first_chunk().copied();
+        let op = |kind, ip| markers.kernel_op(&Insn { len: 5, kind }, &[0xe9, 0, 0, 0, 0], ip, before);
+        let end = start + code.len() as u64;
+        assert_eq!(op(Kind::Jump { target: enable }, end), Some(Op::PreemptCall(-0x200)));
+        assert_eq!(op(Kind::Call { target: disable }, end), Some(Op::PreemptCall(0x201)));
+        assert_eq!(op(Kind::Call { target: enable }, end + 0x100), Some(Op::PreemptCall(0)));
+        assert!(markers.may_be(&Insn { len: 5, kind: Kind::Call { target: enable } }, &[0xe8], end));
     }
 }

@@ -163,6 +163,8 @@ impl<'a> Analyses<'a> {
             Op::Pushf => now.pushf(saved),
             Op::Popf => now.popf(saved),
             Op::Preempt(amount) => now.count(amount),
+            Op::PreemptCall(amount) => now.call(amount),
+            Op::PreemptBy => now.count_argument(),
             Op::Halt => {
                 self.halted[at.lane] = true;
                 self.occasion(at, Occasion::Halt);

@@ -19,6 +19,7 @@
 //! | anything else | instructions, see [`kprism_image::insn::pattern`] |
 
 use kprism_image::insn::pattern::{Pattern, PatternError};
+use kprism_image::symbols::kallsyms::Preemption;
 
 use crate::decode::marks::Markers;
 use kprism_profile::Scope;
@@ -41,10 +42,11 @@ pub struct Spec {
     pub nested: bool,
 }
 
-/// A trylock counts as if it always got its lock, because a caller's flow does not show the result.
-const LOCKS: &str = "ret:_raw_spin_lock* | ret:_raw_read_lock* | ret:_raw_write_lock* | ret:_raw_spin_trylock* | \
+/// The markers at which a CPU has a spinlock, or a reader's or writer's lock. A trylock counts as if it always got its lock, because a caller's flow does not show the result.
+pub const LOCKS: &str = "ret:_raw_spin_lock* | ret:_raw_read_lock* | ret:_raw_write_lock* | ret:_raw_spin_trylock* | \
                      ret:_raw_read_trylock* | ret:_raw_write_trylock*";
-const UNLOCKS: &str = "func:_raw_spin_unlock* | func:_raw_read_unlock* | func:_raw_write_unlock*";
+/// The markers at which it gives the lock back.
+pub const UNLOCKS: &str = "func:_raw_spin_unlock* | func:_raw_read_unlock* | func:_raw_write_unlock*";
 
 /// Intervals measured by default: name, from, to, nested.
 const STANDARD: [(&str, &str, &str, bool); 6] = [
@@ -230,10 +232,10 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Sets the address of the kernel's preemption count, relative to `gs`.
+    /// Sets where the kernel counts what keeps a CPU from being preempted.
     #[must_use]
-    pub fn with_preempt_count(mut self, offset: Option<u64>) -> Self {
-        self.markers.preempt_count = offset;
+    pub fn with_preemption(mut self, preemption: Preemption) -> Self {
+        self.markers.preemption = preemption;
         self
     }
 

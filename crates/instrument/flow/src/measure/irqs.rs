@@ -16,15 +16,15 @@ const MAX_SAVED: usize = 64;
 /// Interrupt flags that one task has saved.
 #[derive(Debug, Default)]
 pub(crate) struct Saved {
-    /// Saved by kernel entries, outermost first.
-    entries: Vec<Flag>,
+    /// Saved by kernel entries, outermost first, with [`Cpu::argument`].
+    entries: Vec<(Flag, Option<i32>)>,
     /// Saved by a `pushf` with a `cli` after it.
     flags: Vec<Flag>,
     /// Flag saved by the last `pushf`, until an instruction uses it.
     pushed: Option<Flag>,
 }
 
-fn push(stack: &mut Vec<Flag>, flag: Flag) {
+fn push<T>(stack: &mut Vec<T>, flag: T) {
     if stack.len() == MAX_SAVED {
         stack.remove(0);
     }
@@ -38,6 +38,8 @@ pub(crate) struct Cpu {
     pub irqs: Flag,
     /// The preemption count.
     pub preempt: Option<i32>,
+    /// Amount that a function which was called is about to add to the preemption count.
+    argument: Option<i32>,
 }
 
 impl Cpu {
@@ -66,23 +68,33 @@ impl Cpu {
         if proves_on {
             self.irqs = Some(true);
         }
-        push(&mut saved.entries, self.irqs);
+        push(&mut saved.entries, (self.irqs, self.argument.take()));
         self.irqs = Some(false);
     }
 
     /// Leaves a kernel entry and returns to kernel code.
     pub fn leave(&mut self, saved: &mut Saved) {
-        self.irqs = saved.entries.pop().flatten();
+        (self.irqs, self.argument) = saved.entries.pop().unwrap_or_default();
     }
 
     /// User code runs. It can neither mask interrupts nor disable preemption.
     pub fn user(&mut self, saved: &mut Saved) {
         *saved = Saved::default();
-        *self = Cpu { irqs: Some(true), preempt: Some(0) };
+        *self = Cpu { irqs: Some(true), preempt: Some(0), argument: None };
     }
 
     pub fn count(&mut self, amount: i32) {
         self.preempt = self.preempt.map(|n| n.wrapping_add(amount));
+    }
+
+    /// A function is called that adds `amount` to the preemption count; 0 if that is not known.
+    pub fn call(&mut self, amount: i32) {
+        self.argument = (amount != 0).then_some(amount);
+    }
+
+    /// That function adds the amount. If it is not known, the count is not known from here on.
+    pub fn count_argument(&mut self) {
+        self.preempt = self.preempt.zip(self.argument.take()).map(|(n, amount)| n.wrapping_add(amount));
     }
 }
 
@@ -121,7 +133,7 @@ mod tests {
         cpu.leave(&mut saved);
         assert_eq!(cpu.irqs, OFF);
         cpu.user(&mut saved);
-        assert_eq!(cpu, Cpu { irqs: ON, preempt: Some(0) });
+        assert_eq!(cpu, Cpu { irqs: ON, preempt: Some(0), argument: None });
     }
 
     #[test]
@@ -134,5 +146,26 @@ mod tests {
         cpu.enter(&mut saved, true);
         cpu.leave(&mut saved);
         assert_eq!(cpu.irqs, ON);
+    }
+
+    /// An interrupt comes between a call and the addition, and makes such a call itself.
+    #[test]
+    fn bottom_halves_are_counted() {
+        let (mut cpu, mut saved) = (Cpu::default(), Saved::default());
+        cpu.user(&mut saved);
+        cpu.count(0x200);
+        cpu.call(-0x1ff);
+        cpu.enter(&mut saved, true);
+        cpu.call(0x201);
+        cpu.count_argument();
+        assert_eq!(cpu.preempt, Some(0x401));
+        cpu.count(-0x201);
+        cpu.leave(&mut saved);
+        cpu.count_argument();
+        cpu.count(-1);
+        assert_eq!(cpu.preempt, Some(0));
+        cpu.call(0);
+        cpu.count_argument();
+        assert_eq!(cpu.preempt, None, "not guessed");
     }
 }
