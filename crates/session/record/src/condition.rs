@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Conditions that the observer watches for: where a snapshot is taken, where a window opens and closes.
 //!
-//! Input: `FUNC[%return] [if EXPR]` and a guest's kernel. Output: the program that the observer interprets, as JSON.
+//! Input: `FUNC[%return] [if EXPR]`, or an interval as `irqs_off > 100us [if EXPR]`, and a guest's kernel. Output: the program that
+//! the observer interprets, as JSON.
+
+mod interval;
 
 use anyhow::{Context, Result, bail};
 use kprism_btf::{Btf, Kind};
@@ -29,6 +32,18 @@ pub fn argument(option: &str, spec: &str, prepared: &Prepared) -> Result<String>
 /// # Errors
 /// As of [`argument`].
 pub fn compile(option: &str, spec: &str, names: &[u8], types: &[u8]) -> Result<String> {
+    // Not every condition needs the types: a place by itself works without them, and if they are damaged.
+    let btf = || match types.is_empty() {
+        true => Ok(None),
+        false => Btf::parse("the guest's BTF", types.to_vec(), None).map(Some),
+    };
+    if let Some((name, condition)) = interval::split(spec) {
+        let event = interval::event(name, names, btf).with_context(|| option.to_owned())?;
+        return match Watch::without_values(event, condition.as_deref()) {
+            Ok(watch) => Ok(watch.json()),
+            Err(error) => bail!("{option}: {name} is `$duration` here:\n{error}"),
+        };
+    }
     let address = |name: &str| kallsyms::value_of(names, name);
     let (place, condition) = plan::split(spec);
     if condition.is_none() {
@@ -36,15 +51,14 @@ pub fn compile(option: &str, spec: &str, names: &[u8], types: &[u8]) -> Result<S
             Ok(watch) => Ok(watch.json()),
             Err(Error::Gone(name)) => bail!(
                 "{option}: this kernel has no function `{name}`; {}functions of programs are not watched for",
-                like(&name, types.to_vec())
+                like(&name, btf().ok().flatten().as_ref())
             ),
             Err(error) => Err(error).with_context(|| option.to_owned()),
         };
     }
-    if types.is_empty() {
+    let Some(btf) = btf()? else {
         bail!("{option}: the guest's kernel was built without CONFIG_DEBUG_INFO_BTF");
-    }
-    let btf = Btf::parse("the guest's BTF", types.to_vec(), None)?;
+    };
     match Watch::compile(&btf, place, condition, address) {
         Ok(watch) => Ok(watch.json()),
         Err(Error::Condition(text)) => bail!("{option}:\n{text}"),
@@ -53,8 +67,8 @@ pub fn compile(option: &str, spec: &str, names: &[u8], types: &[u8]) -> Result<S
 }
 
 /// The question whether a similar name was meant, if the kernel has a function with one.
-fn like(name: &str, types: Vec<u8>) -> String {
-    let Ok(btf) = Btf::parse("the guest's BTF", types, None) else { return String::new() };
-    let functions = btf.all().filter(|ty| ty.kind == Kind::Func).map(|ty| ty.name);
-    suggestion(name, functions).map_or_else(String::new, |question| format!("{question} "))
+fn like(name: &str, btf: Option<&Btf>) -> String {
+    let functions = btf.into_iter().flat_map(Btf::all).filter(|ty| ty.kind == Kind::Func).map(|ty| ty.name);
+    suggestion(name, functions.chain(interval::NAMES))
+        .map_or_else(String::new, |question| format!("{question} "))
 }

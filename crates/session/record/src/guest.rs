@@ -16,8 +16,9 @@ use kprism_session::{Progress, date, flow};
 use kprism_store::{
     Environment, Instrument, Kernel, KernelModule, KernelTests, KernelTree, Manifest, Run, RunKind,
 };
+use kprism_tracefs::beside::Beside;
 
-use crate::{NOT_ENDED, condition};
+use crate::{NOT_ENDED, condition, events};
 
 /// Settings of a recording in the guest.
 #[derive(Debug, Clone)]
@@ -36,6 +37,8 @@ pub struct Settings {
     pub observer_arguments: Vec<(String, String)>,
     /// The tests that the job is, if they are the kernel's own.
     pub tests: Option<KernelTests>,
+    /// Tracepoints that the guest's kernel records beside the flow.
+    pub events: Option<Beside>,
 }
 
 /// The part of the flow that is recorded.
@@ -146,6 +149,7 @@ impl Settings {
             packets: Packets::default(),
             observer_arguments: Vec::new(),
             tests: None,
+            events: None,
         }
     }
 
@@ -209,10 +213,17 @@ impl Settings {
             "--env",
             job.env.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" "),
         );
+        option(
+            "--event",
+            self.events.iter().flat_map(|beside| &beside.events).cloned().collect::<Vec<_>>().join(","),
+        );
         option("--cwd", job.cwd.clone().unwrap_or_default());
         option("--stdin", job.stdin.as_deref().map(kprism_lab::content).transpose()?.unwrap_or_default());
         if let Some(observer) = observer {
             parts.push(("observer".to_owned(), kprism_lab::content(&observer.plugin)?));
+        }
+        if self.events.is_some() {
+            parts.push(("recorder".to_owned(), kprism_lab::content(&kprism_lab::find_recorder()?)?));
         }
         Ok(Some(Environment::new(parts)))
     }
@@ -240,6 +251,7 @@ impl Settings {
             ("from", from.into()),
             ("until", until.into()),
             ("packets", serde_json::json!(self.packets.arguments())),
+            ("events", serde_json::json!(self.events)),
         ];
         let of_guest = manifest_options(prepared, guest, job);
         m.options.extend(of_guest.into_iter().chain(own).map(|(name, value)| (name.to_owned(), value)));
@@ -347,6 +359,10 @@ pub(crate) fn run_job(
         // Better before a long boot than after it.
         kprism_lab::find_observer()?;
     }
+    if let Some(beside) = &settings.events {
+        events::possible(settings, beside)?;
+        kprism_lab::find_recorder()?;
+    }
     let prepared = prepare(&settings.guest, progress)?;
     if settings.observe != Observe::Nothing {
         say_gaps(&prepared, progress);
@@ -369,6 +385,14 @@ pub fn record(
     prepared: &Prepared,
     report: Report<'_>,
 ) -> Result<(Run, Outcome)> {
+    let wrapped = match &settings.events {
+        Some(beside) => {
+            events::possible(settings, beside)?;
+            Some(events::around(job, beside)?)
+        }
+        None => None,
+    };
+    let job = wrapped.as_ref().unwrap_or(job);
     kprism_lab::accepts(prepared, job)?;
     let observer = settings.observer(prepared)?;
     let run = Run::create(&settings.output)?;
@@ -379,11 +403,17 @@ pub fn record(
     manifest.exit_code = ran.exit_code.map(i32::from);
     manifest.stopped = reason(&ran.ended);
     manifest.notes.extend(init_note(&ran));
+    if settings.events.is_some() && events::recorded(&run)?.is_none() {
+        let said = ran.after.first().map(|text| text.trim()).filter(|text| !text.is_empty());
+        let why = said.unwrap_or("the guest did not come to its end");
+        manifest.notes.push(format!("no kernel events were recorded: {why}"));
+    }
     if job.collect.is_some() {
-        adopt(&mut manifest, run.manifest()?);
+        adopt(&mut manifest, run.manifest()?, observer.is_some());
     }
     if let Some(observer) = observer {
-        manifest.instruments.push(Instrument::Flow);
+        // First: it is what `kprism report` shows if nothing is said.
+        manifest.instruments.insert(0, Instrument::Flow);
         if observer.arguments.iter().any(|(name, _)| name == "tlb") {
             manifest.instruments.push(Instrument::Tlb);
         }
@@ -399,8 +429,8 @@ pub fn record(
 
 /// A recorder in the guest writes a manifest of its own, which was collected. From it are taken: clock, counts, accounts, and how
 /// the user's command ended. How the recorder ended is known from outside. A recorder that writes no manifest leaves the lab's
-/// as it was.
-fn adopt(manifest: &mut Manifest, collected: Manifest) {
+/// as it was. The clock is that of the flow, if there is one.
+fn adopt(manifest: &mut Manifest, collected: Manifest, has_flow: bool) {
     if collected.kind != RunKind::Host {
         return;
     }
@@ -434,7 +464,9 @@ fn adopt(manifest: &mut Manifest, collected: Manifest) {
         // The guest has none of its own.
         processor: _,
     } = collected;
-    manifest.clock = clock;
+    if !has_flow {
+        manifest.clock = clock;
+    }
     manifest.exit_code = exit_code;
     manifest.stopped = manifest.stopped.take().or(stopped);
     manifest.durations = durations;
@@ -516,18 +548,18 @@ mod tests {
         collected.probe.records = Some(3);
         // The recorder itself ended with 0.
         let mut manifest = Manifest { exit_code: Some(0), ..Manifest::new(RunKind::Lab, 1) };
-        adopt(&mut manifest, collected.clone());
+        adopt(&mut manifest, collected.clone(), false);
         assert_eq!((manifest.clock.name.as_str(), manifest.exit_code), ("monotonic", Some(1)));
         assert_eq!((manifest.probe.records, manifest.stopped.as_deref()), (Some(3), None));
         assert_eq!(manifest.options["record"], "probe");
 
         let mut stopped = Manifest { stopped: Some("time-out".into()), ..Manifest::new(RunKind::Lab, 1) };
-        adopt(&mut stopped, Manifest { stopped: Some(NOT_ENDED.into()), ..collected });
+        adopt(&mut stopped, Manifest { stopped: Some(NOT_ENDED.into()), ..collected }, false);
         assert_eq!(stopped.stopped.as_deref(), Some("time-out"));
 
         let own = Manifest { exit_code: Some(2), ..Manifest::new(RunKind::Lab, 1) };
         let mut manifest = own.clone();
-        adopt(&mut manifest, Manifest { stopped: Some(NOT_ENDED.into()), ..own.clone() });
+        adopt(&mut manifest, Manifest { stopped: Some(NOT_ENDED.into()), ..own.clone() }, false);
         assert_eq!(manifest, own, "nothing was collected but the lab's own manifest");
     }
 }

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use kprism_import::ftrace::{self, Ftrace};
+use kprism_import::ftrace;
 use kprism_import::logs::Stamp;
 use kprism_import::perfdata::{Search, mem, trace};
 use kprism_import::{CodeFile, ImportError, detect, read, write};
@@ -18,6 +18,7 @@ use kprism_store::{Instrument, Kernel, Manifest, Run, RunKind};
 use crate::tlb::{close, sampled};
 
 pub use kprism_import::Source;
+pub use kprism_import::ftrace::Ftrace;
 
 /// Settings of an import.
 #[derive(Debug, Clone)]
@@ -171,6 +172,9 @@ fn import_flow(settings: &Settings, source: &Source, progress: &Progress) -> Res
     };
     if let (Source::Raw(file), []) = (source, code.as_slice()) {
         holds_packets(file)?;
+        if settings.decode {
+            return Err(ImportError::NoCode { path: file.clone() }.into());
+        }
     }
     let capture = read(source, &code, &search)?;
     for note in &capture.notes {

@@ -42,6 +42,7 @@ mod check_plugins;
 pub mod condition;
 pub mod cover;
 pub mod durations;
+mod events;
 pub mod flow;
 pub mod flow_cost;
 pub mod gcov_kernel;
@@ -50,6 +51,7 @@ pub mod guest;
 pub mod here;
 pub mod impact;
 pub mod import;
+pub mod import_beside;
 pub mod kernel_tests;
 pub mod observe;
 pub mod probe;
@@ -58,6 +60,7 @@ pub mod wait;
 
 pub use kprism_session::{Progress, Result};
 use kprism_store::{Kernel, Manifest, RunKind};
+pub use kprism_tracefs::beside::Beside;
 use serde_json::Value;
 
 /// The running kernel.

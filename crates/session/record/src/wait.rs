@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Waits for the end of a recording by BPF: its command or processes exit, its time is over, or Ctrl-C.
 
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use kprism_agent::mark::{MARK_BEGIN, MARK_END, mark};
 use kprism_session::Progress;
 
 /// A recording's end: of a command, of processes, of a time.
 pub struct Wait {
     command: Option<Child>,
+    /// Becomes readable when the command has ended; none before Linux 5.3.
+    end: Option<OwnedFd>,
+    /// The observer is told where the command begins and ends.
+    marks: bool,
     /// Processes or threads, if no command is.
     numbers: Vec<u32>,
     limit: Option<Duration>,
@@ -24,11 +30,12 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Starts the command, if there is one.
+    /// Starts the command, if there is one. `marks`: the observer of this guest is told where it begins and ends.
     pub fn begin(
         command: &[String],
         numbers: Vec<u32>,
         limit: Option<Duration>,
+        marks: bool,
         progress: &Progress,
     ) -> Result<Self> {
         if let Some(gone) = numbers.iter().find(|pid| !alive(**pid)) {
@@ -36,7 +43,18 @@ impl Wait {
         }
         let command = match command.split_first() {
             Some((program, arguments)) => {
-                Some(Command::new(program).args(arguments).spawn().with_context(|| program.clone())?)
+                let mut command = Command::new(program);
+                command.args(arguments);
+                if marks {
+                    // SAFETY: the closure asks for a number and executes CPUID, both fine between fork and exec.
+                    unsafe {
+                        command.pre_exec(|| {
+                            mark(MARK_BEGIN, std::process::id());
+                            Ok(())
+                        });
+                    }
+                }
+                Some(command.spawn().with_context(|| program.clone())?)
             }
             None => None,
         };
@@ -44,6 +62,8 @@ impl Wait {
             progress.say("recording; Ctrl-C ends it");
         }
         Ok(Wait {
+            end: command.as_ref().and_then(|child| pidfd(child.id())),
+            marks,
             command,
             numbers,
             limit,
@@ -63,10 +83,22 @@ impl Wait {
     pub fn ended(&mut self) -> Result<bool> {
         let Some(running) = &mut self.command else { return Ok(false) };
         let status = running.try_wait().context("waiting for the command")?;
+        if self.marks && status.is_some() {
+            mark(MARK_END, running.id());
+        }
         self.signal = status.and_then(|status| status.signal());
         self.exit_code =
             status.and_then(|status| status.code().or_else(|| Some(128 + status.signal().unwrap_or(0))));
         Ok(status.is_some())
+    }
+
+    /// Sleeps, at most until the command ends.
+    pub fn pause(&self, most: Duration) {
+        let Some(end) = &self.end else { return std::thread::sleep(most) };
+        let mut of = libc::pollfd { fd: end.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let ms = i32::try_from(most.as_millis()).unwrap_or(i32::MAX);
+        // SAFETY: one structure, which lives through the call.
+        unsafe { libc::poll(&raw mut of, 1, ms) };
     }
 
     /// The end of the command, if that was not with 0.
@@ -101,6 +133,15 @@ impl Wait {
     pub fn ns(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
+}
+
+/// A descriptor of a process that has not been waited for.
+fn pidfd(pid: u32) -> Option<OwnedFd> {
+    // SAFETY: the call touches no memory.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+    // SAFETY: the descriptor is new, and nobody else's.
+    Some(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 fn alive(pid: u32) -> bool {

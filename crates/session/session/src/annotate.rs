@@ -12,10 +12,11 @@ use kprism_flow::replay::count::{Counter, Counts};
 use kprism_image::glob::glob;
 use kprism_image::is_kernel;
 use kprism_image::symbols::{FunctionId, Symbols, under_root};
-use kprism_store::Run;
+use kprism_profile::units::printable;
+use kprism_store::{Account, Run};
 
 use crate::cover::DebugFiles;
-use crate::cover::executed::recorded_vmlinux;
+use crate::cover::executed::{module_sources, recorded_vmlinux};
 use crate::flow::{Loaded, follow};
 use crate::progress::Progress;
 
@@ -77,6 +78,13 @@ pub fn choose(spec: &str, symbols: &Symbols) -> Result<Vec<bool>> {
     bail!("{spec}: no such function; {hint}")
 }
 
+/// Marks the functions of exactly this name in this module; with `start`, only the one that begins there. Characters that are
+/// patterns for [`choose`] stand for themselves.
+pub fn exactly(name: &str, module: &str, start: Option<u64>, symbols: &Symbols) -> Vec<bool> {
+    let all = (0..symbols.len() as u32).map(|id| symbols.function(FunctionId(id)));
+    all.map(|f| f.name == name && f.module == module && start.is_none_or(|at| at == f.start)).collect()
+}
+
 /// Counts the instructions of the functions that are marked in `chosen`, where `takes` accepts the CPU and the task.
 /// Ends early when `stop` returns true. What could not be decoded is noted.
 pub fn count(
@@ -85,11 +93,11 @@ pub fn count(
     takes: &dyn Fn(u16, &Task) -> bool,
     stop: &dyn Fn() -> bool,
     progress: &Progress,
-) -> Counts {
+) -> (Counts, Account) {
     let lanes = loaded.streams().len();
     let mut counter = Counter::new(lanes, &loaded.symbols, chosen, takes, stop);
-    let _ = follow(loaded, &mut counter, progress);
-    counter.finish()
+    let streams = follow(loaded, &mut counter, progress);
+    (counter.finish(), streams)
 }
 
 /// Number of instructions by function, of those that ran.
@@ -101,11 +109,11 @@ pub fn by_function(counts: &Counts) -> BTreeMap<u32, u64> {
     ran
 }
 
-/// Debug information for a function, if there is some: in the file that was mapped, in `files`, or where distributions
-/// install it.
+/// Debug information for a function, if there is some: in the file that was mapped, in `files`, in a module's file that the lab
+/// loaded, or where distributions install it.
 ///
 /// # Errors
-/// A file that was found or named cannot be used; the text says why.
+/// A file that was found or named cannot be used, or the named module is not the function's; the text says why.
 pub fn find_source(
     run: &Run,
     loaded: &Loaded,
@@ -115,12 +123,21 @@ pub fn find_source(
     let symbols = &loaded.symbols;
     let function = symbols.function(FunctionId(func));
     let debug = files.folders();
+    let is_module = function.kernel && function.module != "[kernel]";
+    if !files.module_file.is_empty() && !is_module {
+        return Err(format!(
+            "--module-file {}: {} is no function of a module, but of {}",
+            files.module_file[0].display(),
+            printable(&function.name),
+            printable(&function.module)
+        ));
+    }
     if !function.kernel {
         let Some(file) = under_root(&run.root(), &function.module) else { return Ok(None) };
         return Source::of_file(&file, &debug);
     }
-    if function.module != "[kernel]" {
-        return Ok(None);
+    if is_module {
+        return module_sources(loaded, &function.module, files);
     }
     let vmlinux = match &files.vmlinux {
         Some(file) => Some(file.clone()),

@@ -31,6 +31,7 @@
 //! | a condition compiled, to be shown; static tracepoints | [`explain`], [`tracepoints`] |
 //! | the text of an error | [`errors`] |
 //! | what a run holds | [`held`] |
+//! | everything in one order of time | [`moments()`] |
 //! | a run as perf.data | [`perfdata`] |
 //!
 //! Errors are [`anyhow::Error`]s whose chain names the file and what was expected.
@@ -50,6 +51,7 @@ pub mod files;
 pub mod flow;
 pub mod held;
 pub mod kernel_tests;
+pub mod moments;
 pub mod open;
 pub mod perfdata;
 pub mod probe;
@@ -57,8 +59,10 @@ pub mod progress;
 pub mod tlb;
 pub mod tlb_account;
 pub mod tracepoints;
+pub mod vms;
 
 pub use anyhow::{Error, Result};
+pub use moments::{Moment, each as moments};
 pub use open::{Session, open, open_profile, open_with};
 pub use progress::{Progress, Update};
 

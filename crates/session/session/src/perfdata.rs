@@ -6,11 +6,12 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use kprism_image::maps::{self, Dict, MapRecord};
 use kprism_import::perfdata::export::{self, Source};
-use kprism_store::Run;
+use kprism_store::{Instrument, Run};
 use serde::Deserialize;
 
 use crate::files::{read, read_if_there};
-use crate::flow::{clock_config, errata, sideband_records};
+use crate::flow::{clock_config, errata, not_understood, sideband_records};
+use crate::held;
 use crate::progress::Progress;
 
 /// Whether the name of a file asks for this format.
@@ -31,6 +32,9 @@ pub fn export(input: &Path, output: &Path, progress: &Progress) -> Result<()> {
         bail!("{}: is there already; remove it, or choose another name", output.display());
     }
     let run = Run::open(input)?;
+    if !run.holds(Instrument::Flow) {
+        return Err(held::missing(&run, Instrument::Flow));
+    }
     let manifest = run.manifest()?;
     progress.step("reading the streams");
     let mut notes = Vec::new();
@@ -38,6 +42,7 @@ pub fn export(input: &Path, output: &Path, progress: &Progress) -> Result<()> {
     let dict_bytes = read(&run.code_dict())?;
     let (dict, fault) = Dict::parse(&dict_bytes);
     notes.extend(fault.map(|f| f.to_string()));
+    notes.extend(not_understood(&manifest));
     let mut cpus: Vec<(Vec<u8>, Vec<MapRecord>)> = Vec::new();
     for cpu in 0..manifest.vcpus {
         let (map, fault) = maps::parse_map(&read(&run.code_map(cpu))?);

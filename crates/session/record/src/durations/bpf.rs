@@ -7,10 +7,10 @@
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use kprism_bpf::func::{Config, FunctionStats, Hook, Keep, Losses, Scope, Session, choose};
+use kprism_bpf::func::{Condition, Config, FunctionStats, Hook, Keep, Losses, Scope, Session, choose};
 use kprism_bpf::host::{self, Host};
 use kprism_bpf::kernel::{self, Function, Kernel};
 use kprism_durations::names::Role;
@@ -23,7 +23,7 @@ use kprism_store::{CallLosses, Instrument, Manifest, Run};
 use kprism_tracefs as tracefs;
 use serde_json::{Value, json};
 
-use super::{Backend, Recorded, Settings, bpf_guest, ns};
+use super::{Backend, Recorded, Settings, bpf_guest, condition, ns};
 use crate::wait::Wait;
 
 /// Whether BPF records, and why it and not ftrace.
@@ -32,6 +32,7 @@ pub(super) fn chosen(settings: &Settings) -> Option<&'static str> {
         Backend::Ftrace => None,
         Backend::BpfFentry | Backend::BpfKprobe => Some("as asked for"),
         Backend::Auto if settings.aggregate => Some("--aggregate needs it"),
+        Backend::Auto if settings.condition.is_some() => Some("--if needs it"),
         Backend::Auto if settings.guest.is_some() || has_function_graph() => None,
         Backend::Auto => Some("the kernel has no function_graph"),
     }
@@ -79,12 +80,16 @@ pub(super) fn record(
     if hook == Hook::Fentry {
         leave_unknown(&settings.trace, &mut kernel, &mut functions, progress)?;
     }
+    let (conditions, without) = conditions(settings, &mut functions, &mut kernel, hook)?;
     if settings.trace.events {
         functions.extend(around.into_iter().filter(|f| hook != Hook::Fentry || kernel.knows(f)));
     }
     progress.say(&format!("backend: BPF ({why}), {} ({hook_why})", hook.name()));
     let run = Run::create(&settings.output)?;
     let mut manifest = begun(settings, hook, functions.len());
+    if !without.is_empty() {
+        manifest.options.insert("without_condition".into(), json!(without));
+    }
     run.write_manifest(&manifest)?;
     fs::create_dir_all(run.symbols())?;
     fs::write(run.kallsyms(), kallsyms).context("symbols/kallsyms")?;
@@ -93,7 +98,7 @@ pub(super) fn record(
 
     let config = config(settings, hook);
     let mut hooked = |done: usize| progress.amount("functions hooked", done as u64, functions.len() as u64);
-    let mut session = Session::start(&mut kernel, &functions, &config, &mut hooked)?;
+    let mut session = Session::start(&mut kernel, &functions, &conditions, &config, &mut hooked)?;
     progress.clear();
     let left_out = session.left_out();
     if !left_out.is_empty() {
@@ -112,6 +117,10 @@ pub(super) fn record(
     if !settings.aggregate {
         manifest.durations.calls = Some(calls);
     }
+    if settings.condition.is_some() {
+        let faults = session.faults()?.into_iter().map(|(fault, count)| (fault.name().to_owned(), count));
+        manifest.enter_filtered(losses.filtered, faults);
+    }
     manifest.instruments = vec![Instrument::Durations];
     manifest.durations.recorded_ns = Some(ended.ns);
     manifest.durations.losses = Some(call_losses(&losses));
@@ -122,6 +131,33 @@ pub(super) fn record(
     remarks(&manifest).iter().for_each(|line| progress.say(line));
     progress.say(&format!("recorded in {}", durations::see(&run)));
     Ok(Recorded { run, measured: Some(measured), interrupted: ended.interrupted })
+}
+
+/// Compiles the condition for each function. Functions without a name of the condition are taken out, and named.
+fn conditions(
+    settings: &Settings,
+    functions: &mut Vec<Function>,
+    kernel: &mut Kernel,
+    hook: Hook,
+) -> Result<(Vec<Option<Condition>>, Vec<Named>)> {
+    let Some(text) = &settings.condition else { return Ok((Vec::new(), Vec::new())) };
+    let named = |function: &Function| settings.trace.functions.contains(&function.name);
+    let compiled = condition::compile(text, std::mem::take(functions), kernel, hook, &named)?;
+    let (kept, conditions): (Vec<_>, Vec<_>) = compiled.kept.into_iter().unzip();
+    *functions = kept;
+    Ok((conditions.into_iter().map(Some).collect(), compiled.left_out))
+}
+
+/// A function that was left out, and why.
+type Named = (String, String);
+
+/// The functions at which the condition has no meaning, in a line; nothing if there are none.
+fn without_condition(left_out: &[Named]) -> Option<String> {
+    let (name, why) = left_out.first()?;
+    let many = left_out.len();
+    let what =
+        if many == 1 { "1 function".to_owned() } else { format!("{} functions", grouped(many as u64)) };
+    Some(format!("{what} left out, where the condition has no meaning, such as {name}: {why}"))
 }
 
 /// The functions that the kernel did not let us hook, in a line; nothing if there are none.
@@ -144,7 +180,9 @@ fn left_out(manifest: &Manifest) -> Option<String> {
 /// Remarks on a recording that has ended, here or in a guest: functions left out, losses.
 pub(super) fn remarks(manifest: &Manifest) -> Vec<String> {
     let losses = manifest.durations.losses.as_ref().map(losses_text).unwrap_or_default();
-    left_out(manifest).into_iter().chain(losses).collect()
+    let without = manifest.options.get("without_condition").cloned().unwrap_or_default();
+    let without: Vec<Named> = serde_json::from_value(without).unwrap_or_default();
+    left_out(manifest).into_iter().chain(without_condition(&without)).chain(losses).collect()
 }
 
 /// Refuses settings that this backend would pass over.
@@ -250,6 +288,7 @@ fn begun(settings: &Settings, hook: Hook, functions: usize) -> Manifest {
         ("functions", functions.into()),
         ("aggregate", settings.aggregate.into()),
         ("record_bytes", SIZE.into()),
+        ("condition", settings.condition.clone().into()),
         ("longer_than_ns", settings.trace.longer_than.map(ns).into()),
     ];
     crate::begun_by_bpf(&settings.command, options)
@@ -283,12 +322,19 @@ fn watch(
         true => None,
         false => Some(BufWriter::new(File::create(&path).with_context(|| path.display().to_string())?)),
     };
-    let mut wait = Wait::begin(&settings.command, watched, settings.trace.duration, progress)?;
+    let mut wait = Wait::begin(&settings.command, watched, settings.trace.duration, false, progress)?;
     let mut calls = 0;
+    let mut next = settings.keep_current.map(|interval| Instant::now() + interval);
     loop {
         calls += drain(session, functions, file.as_mut())?;
         if wait.ended()? || wait.is_over() {
             break;
+        }
+        if let (Some(at), Some(interval)) = (next, settings.keep_current)
+            && Instant::now() >= at
+        {
+            write_functions(&folder.join("functions.jsonl"), functions, &session.stats())?;
+            next = Some(Instant::now() + interval);
         }
         session.calls()?.wait(TICK);
     }
@@ -322,7 +368,9 @@ fn drain(session: &Session, functions: &[Function], file: Option<&mut BufWriter<
 }
 
 fn write_functions(path: &Path, functions: &[Function], stats: &[FunctionStats]) -> Result<()> {
-    let mut out = BufWriter::new(File::create(path).with_context(|| path.display().to_string())?);
+    // In one step: a reader of a run that is being recorded never sees a part of it.
+    let begun = path.with_extension("jsonl.new");
+    let mut out = BufWriter::new(File::create(&begun).with_context(|| begun.display().to_string())?);
     for (function, stats) in functions.iter().zip(stats).filter(|(_, stats)| stats.count > 0) {
         let line = json!({
             "func": function.address,
@@ -336,9 +384,10 @@ fn write_functions(path: &Path, functions: &[Function], stats: &[FunctionStats])
             "max_ns": stats.max_ns,
             "log2_ns": stats.buckets.to_vec(),
         });
-        writeln!(out, "{line}").with_context(|| path.display().to_string())?;
+        writeln!(out, "{line}").with_context(|| begun.display().to_string())?;
     }
-    out.flush().with_context(|| path.display().to_string())
+    out.flush().with_context(|| begun.display().to_string())?;
+    fs::rename(&begun, path).with_context(|| path.display().to_string())
 }
 
 fn call_losses(losses: &Losses) -> CallLosses {

@@ -57,6 +57,9 @@ fn argv(settings: &Settings) -> Vec<String> {
     option("--backend", backend.to_owned());
     trace.functions.iter().for_each(|glob| option("-T", glob.clone()));
     trace.not_functions.iter().for_each(|glob| option("-N", glob.clone()));
+    if let Some(condition) = &settings.condition {
+        option("--if", condition.clone());
+    }
     if let Some(time) = trace.longer_than {
         option("--longer-than", format!("{}ns", time.as_nanos()));
     }

@@ -6,6 +6,7 @@
 
 mod bpf;
 mod bpf_guest;
+mod condition;
 mod ftrace;
 
 use std::path::PathBuf;
@@ -38,12 +39,16 @@ pub struct Settings {
     pub backend: Backend,
     /// No calls are kept, only each function's counts and times. By BPF.
     pub aggregate: bool,
+    /// Only calls for which this holds are kept or counted. By BPF.
+    pub condition: Option<String>,
     /// The command is run once more, with only the functions traced that were found.
     pub remeasure: bool,
     /// Settings of ftrace; the BPF backend honours a part of it and refuses the rest.
     pub trace: kprism_tracefs::Settings,
     /// The guest to record in. None: this machine.
     pub guest: Option<Guest>,
+    /// Write the numbers so far of [`Settings::aggregate`] into the run folder each time that this time is over.
+    pub keep_current: Option<Duration>,
 }
 
 /// The part of the kernel that measures durations.
@@ -66,9 +71,11 @@ impl Default for Settings {
             command: Vec::new(),
             backend: Backend::Auto,
             aggregate: false,
+            condition: None,
             remeasure: false,
             trace: kprism_tracefs::Settings::default(),
             guest: None,
+            keep_current: None,
         }
     }
 }
@@ -99,6 +106,9 @@ pub fn record(settings: &Settings, progress: &Progress, report: Report<'_>) -> R
     }
     if settings.aggregate {
         bail!("--aggregate is done by BPF: leave --backend ftrace out");
+    }
+    if settings.condition.is_some() {
+        bail!("--if is done by BPF, function_graph has no conditions: leave --backend ftrace out");
     }
     ftrace::record(settings, progress, report)
 }

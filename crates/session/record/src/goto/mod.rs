@@ -20,7 +20,7 @@ pub use find::Found;
 pub use gdb::{Gdb, run_gdb, symbol_file};
 
 use crate::guest::{self, Observe, Settings};
-use crate::{condition, goto::find::Wanted};
+use crate::{condition, events, goto::find::Wanted};
 
 /// A place in a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,7 +104,9 @@ pub fn go(run: &Run, goal: &Goal, progress: &Progress) -> Result<There> {
         _ => unreachable!("a number or a time was looked up"),
     }
     let observer = settings.observer(&prepared)?.context("the replay has an observer")?;
-    let replayed = replay(&prepared, &settings.job, &observer, &mut |p| guest::show(progress, p));
+    let wrapped = settings.events.as_ref().map(|beside| events::around(&settings.job, beside)).transpose()?;
+    let job = wrapped.as_ref().unwrap_or(&settings.job);
+    let replayed = replay(&prepared, job, &observer, &mut |p| guest::show(progress, p));
     progress.clear();
     let stopped = match (replayed?, &goal.at) {
         (Replayed::Stopped(stopped), _) => stopped,

@@ -53,7 +53,9 @@ pub(super) fn of(run: &Run, manifest: &Manifest) -> Result<Settings> {
     };
     ensure!(!manifest.command.is_empty(), "{place}: cannot be replayed: it states no command");
     let guest = guest(manifest, &options).with_context(|| run.manifest_path().display().to_string())?;
-    Ok(Settings { observe, ..Settings::new(run.dir().to_owned(), guest, job) })
+    let events = options.0.options.get("events").filter(|events| !events.is_null()).cloned();
+    let events = events.map(serde_json::from_value).transpose().context("`events`")?;
+    Ok(Settings { observe, events, ..Settings::new(run.dir().to_owned(), guest, job) })
 }
 
 fn guest(manifest: &Manifest, options: &Given<'_>) -> Result<Options> {

@@ -15,6 +15,7 @@ use kprism_probe::attach::{Config, HitScope, Session};
 use kprism_probe::plan::file::Compiled;
 use kprism_probe::stream::{Counts, Description, VERSION};
 use kprism_store::{Instrument, Manifest, Run};
+use kprism_tracefs::beside;
 use serde_json::Value;
 
 use kprism_session::probe::Loaded;
@@ -45,6 +46,11 @@ pub struct Settings {
     pub duration: Option<Duration>,
     /// Pass on the counts so far each time that this time is over.
     pub interval: Option<Duration>,
+    /// Write the counts so far into the run folder, too, each time that [`Settings::interval`] is over.
+    pub keep_current: bool,
+    /// The recording is in a guest whose flow is recorded from outside: the command is marked for the observer, and the clocks
+    /// of both are compared.
+    pub beside_flow: bool,
     /// Ring buffer of each CPU, KiB.
     pub buffer_kib: u64,
     /// The probes as the user wrote them, for the manifest.
@@ -65,6 +71,8 @@ impl Default for Settings {
             keys: KEYS,
             duration: None,
             interval: None,
+            keep_current: false,
+            beside_flow: false,
             buffer_kib: 8 << 10,
             probes: Vec::new(),
             collect: Vec::new(),
@@ -169,10 +177,15 @@ pub fn record(
     let mut so_far = description.clone();
     let mut ticked = |since: Duration| {
         count(&mut so_far)?;
+        if settings.keep_current {
+            write_description(&run, &so_far)?;
+        }
         live(since, &so_far);
         Ok(())
     };
+    let clocks_before = settings.beside_flow.then(beside::monotonic);
     let taken = take(settings, &session, &run.hits(), progress, &mut ticked)?;
+    description.clocks = clocks_before.into_iter().flat_map(|before| [before, beside::monotonic()]).collect();
     count(&mut description)?;
     write_description(&run, &description)?;
     manifest.exit_code = taken.exit_code;
@@ -242,7 +255,11 @@ fn write_description(run: &Run, description: &Description) -> Result<()> {
     let path = run.probes();
     let mut text = serde_json::to_string_pretty(description).context("probes.json")?;
     text.push('\n');
-    fs::write(&path, text).with_context(|| path.display().to_string())
+    // In one step: a reader of a run that is being recorded never sees a part of it.
+    let begun = path.with_extension("json.new");
+    fs::write(&begun, text)
+        .and_then(|()| fs::rename(&begun, &path))
+        .with_context(|| path.display().to_string())
 }
 
 struct Taken {
@@ -266,7 +283,8 @@ fn take(
     const TICK: Duration = Duration::from_millis(5);
     let mut file = Kept::create(path, settings.last)?;
     let mut reader = session.reader();
-    let mut wait = Wait::begin(&settings.command, settings.processes.clone(), settings.duration, progress)?;
+    let (processes, limit) = (settings.processes.clone(), settings.duration);
+    let mut wait = Wait::begin(&settings.command, processes, limit, settings.beside_flow, progress)?;
     raise_priority();
     let started = Instant::now();
     let mut next = settings.interval;
@@ -293,7 +311,7 @@ fn take(
         if wait.is_over() || (enough && !wait.has_command()) {
             break;
         }
-        std::thread::sleep(TICK);
+        wait.pause(TICK);
     }
     session.stop();
     file.take(|take| reader.finish(take));

@@ -3,17 +3,31 @@
 
 use std::fs;
 
-use anyhow::{Context, Result};
-use kprism_lab::{Outcome, Report, Share};
+use anyhow::{Context, Result, ensure};
+use kprism_lab::{Outcome, Pace, Report, Share};
 use kprism_probe::plan::file::Compiled;
 use kprism_session::Progress;
 use kprism_store::Run;
 
 use super::{KEYS, Settings};
-use crate::guest::{self, Guest};
+use crate::guest::{self, Guest, Observe};
 
 /// The program, the probes and the run in the guest.
 const GUEST: [&str; 3] = ["/kprism/kprism", "/kprism/probes", "/kprism/run"];
+
+/// Refuses what no probe can be placed in a flow of.
+///
+/// # Errors
+/// Says why.
+fn possible(guest: &Guest) -> Result<()> {
+    ensure!(
+        guest.options.pace != Pace::Fast,
+        "--flow beside --fast: at the host's speed the guest's clock is not that of the flow, and a record could not be placed \
+         in it; leave --fast out"
+    );
+    kprism_lab::find_observer()?;
+    Ok(())
+}
 
 /// Attaches the probes in a guest, and runs [`Guest::job`] there. Notes of the recorder go to `progress`, output of the
 /// command to `report`.
@@ -28,6 +42,9 @@ pub fn record(
     progress: &Progress,
     report: Report<'_>,
 ) -> Result<(Run, Outcome)> {
+    if settings.beside_flow {
+        possible(guest)?;
+    }
     let folder = tempfile::tempdir().context("a folder for the probes")?;
     let file = folder.path().join("probes");
     fs::write(&file, program.bytes()?).with_context(|| file.display().to_string())?;
@@ -37,7 +54,13 @@ pub fn record(
     job.shares.push(Share { host: file, guest: GUEST[1].into() });
     job.argv = argv(settings, &guest.job.argv);
     job.collect = Some(GUEST[2].into());
-    let (run, ran) = guest::record(&guest.settings(settings.output.clone()), &job, &prepared, report)?;
+    let mut recording = guest.settings(settings.output.clone());
+    if settings.beside_flow {
+        guest::say_gaps(&prepared, progress);
+        recording.observe = Observe::Everything;
+        job.marked_by_command = true;
+    }
+    let (run, ran) = guest::record(&recording, &job, &prepared, report)?;
     progress.clear();
     guest::complain(&ran, progress);
     let mut manifest = run.manifest()?;
@@ -62,9 +85,8 @@ fn argv(settings: &Settings, command: &[String]) -> Vec<String> {
     let [kprism, probes, run] = GUEST.map(str::to_owned);
     let words = ["-q", "record", "probe", "--program", &probes, "-o", &run];
     let mut argv: Vec<String> = std::iter::once(kprism).chain(words.map(str::to_owned)).collect();
-    if settings.everybody {
-        argv.push("--all".to_owned());
-    }
+    let flags = [(settings.everybody, "--all"), (settings.beside_flow, "--beside-flow")];
+    argv.extend(flags.iter().filter(|(on, _)| *on).map(|(_, flag)| (*flag).to_owned()));
     let numbers = [
         ("--stop-after", settings.stop_after),
         ("--last", settings.last),

@@ -21,6 +21,9 @@ use crate::date;
 /// Unit of the account: sources that are newer than the code.
 pub const CHANGED: &str = "source files newer than the code";
 
+/// Maximum size of a source file, bytes. A larger file is passed over.
+const MAX_SOURCE: u64 = 64 << 20;
+
 /// `OLD=NEW` of the command line.
 pub fn parse_prefix(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
@@ -133,7 +136,10 @@ pub fn read(path: &str, last: u32, folder: Option<&Path>) -> Option<String> {
 pub fn find(path: &str, last: u32, folder: Option<&Path>) -> Found {
     let mut short = None;
     for place in places(path, folder) {
-        let Ok(bytes) = std::fs::read(&place) else { continue };
+        // A path in debug information may name anything, such as a device without an end.
+        let is_source =
+            std::fs::metadata(&place).is_ok_and(|file| file.is_file() && file.len() <= MAX_SOURCE);
+        let Some(bytes) = is_source.then(|| std::fs::read(&place).ok()).flatten() else { continue };
         let text = String::from_utf8_lossy(&bytes).into_owned();
         let lines = text.lines().count() as u64;
         if lines >= u64::from(last) {

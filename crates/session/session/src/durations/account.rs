@@ -52,6 +52,22 @@ fn by_ftrace(account: Account, counts: &Counts, facts: &Facts) -> Account {
         .with(Fate::Guessed, "calls rebuilt from their ends", counts.rebuilt)
 }
 
+/// Functions and calls for which the condition of a recording could not be computed.
+fn by_condition(account: Account, manifest: &Manifest) -> Account {
+    if manifest.options.get("condition").is_none_or(Value::is_null) {
+        return account;
+    }
+    let without = manifest.options.get("without_condition").and_then(Value::as_array);
+    let without = without.map_or(&[][..], Vec::as_slice);
+    let text = |one: &Value, at: usize| one[at].as_str().unwrap_or("?").to_owned();
+    let places = without.iter().map(|one| format!("{} ({})", text(one, 0), text(one, 1)));
+    let errors = manifest.options.get("condition_errors").and_then(Value::as_object);
+    let errors = errors.map(|all| all.values().filter_map(Value::as_u64).fold(0, u64::saturating_add));
+    account
+        .at(Fate::Lost, "functions without the condition's names", without.len() as u64, places.collect())
+        .with(Fate::Lost, "calls whose condition could not be computed", errors)
+}
+
 /// The programs' own counts. A recorder that was killed wrote none of them.
 fn by_bpf(account: Account, manifest: &Manifest) -> Account {
     let losses = manifest.durations.losses;
@@ -60,6 +76,7 @@ fn by_bpf(account: Account, manifest: &Manifest) -> Account {
     let left_out = left_out.map_or(&[][..], Vec::as_slice);
     let text = |one: &Value, key: &str| one[key].as_str().unwrap_or("?").to_owned();
     let places = left_out.iter().map(|one| format!("{} ({})", text(one, "name"), text(one, "why")));
+    let account = by_condition(account, manifest);
     account
         .with(Fate::Lost, "calls for which the ring had no room", losses.map(|l| l.lost))
         .with(Fate::Lost, "calls beyond what a task may have open", losses.map(|l| l.overflowed))
@@ -119,6 +136,26 @@ mod tests {
         assert!(told.to_text().contains("tracing's share of the times not known"), "{}", told.to_text());
         manifest.durations.tracing_cost = Some(TracingCost { call_ns: 500, ..TracingCost::default() });
         assert!(account(&manifest, &Times::default(), &facts).is_whole());
+    }
+
+    #[test]
+    fn calls_whose_condition_could_not_be_computed_are_lost() {
+        let mut manifest = manifest();
+        let facts = Facts { overwritten: Some(0), ..Facts::default() };
+        let told = |manifest: &Manifest| by_bpf(account(manifest, &Times::default(), &facts), manifest);
+        const CALLS: &str = "calls whose condition could not be computed";
+        assert_eq!(told(&manifest).count(Fate::Lost, CALLS), None);
+        manifest.options.insert("condition".into(), json!("*p == 3"));
+        assert!(
+            told(&manifest).to_text().contains(&format!("{CALLS} not known")),
+            "{}",
+            told(&manifest).to_text()
+        );
+        manifest.enter_filtered(9, [("bad read".to_owned(), 4), ("division by zero".to_owned(), 1)]);
+        manifest.options.insert("without_condition".into(), json!([["vfs_fsync", "no `count`"]]));
+        let told = told(&manifest);
+        assert_eq!(told.count(Fate::Lost, CALLS), Some(5));
+        assert_eq!(told.count(Fate::Lost, "functions without the condition's names"), Some(1));
     }
 
     #[test]

@@ -62,6 +62,7 @@ pub(super) fn measure(
         }
         finish(collector, &symbols)
     };
+    facts.notes.extend(manifest.filtered("calls"));
     let losses = manifest.durations.losses.unwrap_or_default();
     let counts = &mut measured.times.counts;
     counts.lost = losses.lost.saturating_add(losses.overflowed).saturating_add(losses.missed);

@@ -162,6 +162,18 @@ pub fn summary(run: &Run, measured: &Measured) -> Result<String> {
     Ok(text + &format!("\nread into {}", see(run)))
 }
 
+/// Checks that a run of durations kept its single calls.
+///
+/// # Errors
+/// They were only counted, by function.
+pub fn kept_calls(run: &Run) -> Result<()> {
+    anyhow::ensure!(
+        !run.holds(Instrument::Durations) || run.ftrace().is_dir() || run.bpf_calls().is_file(),
+        "functions were counted while recording, no single calls were kept: record without --aggregate"
+    );
+    Ok(())
+}
+
 /// Whether anything at all was read.
 ///
 /// # Errors
@@ -172,7 +184,7 @@ pub fn has_events(run: &Run) -> Result<bool> {
 
 /// The numbers of calls and of functions, in words.
 pub fn calls(measured: &Measured) -> String {
-    let functions = grouped(measured.profile.funcs.len() as u64);
+    let functions = grouped(measured.profile.called_functions() as u64);
     format!("{} calls of {functions} functions", grouped(measured.times.counts.calls))
 }
 

@@ -78,6 +78,18 @@ impl Loaded {
             None => account,
         }
     }
+
+    /// A remark on streams that are shorter than recorded; `None` if none is. Their packets decode without an error, so
+    /// whoever prints as it decodes has to say it.
+    pub fn cut(&self) -> Option<String> {
+        let recorded = self.recorded.as_ref().filter(|recorded| recorded.knows_lengths())?;
+        let cut = missing(recorded, &self.lengths());
+        let places: Vec<String> = cut
+            .iter()
+            .map(|(cpu, n)| format!("streams/cpu{cpu}.pt is {} bytes shorter than recorded", grouped(*n)))
+            .collect();
+        (!places.is_empty()).then(|| format!("{}: what it held is not in this", places.join(", ")))
+    }
 }
 
 /// Parts of the streams that were not decoded.

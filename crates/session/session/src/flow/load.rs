@@ -12,9 +12,11 @@ use kprism_image::Image;
 use kprism_image::code::TaskSwitch;
 use kprism_image::maps::{self, Dict};
 use kprism_image::sideband;
-use kprism_image::symbols::{Symbols, called, kallsyms};
+use kprism_image::symbols::kallsyms::{self, Preemption};
+use kprism_image::symbols::{Symbols, called};
 use kprism_store::{Clock, Instrument, Manifest, Mapped, Run, RunKind};
 
+use super::not_understood;
 use super::recorded::{Recorded, complete};
 use crate::files::{read, read_if_there};
 use crate::held;
@@ -30,8 +32,8 @@ pub struct Loaded {
     pub(super) cpus: Vec<(Mapped, Image)>,
     /// Functions.
     pub symbols: Symbols,
-    /// Address of the kernel's preemption count, relative to `gs`.
-    pub preempt_count: Option<u64>,
+    /// The kernel's preemption count.
+    pub preemption: Preemption,
     /// The sideband.
     pub records: Vec<sideband::Record>,
     /// Remarks on what was damaged or missing.
@@ -60,6 +62,15 @@ impl Loaded {
 /// # Errors
 /// The streams are not there, or a file is not what it should be.
 pub fn load(run: &Run, progress: &Progress) -> Result<Loaded> {
+    load_as(run, complete, progress)
+}
+
+/// The same; `complete` enters what the recorder left into the manifest.
+pub(super) fn load_as(
+    run: &Run,
+    complete: impl Fn(&Run, &mut Manifest) -> Option<Recorded>,
+    progress: &Progress,
+) -> Result<Loaded> {
     let mut manifest = run.manifest()?;
     if run.holds(Instrument::Durations) || !run.holds(Instrument::Flow) {
         return Err(held::missing(run, Instrument::Flow));
@@ -72,7 +83,7 @@ pub fn load(run: &Run, progress: &Progress) -> Result<Loaded> {
     progress.step("reading symbols");
     let root = run.root();
     let names = read_if_there(&run.kallsyms())?;
-    let preempt_count = preempt_count(&names);
+    let preemption = kallsyms::preemption(&names);
     let symbols =
         Symbols::load(&names, &records, Some(&root)).with_context(|| run.kallsyms().display().to_string())?;
     let symbols = match (manifest.kind, &manifest.kernel) {
@@ -84,16 +95,8 @@ pub fn load(run: &Run, progress: &Progress) -> Result<Loaded> {
     // Missing files are no note: the recorder could not copy them, and has said so.
     let damaged = symbols.missing().iter().filter(|file| file.damaged);
     notes.extend(damaged.map(|file| format!("{}: its functions have no names", file.reason)));
-    Ok(Loaded { manifest, recorded, cpus, symbols, preempt_count, records, notes })
-}
-
-/// Address of the kernel's preemption count, relative to `gs`: a variable of its own, or in
-/// 6.2 to 6.13 a member of `pcpu_hot` behind a pointer (arch/x86/include/asm/current.h).
-fn preempt_count(kallsyms: &[u8]) -> Option<u64> {
-    kallsyms::value_of(kallsyms, "__preempt_count")
-        .or_else(|| Some(kallsyms::value_of(kallsyms, "pcpu_hot")? + 8))
-        // A value too large for an offset means that the kernel hides its per-CPU symbols, or places them otherwise.
-        .filter(|&offset| offset != 8 && offset < 1 << 32)
+    notes.extend(not_understood(&manifest));
+    Ok(Loaded { manifest, recorded, cpus, symbols, preemption, records, notes })
 }
 
 /// Addresses to which the code that ran makes calls.

@@ -19,11 +19,13 @@ use kprism_flow::delta::Plan;
 use kprism_flow::replay::{Inputs, Listener, replay};
 use kprism_flow::window::Window;
 use kprism_profile::Profile;
-use kprism_store::{Account, Instrument, Manifest, Run, load_profile, save_profile};
+use kprism_store::{Account, Fate, Instrument, Manifest, Run, load_profile, save_profile};
+
+use kprism_tracefs::beside::RecordedEvents;
 
 pub use account::{IMPORT_NOTES, Undecoded};
 pub use load::{Loaded, clock_config, load, read_streams, sideband_records};
-pub use processor::errata;
+pub use processor::{errata, not_understood};
 pub use recorded::{Recorded, complete};
 pub use summary::summary;
 
@@ -55,7 +57,7 @@ pub fn open(run: &Run, progress: &Progress) -> Result<(Profile, Manifest)> {
 pub fn decode(run: &Run, progress: &Progress) -> Result<(Profile, Manifest)> {
     let loaded = load(run, progress)?;
     let profile = profile(&loaded, Plan::default(), None, progress);
-    let account = account::of(&loaded, &profile);
+    let account = with_events(account::of(&loaded, &profile), run, progress);
     let Loaded { mut manifest, notes, .. } = loaded;
     manifest.instructions = Some(profile.totals.instructions());
     manifest.decode_errors = Some(profile.totals.errors());
@@ -77,6 +79,51 @@ pub fn decode(run: &Run, progress: &Progress) -> Result<(Profile, Manifest)> {
     Ok((profile, manifest))
 }
 
+/// Adds the counts of kernel events that were recorded beside the flow.
+pub(crate) fn with_events(account: Account, run: &Run, progress: &Progress) -> Account {
+    match RecordedEvents::load(&run.dir().join(kprism_tracefs::EVENTS)) {
+        Ok(None) => account,
+        Ok(Some(events)) => {
+            let (recorded, lost) = (events.recorded(), events.lost());
+            // A guest that did not come to its end left no counts.
+            let known = !events.cpus.is_empty();
+            account
+                .with(Fate::Seen, KERNEL_EVENTS, known.then_some(recorded.saturating_add(lost)))
+                .with(Fate::Kept, KERNEL_EVENTS, recorded)
+                .with(Fate::Lost, KERNEL_EVENTS, known.then_some(lost))
+        }
+        Err(error) => {
+            progress.note(&error.to_string());
+            account.with(Fate::NotUnderstood, KERNEL_EVENTS, None)
+        }
+    }
+}
+
+const KERNEL_EVENTS: &str = "events of the kernel";
+
+/// The flow of a run that is still being recorded, as far as its streams have been written.
+pub struct SoFar {
+    /// The profile of that part.
+    pub profile: Profile,
+    /// The manifest, with the clock of the recorder.
+    pub manifest: Manifest,
+    /// Bytes of packets that were decoded.
+    pub decoded: u64,
+}
+
+/// Decodes what has been written so far, and writes nothing into the run. The streams end where the recorder last wrote them
+/// out: a packet that is cut there may count as an error, which the whole stream does not have.
+///
+/// # Errors
+/// There are no streams yet, or a file cannot be read.
+pub fn so_far(run: &Run) -> Result<SoFar> {
+    let progress = Progress::silent();
+    let loaded = load::load_as(run, recorded::peek, &progress)?;
+    let profile = profile(&loaded, Plan::default(), None, &progress);
+    let decoded = loaded.lengths().iter().sum();
+    Ok(SoFar { profile, decoded, manifest: loaded.manifest })
+}
+
 /// Decodes with the measurements of `plan`, or what is in the window, and saves nothing.
 pub fn profile(loaded: &Loaded, plan: Plan, window: Option<Window>, progress: &Progress) -> Profile {
     let total: u64 = loaded.cpus.iter().map(|(pt, _)| pt.len() as u64).sum();
@@ -86,7 +133,7 @@ pub fn profile(loaded: &Loaded, plan: Plan, window: Option<Window>, progress: &P
         let so_far = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
         progress.amount("decoding", so_far, total);
     };
-    let plan = plan.with_preempt_count(loaded.preempt_count);
+    let plan = plan.with_preemption(loaded.preemption);
     let options = Options {
         clock: loaded.clock(),
         errata: errata(&loaded.manifest),
@@ -112,6 +159,9 @@ pub fn follow(loaded: &Loaded, listener: &mut impl Listener, progress: &Progress
     };
     let undecoded = Undecoded::of(&replay(&inputs, listener));
     if let Some(note) = undecoded.note() {
+        progress.note(&note);
+    }
+    if let Some(note) = loaded.cut() {
         progress.note(&note);
     }
     loaded.account(undecoded)

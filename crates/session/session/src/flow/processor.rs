@@ -22,7 +22,20 @@ pub(super) fn processor(cpu: &Cpu, filter: &[(u64, u64)]) -> Processor {
     Processor { family, model, stepping, errata, filter: filter.to_vec() }
 }
 
-/// The errata that the decoder has to know of a run's processor.
+/// The parts of the manifest's processor that [`errata`] cannot take over: another version may have written them.
+pub fn not_understood(manifest: &Manifest) -> Option<String> {
+    let processor = manifest.processor.as_ref()?;
+    let is_unknown = |name: &&String| Erratum::ALL.iter().all(|named| named.1 != name.as_str());
+    let mut parts: Vec<String> = processor.errata.iter().flatten().filter(is_unknown).cloned().collect();
+    let most = Filter::default().ranges.len();
+    if processor.filter.len() > most {
+        parts.push(format!("{} ranges of its filter beyond {most}", processor.filter.len() - most));
+    }
+    let text = format!("of the processor's errata these are not worked around: {}", parts.join(", "));
+    (!parts.is_empty()).then_some(text)
+}
+
+/// The errata that the decoder has to know of a run's processor. What of them is not known, [`not_understood`] says.
 pub fn errata(manifest: &Manifest) -> Errata {
     let Some(processor) = &manifest.processor else { return Errata::NONE };
     let names = processor.errata.iter().flatten();
@@ -31,4 +44,25 @@ pub fn errata(manifest: &Manifest) -> Errata {
     let mut filter = Filter::default();
     filter.ranges.iter_mut().zip(&processor.filter).for_each(|(to, range)| *to = *range);
     Errata::of(&list, filter)
+}
+
+#[cfg(test)]
+mod tests {
+    use kprism_store::RunKind;
+
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_is_said() {
+        let cpu = Cpu { family: 6, model: 0x5e, stepping: 3 };
+        let mut manifest = Manifest::new(RunKind::Import, 1);
+        assert_eq!(not_understood(&manifest), None);
+        manifest.processor = Some(processor(&cpu, &[(1, 2); 4]));
+        assert_eq!(not_understood(&manifest), None);
+        let of = manifest.processor.as_mut().unwrap();
+        of.errata = Some(vec![Erratum::ALL[0].1.to_owned(), "XYZ001".to_owned()]);
+        of.filter.push((3, 4));
+        let said = not_understood(&manifest).unwrap();
+        assert!(said.ends_with("not worked around: XYZ001, 1 ranges of its filter beyond 4"), "{said}");
+    }
 }

@@ -26,6 +26,7 @@ pub struct Recorded {
     snapshots: Option<u64>,
     windows: Option<u64>,
     condition_faults: Option<u64>,
+    condition_forgotten: Option<u64>,
     clock: Option<Clock>,
     cpu: Option<Cpu>,
     filter: Vec<(u64, u64)>,
@@ -39,6 +40,8 @@ struct CountsFile {
     windows: Option<u64>,
     /// Number of times that the condition could not be evaluated.
     condition_faults: Option<u64>,
+    /// Number of calls and intervals that it did not follow to their end, because too many were open.
+    condition_forgotten: Option<u64>,
     clock: Option<Clock>,
     /// The processor, of a recording of hardware.
     cpu: Option<Cpu>,
@@ -73,6 +76,7 @@ impl Recorded {
             ("snapshots", self.snapshots),
             ("windows", self.windows),
             ("condition_faults", self.condition_faults),
+            ("condition_forgotten", self.condition_forgotten),
         ] {
             if let Some(count) = count {
                 manifest.options.insert(name.into(), count.into());
@@ -107,6 +111,11 @@ pub fn complete(run: &Run, manifest: &mut Manifest) -> Option<Recorded> {
     recorded.ok()
 }
 
+/// The same of a recording that goes on, in whose folder nothing may be changed.
+pub(super) fn peek(run: &Run, manifest: &mut Manifest) -> Option<Recorded> {
+    recorded(run).inspect(|recorded| recorded.fill(manifest)).ok()
+}
+
 /// Reads the recorder's counts.
 ///
 /// # Errors
@@ -127,6 +136,7 @@ fn recorded(run: &Run) -> Result<Recorded> {
         snapshots: file.vcpus.iter().filter_map(|c| c.snapshots).max(),
         windows: file.windows,
         condition_faults: file.condition_faults,
+        condition_forgotten: file.condition_forgotten,
         clock: file.clock,
         cpu: file.cpu,
         filter: file.filter,

@@ -20,10 +20,15 @@ pub fn summary(run: &Run, m: &Manifest) -> String {
         text += &format!("\nthe recorder counted {} instructions", grouped(recorded));
     }
     let number = |name| m.options.get(name).and_then(serde_json::Value::as_u64);
-    let faults = match number("condition_faults") {
-        None | Some(0) => String::new(),
-        Some(n) => format!("; {} times it could not be told: a bad read or a division by zero", grouped(n)),
-    };
+    let mut faults = String::new();
+    for (name, why) in [
+        ("condition_faults", "times it could not be told: a bad read or a division by zero"),
+        ("condition_forgotten", "calls or intervals were not followed to their end: too many were open"),
+    ] {
+        if let Some(n @ 1..) = number(name) {
+            faults += &format!("; {} {why}", grouped(n));
+        }
+    }
     for (name, what) in [("snapshots", "snapshot"), ("windows", "window")] {
         match number(name) {
             Some(0) => return format!("the condition was never met, so nothing was kept{faults}"),

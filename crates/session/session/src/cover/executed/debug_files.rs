@@ -6,11 +6,14 @@ use std::path::{Path, PathBuf};
 
 use kprism_debuginfo::lines::Lines;
 use kprism_debuginfo::separate::by_build_id;
+use kprism_debuginfo::source::Source;
 use kprism_image::BuildId;
 use kprism_image::symbols::{FunctionId, under_root};
 use kprism_layout::KernelBuild;
+use kprism_profile::units::printable;
 use kprism_store::{Manifest, Run};
 
+use super::places::places;
 use crate::cover::options::DebugFiles;
 use crate::flow;
 
@@ -59,6 +62,51 @@ pub fn find(
         take(&name, &file, asked);
     }
     files
+}
+
+/// Source lines of a module's code: of the file that the user names, or of that which the lab loaded.
+///
+/// # Errors
+/// A file is of another module or another build, is not there any more, or cannot be read.
+pub fn module_sources(
+    loaded: &flow::Loaded,
+    module: &str,
+    debug: &DebugFiles,
+) -> Result<Option<Source>, String> {
+    let folders = debug.folders();
+    let named = debug.module_file.iter().find(|file| module_name(file) == module);
+    let mut problems = Vec::new();
+    let file = match (named, debug.module_file.first()) {
+        (Some(file), _) => file.clone(),
+        (None, Some(other)) => {
+            return Err(format!(
+                "--module-file {}: its name is that of {}, and the function is in {}",
+                other.display(),
+                module_name(other),
+                printable(module)
+            ));
+        }
+        (None, None) => {
+            let built = built_modules(&loaded.manifest, &mut problems);
+            match built.into_iter().find(|(name, _)| name == module) {
+                Some((_, file)) => file,
+                None => {
+                    let bare = module.trim_matches(['[', ']']);
+                    let own = problems.into_iter().find(|why| why.contains(bare));
+                    return own.map_or(Ok(None), Err);
+                }
+            }
+        }
+    };
+    let of = |why: String| format!("{}: {why}", file.display());
+    let Some(lines) = Lines::of_file(&file, &folders).map_err(of)? else {
+        return match named {
+            Some(_) => Err(of("no debug information: build it with -g (CONFIG_DEBUG_INFO)".to_owned())),
+            None => Ok(None),
+        };
+    };
+    let places = places(module, &lines, &loaded.symbols).map_err(of)?;
+    Source::of_module(&file, &folders, places.iter().map(|place| (place.section, place.bias)).collect())
 }
 
 /// The recorded kernel with debug information: where the lab or the user built it, or where distributions put it.

@@ -36,7 +36,7 @@ mod instructions;
 mod kernel_lines;
 mod places;
 
-pub(crate) use debug_files::recorded_vmlinux;
+pub(crate) use debug_files::{module_sources, recorded_vmlinux};
 use instructions::{Instructions, each};
 pub(crate) use kernel_lines::kernel_lines;
 
