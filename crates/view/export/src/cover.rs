@@ -60,19 +60,25 @@ pub(crate) fn csv(request: &Request<'_>, out: &mut dyn Write) -> Result<Written>
 }
 
 /// `FILE.afdo`, `FILE.prof`: samples for compilers.
-pub(crate) fn samples(request: &Request<'_>, _: &mut dyn Write) -> Result<Written> {
+pub(crate) fn samples(request: &Request<'_>, out: &mut dyn Write) -> Result<Written> {
     let progress = request.progress;
     let debug = &request.cover.debug;
     let (profile, problems, account) = executed::sampled(request.input, debug, &request.part(), progress)?;
     tell_problems(&problems, progress);
     let name = || request.output.display().to_string();
-    let mut file = BufWriter::new(std::fs::File::create(request.output).with_context(name)?);
-    let (written, option) = match suffix(request.output).as_str() {
-        "afdo" => (samples::gcc(&profile, &mut file), "gcc takes it with -fauto-profile"),
-        _ => (samples::llvm(&profile, &mut file), "clang takes it with -fprofile-sample-use"),
-    };
-    written.and_then(|()| file.flush()).with_context(name)?;
-    progress.say(&format!("wrote {}: {} functions; {option}={}", name(), profile.functions.len(), name()));
+    let is_gcc = suffix(request.output) == "afdo";
+    let write = if is_gcc { samples::gcc } else { samples::llvm };
+    if request.is_stdout() {
+        write(&profile, out)?;
+    } else {
+        let mut file = BufWriter::new(std::fs::File::create(request.output).with_context(name)?);
+        write(&profile, &mut file).and_then(|()| file.flush()).with_context(name)?;
+        let taker = match is_gcc {
+            true => "gcc takes it with -fauto-profile",
+            false => "clang takes it with -fprofile-sample-use",
+        };
+        progress.say(&format!("wrote {}: {} functions; {taker}={}", name(), profile.functions.len(), name()));
+    }
     let account = account.at(Fate::Lost, "files left out", problems.len() as u64, problems);
     Ok(Written::with(account))
 }

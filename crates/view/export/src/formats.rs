@@ -10,7 +10,7 @@ use std::path::Path;
 use anyhow::{Result, anyhow, bail};
 
 use crate::request::{Request, Subject, Written};
-use crate::{cover, probes, profile};
+use crate::{cover, ctf, probes, profile};
 
 /// Source of a format's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +50,8 @@ pub struct Format {
     any_subject: bool,
     /// True if gcov's counters alone are not enough.
     needs_flow: bool,
+    /// True if it is a folder, or a file that is not written from its beginning to its end: standard output takes none.
+    pub(crate) needs_name: bool,
     /// Its line in the help; none if empty.
     what: &'static str,
 }
@@ -72,6 +74,7 @@ impl Format {
             told: "",
             any_subject: false,
             needs_flow: false,
+            needs_name: false,
             what,
         }
     }
@@ -95,6 +98,10 @@ impl Format {
         Format { told, ..self }
     }
 
+    const fn named(self) -> Self {
+        Format { needs_name: true, ..self }
+    }
+
     const fn of_flow(self) -> Self {
         Format { needs_flow: true, ..self }
     }
@@ -115,6 +122,7 @@ impl Format {
 #[rustfmt::skip]
 const FORMATS: &[Format] = &[
     Format::new(Of::Profile, ".perfetto-trace .pftrace", profile::timeline, honours::timeline, "timeline for ui.perfetto.dev"),
+    Format::new(Of::Profile, ".ctf", ctf::of_run, honours::all, "all of a flow, in order of time: folder for babeltrace2, Trace Compass").named(),
     Format::new(Of::Profile, ".folded", profile::stacks, honours::stacks, "call stacks for flame graph tools"),
     Format::new(Of::Profile, ".pprof .pb.gz", profile::profile, honours::pprof,
         "pprof's profile: calls, time on a CPU; of durations, time off it and in interrupts"),
@@ -122,22 +130,26 @@ const FORMATS: &[Format] = &[
     Format::new(Of::Profile, ".csv", profile::table_csv, honours::tables, "the table of SUBJECT"),
     Format::new(Of::Misses, ".json", profile::misses_json, honours::misses, "a view of `tlb`"),
     Format::new(Of::Misses, ".csv", profile::misses_csv, honours::misses, "a view of `tlb`"),
-    Format::new(Of::Probes, ".parquet", probes::parquet, honours::records, "what probes collected"),
+    Format::new(Of::Probes, ".parquet", probes::parquet, honours::records, "what probes collected").named(),
     Format::new(Of::Probes, ".csv", probes::csv_file, honours::records, "what probes collected"),
     Format::new(Of::Probes, ".json", probes::json_file, honours::records, "what probes collected"),
-    Format::new(Of::Probes, ".ctf", probes::ctf, honours::records, "what probes collected: folder for babeltrace2, Trace Compass"),
-    Format::new(Of::Probes, ".tf", probes::gdb, honours::records, "what probes collected with --for-gdb: target tfile FILE").also(".tfile"),
+    Format::new(Of::Probes, ".ctf", probes::ctf, honours::records, "what probes collected: folder for babeltrace2, Trace Compass").named(),
+    Format::new(Of::Probes, ".tf", probes::gdb, honours::records, "what probes collected with --for-gdb: target tfile FILE").also(".tfile").named(),
+    Format::new(Of::Probes, ".perfetto-trace .pftrace", probes::timeline, honours::records, "what probes collected"),
     Format::new(Of::Profile, ".html", profile::page, honours::page, "the report of `kprism report --html`"),
+    Format::new(Of::Misses, ".html", profile::page, honours::page, ""),
+    Format::new(Of::Probes, ".html", profile::page, honours::page, ""),
     Format::any(Of::Coverage, ".info .xml", cover::lcov_or_cobertura, honours::coverage,
         "coverage for lcov and genhtml, Cobertura; `cover` with .json is gcov's").told(".info (lcov), .xml (Cobertura)"),
     Format::new(Of::Coverage, ".json", cover::json, honours::coverage, "").told(".json (gcov)"),
     Format::any(Of::Coverage, ".llvm.json", cover::llvm, honours::coverage, "coverage as llvm-cov exports it"),
     Format::new(Of::Coverage, ".csv", cover::csv, honours::coverage, ""),
-    Format::any(Of::Compiler, ".gcda", cover::counters, honours::counters, "folder of counters for gcc -fprofile-use=FILE"),
+    Format::new(Of::Coverage, ".html", profile::page, honours::page, ""),
+    Format::any(Of::Compiler, ".gcda", cover::counters, honours::counters, "folder of counters for gcc -fprofile-use=FILE").named(),
     Format::any(Of::Compiler, ".afdo .prof", cover::samples, honours::samples,
         "of a flow, samples for gcc -fauto-profile=FILE, clang -fprofile-sample-use=FILE").of_flow(),
     Format::any(Of::Profile, ".perf.data", profile::for_perf, honours::for_perf,
-        "folder for perf: perf script -i FILE --symfs FILE/symfs --itrace=..."),
+        "folder for perf: perf script -i FILE --symfs FILE/symfs --itrace=...").named(),
 ];
 
 /// Options that formats honour, as [`Format::honours`] gives them.
@@ -150,6 +162,10 @@ mod honours {
         ("a timeline of all tasks", "input output syscall call")
     }
 
+    pub fn all(_: Subject) -> Words {
+        ("a CTF trace of all", "input output")
+    }
+
     pub fn stacks(_: Subject) -> Words {
         ("folded stacks", "input output syscall call pids comms by")
     }
@@ -158,8 +174,16 @@ mod honours {
         ("a profile for pprof", "input output syscall call pids comms")
     }
 
-    pub fn page(_: Subject) -> Words {
-        ("a page of all views and tasks", "input output syscall call")
+    pub fn page(subject: Subject) -> Words {
+        match subject {
+            Subject::Tlb | Subject::Probe | Subject::Cover | Subject::Boot => {
+                ("a page of all views and tasks", "subject input output")
+            }
+            Subject::Tree | Subject::Tasks | Subject::Syscalls => {
+                ("a page of all views and tasks", "subject input output syscall call")
+            }
+            _ => ("a page of all views and tasks", "input output syscall call"),
+        }
     }
 
     pub fn tables(subject: Subject) -> Words {
@@ -298,15 +322,15 @@ mod tests {
         let told = |of| no_format(of, Path::new("a.x")).to_string();
         assert_eq!(
             told(Of::Probes),
-            "a.x: what probes collected is written as .parquet, .csv, .json, .ctf or .tf"
+            "a.x: what probes collected is written as .parquet, .csv, .json, .ctf, .tf, .perfetto-trace .pftrace or .html"
         );
         assert_eq!(
             told(Of::Coverage),
-            "a.x: the suffix picks the format of coverage: .info (lcov), .xml (Cobertura), .json (gcov), .llvm.json, .csv"
+            "a.x: the suffix picks the format of coverage: .info (lcov), .xml (Cobertura), .json (gcov), .llvm.json, .csv, .html"
         );
         assert_eq!(
             told(Of::Profile),
-            "a.x: the suffix picks the format: one of .perfetto-trace .pftrace .folded .pprof .pb.gz .json .csv .html .perf.data"
+            "a.x: the suffix picks the format: one of .perfetto-trace .pftrace .ctf .folded .pprof .pb.gz .json .csv .html .perf.data"
         );
     }
 }

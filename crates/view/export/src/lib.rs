@@ -3,18 +3,25 @@
 //!
 //! Input: a [`Request`]: a run's folder, and a file whose suffix picks the format. Output: the file; steps and remarks go to
 //! the request's progress. [`durations`], [`misses`], [`probes`] and
-//! [`kernel_tests`] write durations, TLB misses, records and tests as text, JSON and CSV.
+//! [`kernel_tests`] write durations, TLB misses, records and tests as text, JSON and CSV. [`compare`] reads two runs and
+//! compares them, [`pages`] gives the page of a run's instrument.
 //!
 //! [`formats`] lists the formats, each with its function: a new one is one entry.
 
+pub mod compare;
 pub mod cover;
+mod ctf;
 pub mod durations;
 pub mod formats;
 pub mod kernel_tests;
 pub mod misses;
+mod page_lanes;
+pub mod pages;
 pub mod probes;
 mod profile;
 mod request;
+pub mod sources;
+mod timeline;
 
 use std::io::Write;
 
@@ -22,7 +29,7 @@ use anyhow::{Result, bail};
 use kprism_store::{Instrument, Run};
 
 pub use formats::{Format, Of};
-pub use profile::report_page;
+pub use profile::{report_page, report_page_with};
 pub use request::{Request, Subject, Written};
 
 /// The format that the file's suffix picks.
@@ -53,6 +60,12 @@ pub fn choose(request: &Request<'_>) -> Result<&'static Format> {
 /// # Errors
 /// The run does not hold what the format is written from, or the file cannot be written.
 pub fn write(request: &Request<'_>, format: &Format, out: &mut dyn Write) -> Result<Written> {
+    if format.needs_name && request.is_stdout() {
+        bail!(
+            "{}: this format cannot be written to standard output: name a file or folder",
+            request.output.display()
+        );
+    }
     if format.of == Of::Coverage {
         request.cover.refuse_source_dir(request.input)?;
     }

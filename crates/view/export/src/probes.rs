@@ -4,16 +4,39 @@
 use std::io::Write;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use kprism_probe::stream::Item;
+use kprism_profile::Profile;
 use kprism_profile::units::grouped;
 use kprism_report::header::account_text;
+use kprism_report::perfetto::Timeline;
 use kprism_report::{Shown, probe as view};
+use kprism_session::Progress;
 use kprism_session::probe::{self, Loaded};
 use kprism_store::Run;
 use serde_json::Value;
 
 use crate::request::{Request, Written};
+
+/// Says that a file of records has no hits that were counted while recording.
+///
+/// # Errors
+/// The run has nothing but such counts: the file would be empty.
+fn without_counts(loaded: &Loaded, progress: &Progress) -> Result<()> {
+    let description = &loaded.description;
+    if !description.has_counted() {
+        return Ok(());
+    }
+    if description.probes.iter().all(|probe| probe.record_bytes == 0) {
+        bail!(
+            "hits were counted while recording, no records were kept: export the counts as .json, .csv or .html"
+        );
+    }
+    progress.note(
+        "counts by keys are not in this file: kprism report probe shows them, .json and .html have them",
+    );
+    Ok(())
+}
 
 /// Writes the records for another tool by `write`, which returns their number and a hint on how to read the file.
 fn export(
@@ -22,6 +45,7 @@ fn export(
 ) -> Result<Written> {
     let progress = request.progress;
     let mut loaded = Loaded::open(&Run::open(request.input)?)?;
+    without_counts(&loaded, progress)?;
     loaded.tasks = request.filter.pids.clone();
     let (records, hint) = write(&loaded, request.output)?;
     progress.say(&format!("wrote {}{hint}", request.output.display()));
@@ -50,6 +74,17 @@ pub(crate) fn gdb(request: &Request<'_>, _: &mut dyn Write) -> Result<Written> {
     })
 }
 
+/// A timeline: each record with its values, and a counter for each number.
+pub(crate) fn timeline(request: &Request<'_>, out: &mut dyn Write) -> Result<Written> {
+    let run = Run::open(request.input)?;
+    without_counts(&Loaded::open(&run)?, request.progress)?;
+    request.to_file(out, |mut out| {
+        let timeline = Timeline::begin(&Profile::default(), &[], &[], &mut out)?;
+        crate::timeline::beside(&run, &request.filter.pids, timeline, request.progress)
+    })?;
+    Ok(Written::default())
+}
+
 pub(crate) fn csv_file(request: &Request<'_>, out: &mut dyn Write) -> Result<Written> {
     text_file(request, false, out)
 }
@@ -62,11 +97,15 @@ pub(crate) fn json_file(request: &Request<'_>, out: &mut dyn Write) -> Result<Wr
 fn text_file(request: &Request<'_>, json: bool, out: &mut dyn Write) -> Result<Written> {
     let progress = request.progress;
     let (run, path) = (Run::open(request.input)?, request.output);
+    let loaded = Loaded::open(&run)?;
+    // A table of records has none of the counts; one of counts alone is a table of them.
+    if !json && loaded.description.probes.iter().any(|probe| probe.record_bytes > 0) {
+        without_counts(&loaded, progress)?;
+    }
     let shown = Shown { json, csv: !json, ..Shown::default() };
     if request.is_stdout() {
         return Ok(Written::of_rows(show(&run, &request.filter.pids, &shown, out)?));
     }
-    let loaded = Loaded::open(&run)?;
     let name = || path.display().to_string();
     let mut file = std::io::BufWriter::new(std::fs::File::create(path).with_context(name)?);
     let empty = show(&run, &request.filter.pids, &shown, &mut file)?;

@@ -4,18 +4,19 @@
 use std::io::Write;
 
 use anyhow::{Context, Result, bail};
+use kprism_profile::units::printable;
 use kprism_profile::{Filter, Profile};
 use kprism_report::calltree::{self, Options, Weight};
 use kprism_report::header::Header;
 use kprism_report::html::{self, Budget};
-use kprism_report::{Shown, Table, deltas, durations, folded, perfetto, pprof, tables, tree};
+use kprism_report::{Shown, Table, deltas, durations, folded, lanes, perfetto, pprof, tables, tree};
 use kprism_script::events;
-use kprism_session::{flow, held, open_profile, perfdata};
+use kprism_session::{Progress, flow, held, open_profile, perfdata};
 use kprism_store::{Entry, Instrument, Manifest, Run, load_times};
 use serde_json::{Value, json};
 
-use crate::misses;
 use crate::request::{Request, Subject, Written};
+use crate::{misses, page_lanes, pages, timeline};
 
 /// The table of a subject; the tree is none.
 fn table(subject: Subject, profile: &Profile, filter: &Filter) -> Option<Table> {
@@ -53,6 +54,11 @@ fn of_profile(
     let progress = request.progress;
     let (run, profile, manifest) = open_profile(request.input, progress)?;
     let of_durations = run.holds(Instrument::Durations);
+    if is_table && request.subject == Subject::Boot {
+        bail!(
+            "initcalls are no table of an export: `kprism report boot --json` has them all, and -o FILE.html is their chart"
+        );
+    }
     if of_durations && profile.funcs.is_empty() {
         bail!(
             "{}: holds no calls of functions; its events, if there are any: kprism script",
@@ -73,9 +79,23 @@ fn of_profile(
 }
 
 pub(crate) fn timeline(request: &Request<'_>, out: &mut dyn Write) -> Result<Written> {
+    kprism_session::durations::kept_calls(&Run::open(request.input)?)?;
     of_profile(request, false, out, |of, mut out| {
-        let moments = moments(request, of)?;
-        Ok(perfetto::write(&of.profile, &switches(&of.run)?, &moments, &mut out)?)
+        let switches = switches(&of.run)?;
+        // A single call's timeline has the call alone.
+        if request.call.syscall.is_some() {
+            return Ok(perfetto::write(&of.profile, &switches, &[], &mut out)?);
+        }
+        let moments = moments(&of.run, &of.manifest, request.progress)?;
+        let has_streams = of.run.code_dict().exists();
+        if !of.of_durations && !has_streams {
+            request.progress.note("the run has no streams: the timeline has what its tables hold");
+        }
+        if of.of_durations || !has_streams {
+            return Ok(perfetto::write(&of.profile, &switches, &moments, &mut out)?);
+        }
+        let timeline = perfetto::Timeline::begin(&of.profile, &switches, &moments, &mut out)?;
+        timeline::beside(&of.run, &[], timeline, request.progress)
     })
 }
 
@@ -94,9 +114,28 @@ pub(crate) fn profile(request: &Request<'_>, out: &mut dyn Write) -> Result<Writ
     })
 }
 
+/// The page of the subject's instrument, or of that which the run holds.
 pub(crate) fn page(request: &Request<'_>, out: &mut dyn Write) -> Result<Written> {
+    let asked = match request.subject {
+        Subject::Tlb => Some(Instrument::Tlb),
+        Subject::Probe => Some(Instrument::Probe),
+        Subject::Boot => Some(Instrument::Boot),
+        Subject::Cover => Some(Instrument::Cover),
+        // Only a flow has these.
+        Subject::Tree | Subject::Tasks | Subject::Syscalls => None,
+        _ if request.call.syscall.is_some() => None,
+        _ => pages::other(&Run::open(request.input)?),
+    };
+    if let Some(instrument) = asked {
+        if request.view.is_some() {
+            bail!("the page of TLB misses has all views: leave NAME out");
+        }
+        let page = pages::of(request.input, instrument, request.progress)?;
+        request.to_file(out, |out| Ok(out.write_all(page.as_bytes())?))?;
+        return Ok(Written::default());
+    }
     of_profile(request, false, out, |of, out| {
-        Ok(out.write_all(report_page(&of.run, &of.manifest, &of.profile)?.as_bytes())?)
+        Ok(out.write_all(report_page(&of.run, &of.manifest, &of.profile, request.progress)?.as_bytes())?)
     })
 }
 
@@ -146,13 +185,43 @@ fn of_durations(of: &Opened, filter: &Filter) -> Result<(Table, Value)> {
 ///
 /// # Errors
 /// The run's times cannot be read.
-pub fn report_page(run: &Run, manifest: &Manifest, profile: &Profile) -> Result<String> {
+pub fn report_page(run: &Run, manifest: &Manifest, profile: &Profile, progress: &Progress) -> Result<String> {
+    report_page_with(run, manifest, profile, Vec::new(), progress)
+}
+
+/// The same with annotated functions of a flow in it.
+///
+/// # Errors
+/// As [`report_page`].
+pub fn report_page_with(
+    run: &Run,
+    manifest: &Manifest,
+    profile: &Profile,
+    sources: Vec<Value>,
+    progress: &Progress,
+) -> Result<String> {
     let budget = Budget::default();
-    let page = match run.holds(Instrument::Durations) {
-        true => html::render_durations(manifest, profile, &load_times(run, profile)?, &budget),
-        false => html::render(manifest, profile, &budget),
+    if run.holds(Instrument::Durations) {
+        let times = load_times(run, profile)?;
+        return html::render_durations(manifest, profile, &times, &budget).context("HTML report");
+    }
+    let sideband = run.sideband_text()?;
+    let beside = lanes::Sources {
+        switches: perfetto::read_switches(sideband.as_slice())?,
+        marks: lanes::read_marks(sideband.as_slice()),
+        moments: moments(run, manifest, progress)?,
+        others: page_lanes::beside(run, profile, progress)?,
     };
-    page.context("HTML report")
+    let lanes = lanes::of_flow(profile, beside);
+    let page = html::render_flow(manifest, profile, lanes, sources, &budget).context("HTML report")?;
+    if let [first, others @ ..] = &page.sources_omitted[..] {
+        let more = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
+        progress.note(&format!(
+            "the sources of {}{more} had no room in the page (5 MB): kprism view shows them",
+            printable(first)
+        ));
+    }
+    Ok(page.html)
 }
 
 pub(crate) fn for_perf(request: &Request<'_>, _: &mut dyn Write) -> Result<Written> {
@@ -183,15 +252,14 @@ fn misses_of(request: &Request<'_>, json: bool, out: &mut dyn Write) -> Result<W
     Ok(Written::of_rows(empty))
 }
 
-/// Events that packets state beside the flow. The flow is only replayed for them if its account counted some; a single call's
-/// timeline has none.
-fn moments(request: &Request<'_>, of: &Opened) -> Result<Vec<perfetto::Moment>> {
-    let account = of.manifest.accounts.get(&Instrument::Flow).filter(|_| request.call.syscall.is_none());
+/// Events that packets state beside the flow. The flow is only replayed for them if its account counted some.
+fn moments(run: &Run, manifest: &Manifest, progress: &Progress) -> Result<Vec<perfetto::Moment>> {
+    let account = manifest.accounts.get(&Instrument::Flow);
     let is_event = |entry: &Entry| entry.unit.ends_with(" events") && entry.count.is_some_and(|n| n > 0);
     if !account.is_some_and(|account| account.entries.iter().any(is_event)) {
         return Ok(Vec::new());
     }
-    Ok(events::moments(&flow::load(&of.run, request.progress)?, request.progress))
+    Ok(events::moments(&flow::load(run, progress)?, progress))
 }
 
 /// Context switches, for the timeline of CPUs; none where the run has no sideband.

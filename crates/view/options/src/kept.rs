@@ -41,7 +41,20 @@ pub fn definition(definition: Command, is_complete: bool) -> Result<(Command, Ke
     if is_complete {
         return Ok((definition, KeptOptions::default()));
     }
-    let Ok(typed) = definition.clone().ignore_errors(true).try_get_matches() else {
+    let line: Vec<OsString> = std::env::args_os().collect();
+    let (definition, options) = definition_of(definition, &line)?;
+    if options.file.is_some() {
+        let _ = COMPLETE.set(options.complete(line.into_iter().skip(1).collect()));
+    }
+    Ok((definition, options))
+}
+
+/// The same for another command line, whose first word is the program's name.
+///
+/// # Errors
+/// As [`definition`].
+pub fn definition_of(definition: Command, line: &[OsString]) -> Result<(Command, KeptOptions)> {
+    let Ok(typed) = definition.clone().ignore_errors(true).try_get_matches_from(line) else {
         // Help, or the version.
         return Ok((definition, KeptOptions::default()));
     };
@@ -62,9 +75,7 @@ pub fn definition(definition: Command, is_complete: bool) -> Result<(Command, Ke
     let file = OptionsFile::read(&path)?;
     let command = words_of(&typed);
     let (definition, kept) = apply(definition, &typed, &file, profile.as_deref())?;
-    let options = KeptOptions { file: Some(file), profile, kept, command };
-    let _ = COMPLETE.set(options.complete(std::env::args_os().skip(1).collect()));
-    Ok((definition, options))
+    Ok((definition, KeptOptions { file: Some(file), profile, kept, command }))
 }
 
 /// The words of the command that was typed, in full.

@@ -14,4 +14,4 @@ mod kept;
 
 pub use apply::{Kept, apply};
 pub use file::{Entry, NAME, OptionsFile, find};
-pub use kept::{KeptOptions, command_line, definition};
+pub use kept::{KeptOptions, command_line, definition, definition_of};

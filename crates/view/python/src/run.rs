@@ -117,7 +117,7 @@ impl Run {
                 bail!("{}: no page for this run; see kprism {}", run.dir().display(), held.join(", kprism "));
             }
             let (run, profile, manifest) = kprism_session::open_profile(run.dir(), &progress)?;
-            kprism_export::report_page(&run, &manifest, &profile)
+            kprism_export::report_page(&run, &manifest, &profile, &progress)
         })
     }
 

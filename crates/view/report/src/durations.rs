@@ -75,7 +75,7 @@ pub fn header(header: &Header, profile: &Profile, counts: &Counts, style: Style)
         "\n{}, {} of {} in {} ({} clock)",
         plural(header.cpus, "CPU"),
         plural(counts.calls, "call"),
-        plural(profile.funcs.len() as u64, "function"),
+        plural(profile.called_functions() as u64, "function"),
         units::duration(header.span_ns),
         units::printable(&header.clock),
     );
@@ -110,6 +110,9 @@ pub fn header_json(header: &Header, counts: &Counts) -> Value {
         }
     }
     run["durations"] = json!(counts);
+    if !header.filtered.is_empty() {
+        run["filtered"] = json!(header.filtered);
+    }
     run
 }
 
@@ -132,6 +135,10 @@ pub fn to_text(
     style: Style,
 ) -> String {
     let mut out = header(of, profile, counts, style);
+    of.filtered.iter().for_each(|line| {
+        out += line;
+        out.push('\n');
+    });
     if let Some(cost) = cost {
         out += &cost_line(cost);
         out.push('\n');

@@ -42,6 +42,8 @@ pub struct Header {
     /// The account: how much of the execution is in the tables of a flow or of durations; `None` for tables of an older
     /// kprism.
     pub account: Option<Account>,
+    /// The condition of a recording of durations, and how many calls it left out.
+    pub filtered: Vec<String>,
 }
 
 impl Header {
@@ -68,6 +70,7 @@ impl Header {
             account: [Instrument::Durations, Instrument::Flow]
                 .iter()
                 .find_map(|of| manifest.accounts.get(of).cloned()),
+            filtered: manifest.filtered("calls"),
         }
     }
 

@@ -5,7 +5,8 @@
 //! Input: manifest and profile. Output: the file's text. The program is built from `ui/` and stored here as `assets/`,
 //! so building kprism needs no Node. The data are pruned to stay within a [`Budget`]; the page states what was folded.
 //! Names are untrusted. The data are JSON in which every `<` is escaped, so nothing in them can end the script element.
-//! A content security policy also prevents the page from loading or sending anything.
+//! A content security policy also prevents the page from loading or sending anything; a page that [`served`] changes for
+//! `kprism-serve` may ask that server.
 
 mod compare;
 mod durations;
@@ -18,10 +19,12 @@ mod trees;
 
 use crate::diff::{Diff, Scale};
 use crate::header::Header;
+use crate::lanes::{self, Lane};
 use askama::Template;
 use kprism_profile::{Profile, Times};
 use kprism_store::Manifest;
 use serde::Serialize;
+use serde_json::Value;
 
 /// Limits on the embedded data. The default keeps a file below 5 MB, usually far below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +45,8 @@ pub struct Budget {
     pub task_syscalls: usize,
     /// Maximum of decode errors listed.
     pub errors: usize,
+    /// Limits of the timeline.
+    pub lanes: lanes::detail::Budget,
 }
 
 impl Default for Budget {
@@ -55,15 +60,21 @@ impl Default for Budget {
             task_functions: 16_000,
             task_syscalls: 3_000,
             errors: 500,
+            lanes: lanes::detail::Budget::default(),
         }
     }
 }
+
+/// A page draws with the program that is in it, and loads and sends nothing.
+pub const POLICY: &str =
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:";
 
 #[derive(Template)]
 #[template(path = "report.html")]
 struct Page<'a> {
     title: &'a str,
     generator: &'a str,
+    policy: &'a str,
     css: &'a str,
     js: &'a str,
     data: &'a str,
@@ -80,13 +91,95 @@ pub enum HtmlError {
     Template(#[from] askama::Error),
 }
 
-/// Renders the report as one file.
+/// Renders the report as one file; its timeline has what the profile alone knows.
 ///
 /// # Errors
 /// [`HtmlError`]; neither kind depends on the profile.
 pub fn render(manifest: &Manifest, profile: &Profile, budget: &Budget) -> Result<String, HtmlError> {
+    let lanes = lanes::of_flow(profile, lanes::Sources::default());
+    Ok(render_flow(manifest, profile, lanes, Vec::new(), budget)?.html)
+}
+
+/// A page, and what had no room in it.
+#[derive(Debug)]
+pub struct Rendered {
+    /// The file's text.
+    pub html: String,
+    /// Functions whose annotations were asked for and left out.
+    pub sources_omitted: Vec<String>,
+}
+
+/// Bytes of data above which the timeline is made smaller: with script and style the file is below 5 MB.
+const DATA_BYTES: usize = 4_800_000;
+
+/// Renders the report with the lanes of its timeline: [`lanes::of_flow`], and those of other instruments. `sources`
+/// are annotated functions, as `kprism-script` makes them, for the panel of sources, the more important first: they get three
+/// quarters of the room that the rest leaves, and those that do not fit are left out.
+///
+/// # Errors
+/// As [`render`].
+pub fn render_flow(
+    manifest: &Manifest,
+    profile: &Profile,
+    lanes: Vec<Lane>,
+    sources: Vec<Value>,
+    budget: &Budget,
+) -> Result<Rendered, HtmlError> {
     let header = Header::new(manifest, profile);
-    report(&header, embed::Data::new(&header, profile, None, budget))
+    let mut data = embed::Data::new(&header, profile, None, budget);
+    let mut room = DATA_BYTES.saturating_sub(bytes_of(&data)?);
+    let mut of_sources = room / 4 * 3;
+    for source in sources {
+        let bytes = bytes_of(&source)? + 1;
+        if bytes <= of_sources {
+            of_sources -= bytes;
+            room = room.saturating_sub(bytes);
+            data.sources.push(source);
+        } else {
+            data.sources_omitted.push(source["function"].as_str().unwrap_or_default().to_owned());
+        }
+    }
+    // The timeline takes the room that the rest leaves, and at least a sixteenth of its budget.
+    let mut own = budget.lanes;
+    for _ in 0..5 {
+        let timeline = lanes::detail::reduce(&lanes, &own);
+        let bytes = bytes_of(&timeline)?;
+        data.timeline = Some(timeline);
+        if bytes <= room {
+            break;
+        }
+        own.items /= 2;
+        own.cells /= 2;
+        own.texts /= 2;
+    }
+    let sources_omitted = data.sources_omitted.clone();
+    Ok(Rendered { html: report(&header, data)?, sources_omitted })
+}
+
+/// Bytes that a part of the data takes in a page.
+fn bytes_of(part: &impl Serialize) -> Result<usize, HtmlError> {
+    Ok(inert(&serde_json::to_string(part)?).len())
+}
+
+/// One tree of calling contexts as JSON, with the names that it uses: what a server sends when a page asks for more than it
+/// holds. `contexts` is the maximum of nodes.
+///
+/// # Errors
+/// As [`render`].
+pub fn tree_json(profile: &Profile, scope: Scope<'_>, contexts: usize) -> Result<Option<String>, HtmlError> {
+    let tree = embed::one_tree(profile, scope, contexts);
+    Ok(tree.map(|tree| serde_json::to_string(&tree)).transpose()?)
+}
+
+/// The part of a run whose tree is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope<'a> {
+    /// All tasks.
+    All,
+    /// The task of this number in the profile.
+    Task(u32),
+    /// One system call, by name.
+    Syscall(&'a str),
 }
 
 /// Renders the report of a run of durations. `times` must be those of the profile.
@@ -129,7 +222,22 @@ pub fn render_diff(
 pub(crate) fn page(title: &str, css: &str, js: &str, data: &impl Serialize) -> Result<String, HtmlError> {
     let data = inert(&serde_json::to_string(data)?);
     let generator = concat!("kprism ", env!("CARGO_PKG_VERSION"));
-    Ok(Page { title, generator, css, js, data: &data }.render()?)
+    Ok(Page { title, generator, policy: POLICY, css, js, data: &data }.render()?)
+}
+
+/// The page as a server on loopback gives it: it may also fetch from that server, and finds the facts of `view` in an element
+/// of its own.
+///
+/// # Errors
+/// The facts could not be written as JSON. A text that is no page of this crate is returned as it is.
+pub fn served(page: String, view: &impl Serialize) -> Result<String, HtmlError> {
+    let Some((head, rest)) = page.split_once(POLICY) else { return Ok(page) };
+    let Some((meta, body)) = rest.split_once("<body>\n") else { return Ok(page) };
+    let facts = inert(&serde_json::to_string(view)?);
+    let policy = format!("{POLICY}; connect-src 'self'");
+    Ok(format!(
+        "{head}{policy}{meta}<body>\n<script type=\"application/json\" id=\"kprism-view\">{facts}</script>\n{body}"
+    ))
 }
 
 /// Escapes JSON such that it has the same value, but no meaning to an HTML parser. `<`, `>` and `&` occur only inside

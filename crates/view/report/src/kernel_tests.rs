@@ -80,6 +80,39 @@ pub fn shown(tests: &Tests) -> Vec<&'static str> {
     columns
 }
 
+/// A row for each suite: its tests by their end, instructions and time; in the order in which they ran.
+pub fn suites(tests: &Tests) -> Table {
+    let row = |suite: &[TestRun]| {
+        let sum = |of: fn(&kprism_profile::kernel_tests::Measured) -> u64| -> u64 {
+            suite.iter().filter_map(|test| test.measured.as_ref()).map(of).sum()
+        };
+        let count = |is: &dyn Fn(Outcome) -> bool| {
+            Cell::Int(suite.iter().filter(|test| is(test.outcome)).count() as u64)
+        };
+        vec![
+            Cell::Text(suite[0].suite.clone()),
+            Cell::Int(suite.len() as u64),
+            count(&|outcome| outcome == Outcome::Passed),
+            count(&Outcome::is_failure),
+            count(&|outcome| outcome != Outcome::Passed && !outcome.is_failure()),
+            Cell::Count(sum(|measured| measured.insns)),
+            Cell::Ns(sum(|measured| measured.ns)),
+        ]
+    };
+    Table::new(
+        &[
+            ("suite", "suite"),
+            ("tests", "tests"),
+            ("passed", "passed"),
+            ("failed", "failed"),
+            ("others", "skipped or known to fail"),
+            ("instructions", "insns"),
+            ("time_ns", "time"),
+        ],
+        tests.tests.chunk_by(|a, b| a.suite == b.suite).map(row).collect(),
+    )
+}
+
 /// The number of tests by outcome, in one line.
 pub fn summary(tests: &Tests) -> String {
     let mut suites: Vec<&str> = tests.tests.iter().map(|test| test.suite.as_str()).collect();

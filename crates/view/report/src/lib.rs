@@ -25,6 +25,8 @@
 //! | facts on a run, lists of runs | [`info`] | terminals |
 //! | any text, so that nothing in it commands a terminal | [`plain`](mod@plain) | terminals |
 //! | any text inside XML | [`xml`] | JUnit, Cobertura |
+//! | two runs of an instrument: text, JSON, one HTML file | [`compared`] | terminals, scripts, browsers |
+//! | events of any source in lanes on one clock, within a budget | [`lanes`] | timelines of pages |
 //! | one HTML file: sunburst, flame graph, tables | [`html`] | browsers, without a network |
 //!
 //! All views are in one crate because they are pure functions of the same rows, so they cannot disagree. Names come
@@ -32,6 +34,7 @@
 
 pub mod boot;
 pub mod calltree;
+pub mod compared;
 pub mod cost;
 pub mod cover;
 pub mod deltas;
@@ -45,6 +48,7 @@ pub mod html;
 pub mod impact;
 pub mod info;
 pub mod kernel_tests;
+pub mod lanes;
 pub mod perfetto;
 pub mod plain;
 mod poisson;
@@ -56,6 +60,7 @@ pub mod tables;
 pub mod tlb;
 pub mod tracepoints;
 pub mod tree;
+pub mod vms;
 pub mod xml;
 
 pub use table::{Shown, Style, Table, UnknownColumn};

@@ -5,9 +5,11 @@
 //! track per thread under its process, nested slices with interned names, scheduling per CPU, and decode errors as
 //! points on a track of their CPU. Packets are written one by one, so memory does not grow with the trace.
 
+mod beside;
 mod moments;
 mod proto;
 
+pub use beside::{Beside, Timeline, What};
 pub use moments::Moment;
 
 use kprism_profile::units;
@@ -68,6 +70,16 @@ pub fn write(
     moments: &[Moment],
     out: &mut impl Write,
 ) -> io::Result<()> {
+    begin(profile, switches, moments, out).map(|_| ())
+}
+
+/// Writes the trace of a profile; more can follow.
+fn begin<'a, W: Write>(
+    profile: &Profile,
+    switches: &[Switch],
+    moments: &[Moment],
+    out: &'a mut W,
+) -> io::Result<Writer<'a, W>> {
     let mut writer = Writer { out, names: HashMap::new(), started: false, buffer: Vec::new() };
     let mut processes: BTreeMap<u32, &str> = BTreeMap::new();
     for task in &profile.tasks {
@@ -102,12 +114,15 @@ pub fn write(
     for slice in &profile.slices {
         of_task[slice.task as usize].push(slice);
     }
+    let calls = profile.syscalls.iter().map(|call| ((call.task, call.start_ns), call.func));
+    let bodies: HashMap<(u32, u64), u32> = calls.collect();
     for (task, slices) in of_task.into_iter().enumerate() {
-        writer.slices(profile, task as u32, slices)?;
+        writer.slices(profile, task as u32, slices, &bodies)?;
     }
     writer.errors(profile)?;
     writer.moments(moments)?;
-    writer.switches(profile, switches)
+    writer.switches(profile, switches)?;
+    Ok(writer)
 }
 
 enum Track {
@@ -132,8 +147,24 @@ fn uuid(track: Track) -> u64 {
 /// Interned argument names. The id is the index plus one.
 const ARGUMENTS: [&str; 8] = ["instructions", "cpu", "module", "stream_offset", "ip", "error", "says", "pid"];
 /// Interned categories. The id is the index plus one.
-const CATEGORIES: [&str; 8] =
-    ["call", "syscall", "interrupt", "exception", "signal", "resumed", "error", "event"];
+const CATEGORIES: [&str; 16] = [
+    "call",
+    "syscall",
+    "interrupt",
+    "exception",
+    "signal",
+    "resumed",
+    "error",
+    "event",
+    "kernel event",
+    "probe",
+    "interrupts off",
+    "coverage window",
+    "recorded",
+    "on CPU",
+    "kernel log",
+    "mark",
+];
 /// The category of [`Moment`].
 const EVENT_CATEGORY: u64 = 8;
 
@@ -204,7 +235,14 @@ impl<W: Write> Writer<'_, W> {
 
     /// Writes the slices of a task, properly nested. A call that (because of lost bytes) seems to outlive its caller is
     /// ended with it.
-    fn slices(&mut self, profile: &Profile, task: u32, mut slices: Vec<&Slice>) -> io::Result<()> {
+    /// `bodies` has the functions that system calls led to, by task and start: a slice has only the kernel's entry.
+    fn slices(
+        &mut self,
+        profile: &Profile,
+        task: u32,
+        mut slices: Vec<&Slice>,
+        bodies: &HashMap<(u32, u64), u32>,
+    ) -> io::Result<()> {
         let track = Some(uuid(Track::Task(task)));
         slices.sort_by_key(|s| (s.start_ns, s.depth, std::cmp::Reverse(s.end_ns)));
         let end = TrackEvent { r#type: Some(SLICE_END), track_uuid: track, ..TrackEvent::default() };
@@ -214,7 +252,8 @@ impl<W: Write> Writer<'_, W> {
                 open.pop();
                 self.event(until, None, end.clone())?;
             }
-            let func = &profile.funcs[slice.func as usize];
+            let body = bodies.get(&(task, slice.start_ns)).filter(|_| slice.kind == FrameKind::Syscall);
+            let func = &profile.funcs[*body.unwrap_or(&slice.func) as usize];
             let until = slice.end_ns.max(slice.start_ns).min(open.last().copied().unwrap_or(u64::MAX));
             let begin = TrackEvent {
                 r#type: Some(SLICE_BEGIN),

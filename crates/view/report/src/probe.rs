@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 mod counts;
 pub mod page;
 
-pub use counts::Named;
+pub use counts::{Named, shown as key_text, text as counts_text};
 
 /// The values of a record by their names; why it could not be read, where a value is missing.
 pub type Values<'v> = [(&'v str, Result<Value, &'static str>)];

@@ -234,7 +234,8 @@ impl Cell {
         }
     }
 
-    pub(crate) fn text(&self) -> String {
+    /// The cell as people read it, safe to print.
+    pub fn text(&self) -> String {
         match self {
             Cell::Text(text) => units::printable(text),
             Cell::Int(n) => n.to_string(),

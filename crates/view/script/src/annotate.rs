@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Annotates a function: each instruction with its count, its share, its branches, and its source.
 
+mod listing;
+
 use std::collections::BTreeMap;
 
 use kprism_flow::replay::count::{Counts, Site, Target};
@@ -10,6 +12,8 @@ use kprism_image::symbols::{FunctionId, Symbols};
 use kprism_profile::units::{count, duration, grouped, percent, printable};
 use kprism_report::Style;
 use serde_json::{Value, json};
+
+pub use listing::{Places, hottest, with_sources};
 
 use crate::disasm::{Disassembler, Refers, Syntax};
 use kprism_debuginfo::source::{Frame, Source};

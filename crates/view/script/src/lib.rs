@@ -12,6 +12,7 @@
 //! | the packets themselves | [`packets`] |
 //! | events that packets state beside the flow | [`events`] |
 //! | records of probes | [`list`] |
+//! | everything that a run holds, in order of time | [`all`] |
 //! | a function's instructions with counts, time, branches, source | [`annotate`] |
 //! | a function's instructions that missed TLBs, with source | [`misses`] |
 //!
@@ -21,6 +22,7 @@
 //! instruction is formatted once, when it first appears ([`code`]). A line is then three copies: the task's part, the
 //! time's digits, the instruction's text.
 
+pub mod all;
 pub mod annotate;
 pub mod calls;
 pub mod code;

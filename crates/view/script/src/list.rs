@@ -17,7 +17,7 @@ use kprism_store::{Account, Instrument, Run};
 
 use crate::flow::Options;
 use crate::packets::{self, Skipped};
-use crate::{Output, calls, durations, events, flow};
+use crate::{Output, all, calls, durations, events, flow};
 
 /// A kind of lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +36,8 @@ pub enum Subject {
     Packets,
     /// Records of probes.
     Probe,
+    /// Everything that the run holds, in order of time.
+    All,
 }
 
 impl Subject {
@@ -56,6 +58,11 @@ impl Subject {
         ),
         (Subject::Packets, &["packets"], "The packets of Intel PT, CPU by CPU, with offset and time"),
         (Subject::Probe, &["probe"], "Records of probes, with what they collected"),
+        (
+            Subject::All,
+            &["all"],
+            "Everything in order of time: system calls, task switches, events, probes, TLB misses, the kernel's log",
+        ),
     ];
 
     /// The subject of a run if its user names none.
@@ -84,6 +91,8 @@ pub enum Source {
     Durations(Box<Durations>),
     /// Records of probes.
     Probe(Box<probes::Loaded>),
+    /// All instruments.
+    All(Run),
 }
 
 /// A trace of functions' durations.
@@ -100,6 +109,9 @@ impl Source {
     /// # Errors
     /// The run does not hold it, or a file is not what it should be.
     pub fn open(run: &Run, subject: Subject, progress: &Progress) -> Result<Self> {
+        if subject == Subject::All {
+            return Ok(Source::All(run.clone()));
+        }
         if subject == Subject::Probe {
             return Ok(Source::Probe(Box::new(probes::Loaded::open(run)?)));
         }
@@ -108,10 +120,7 @@ impl Source {
         }
         ensure!(subject == Subject::Calls, "a run of durations knows calls only: kprism script calls");
         let (profile, times) = measured::open(run, progress)?;
-        ensure!(
-            run.ftrace().is_dir() || run.bpf_calls().is_file(),
-            "functions were counted while recording, no single calls were kept: record without --aggregate"
-        );
+        measured::kept_calls(run)?;
         let rebuilt = match times.counts.rebuilt {
             0 => Vec::new(),
             _ => {
@@ -143,6 +152,9 @@ impl Source {
                     let Skipped { places, bytes } = skipped;
                     progress.note(&format!("{bytes} bytes in {places} places are no packets"));
                 }
+                if let Some(note) = loaded.cut() {
+                    progress.note(&note);
+                }
                 let undecoded =
                     Undecoded { lost_bytes: skipped.bytes, errors: skipped.places, ..Undecoded::default() };
                 account = Some(loaded.account(undecoded));
@@ -151,6 +163,11 @@ impl Source {
             Source::Flow(loaded) => {
                 let (to, streams) = of_flow(&loaded, subject, options, levels, progress, to);
                 account = Some(streams);
+                to
+            }
+            Source::All(run) => {
+                let (to, streams) = all::list(&run, &options, progress, to)?;
+                account = streams;
                 to
             }
             Source::Durations(trace) => of_durations(*trace, options, levels, to)?,
@@ -190,7 +207,7 @@ fn of_flow<'w>(
             (lister.finish(), streams)
         }
         // Not of a replay, or `open` made no flow for it.
-        Subject::Packets | Subject::Probe => (to, Account::new()),
+        Subject::Packets | Subject::Probe | Subject::All => (to, Account::new()),
     }
 }
 

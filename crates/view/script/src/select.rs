@@ -6,6 +6,7 @@ use std::ops::Range;
 use kprism_flow::packet_event::PacketEventKind;
 use kprism_flow::replay::Task;
 use kprism_image::glob::glob;
+use kprism_session::moments::Kind;
 
 /// Selects the listed part of the flow. The default selects everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,6 +27,10 @@ pub struct Select {
     pub to: Option<u64>,
     /// Of events beside the flow: these kinds; empty for all.
     pub events: Vec<PacketEventKind>,
+    /// Of everything: these kinds; empty for all but calls.
+    pub kinds: Vec<Kind>,
+    /// Of everything: the interval by which TLB misses are counted, ns; 0 for each by itself.
+    pub tlb_ns: u64,
     /// Of packets: offsets in the stream, the end exclusive.
     pub offsets: Option<Range<u64>>,
     /// Only the kernel's code, or only programs'.

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The data in the page, in columns to keep them small. `ui/src/data.ts` reads them.
 
-use super::Budget;
 use super::durations::{self, Durations};
 use super::histogram;
 use super::intervals::{self, Contexts, Kind};
 use super::names::{Funcs, Names};
 use super::trees::{EmbeddedTree, embed_tree};
+use super::{Budget, Scope};
 use crate::header::Header;
+use crate::lanes::detail::Reduced;
 use crate::rows::{self, FunctionRow};
 use crate::tree;
 use kprism_profile::Filter;
@@ -36,6 +37,59 @@ pub(super) struct Data {
     errors: Vec<Error>,
     errors_omitted: usize,
     cpus: Vec<Cpu>,
+    /// Of a flow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) timeline: Option<Reduced>,
+    /// Annotated functions.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) sources: Vec<Value>,
+    /// Names of annotated functions that had no room.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) sources_omitted: Vec<String>,
+}
+
+/// One tree with the names and the functions of its scope.
+#[derive(Serialize)]
+pub(super) struct OneTree {
+    funcs: Funcs,
+    modules: Vec<String>,
+    comms: Vec<String>,
+    tree: EmbeddedTree,
+    functions: FunctionColumns,
+    /// Of a task: its system calls.
+    syscalls: Vec<Syscall>,
+}
+
+/// The tree of a scope with at most `contexts` nodes, and all functions of a whole run or a task. `None` if there is no such
+/// task or system call.
+pub(super) fn one_tree(profile: &Profile, scope: Scope<'_>, contexts: usize) -> Option<OneTree> {
+    let everyone = Filter::default();
+    let mut names = Names::default();
+    let (mut functions, mut syscalls) = (Vec::new(), Vec::new());
+    let (place, whole) = match scope {
+        Scope::All => {
+            functions = rows::functions(profile, &everyone).into_iter().map(|row| (None, row)).collect();
+            (("all", 0, "All tasks".to_owned()), tree::by_comm(profile, &everyone))
+        }
+        Scope::Task(number) => {
+            let task = profile.tasks.get(number as usize)?;
+            let own = rows::functions_by_task(profile, &everyone).into_iter().filter(|r| r.task == number);
+            functions = own.map(|r| (Some(r.task), r.row)).collect();
+            let calls = rows::syscalls_by_task(profile).into_iter().filter(|(task, _)| *task == number);
+            syscalls = calls.map(|(task, row)| syscall(profile, &mut names, Some(task), &row)).collect();
+            let label = format!("{} [{}]", task.comm, task.pid);
+            (("task", number, label), tree::of_task(profile, number))
+        }
+        Scope::Syscall(name) => {
+            let row = rows::syscalls(profile, &everyone).into_iter().find(|row| row.name == name)?;
+            let whole = tree::of_syscall(profile, &[row.func], &everyone).tree;
+            (("syscall", names.func(profile, row.func), row.name), whole)
+        }
+    };
+    let tree = embed_tree(profile, &mut names, place, &whole, contexts);
+    let functions = function_columns(profile, &mut names, functions, usize::MAX);
+    let Names { funcs, modules, comms, .. } = names;
+    Some(OneTree { funcs, modules, comms, tree, functions, syscalls })
 }
 
 #[derive(Serialize)]
@@ -187,9 +241,12 @@ impl Data {
             errors: profile.errors.iter().take(budget.errors).map(embed_error).collect(),
             errors_omitted: profile.errors.len().saturating_sub(budget.errors),
             cpus: cpus(profile),
+            timeline: None,
             funcs: names.funcs,
             modules: names.modules,
             comms: names.comms,
+            sources: Vec::new(),
+            sources_omitted: Vec::new(),
         }
     }
 }

@@ -97,6 +97,10 @@ pub struct TrackEvent {
     pub track_uuid: Option<u64>,
     #[prost(int64, optional, tag = "30")]
     pub counter_value: Option<i64>,
+    #[prost(fixed64, repeated, packed = "false", tag = "47")]
+    pub flow_ids: Vec<u64>,
+    #[prost(fixed64, repeated, packed = "false", tag = "48")]
+    pub terminating_flow_ids: Vec<u64>,
 }
 
 /// An argument of an event.
@@ -106,10 +110,14 @@ pub struct DebugAnnotation {
     pub name_iid: Option<u64>,
     #[prost(uint64, optional, tag = "3")]
     pub uint_value: Option<u64>,
+    #[prost(int64, optional, tag = "4")]
+    pub int_value: Option<i64>,
     #[prost(string, optional, tag = "6")]
     pub string_value: Option<String>,
     #[prost(uint64, optional, tag = "7")]
     pub pointer_value: Option<u64>,
+    #[prost(string, optional, tag = "10")]
+    pub name: Option<String>,
 }
 
 /// Names that later packets of the sequence refer to by number.

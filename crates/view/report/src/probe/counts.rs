@@ -18,7 +18,8 @@ const BAR: u64 = 40;
 /// Turns a value into the one that is shown: a stack's addresses into functions.
 pub type Named<'n> = &'n dyn Fn(&Item, Value) -> Value;
 
-fn shown(item: &Item, value: &Value) -> String {
+/// A key's value as text.
+pub fn shown(item: &Item, value: &Value) -> String {
     item.shape.as_ref().map_or_else(|| value.to_string(), |shape| shape.line(value))
 }
 

@@ -141,7 +141,11 @@ pub(crate) struct TableData {
 impl TableData {
     /// The first rows of a table.
     pub(crate) fn new(name: &'static str, about: &'static str, table: &Table, most: usize) -> Self {
-        let cell = |cell: &Cell| (cell.json(), cell.text());
+        // The page sorts by the values and shows the texts; neither may mislead.
+        let cell = |cell: &Cell| match cell {
+            Cell::Text(_) => (Value::String(cell.text()), cell.text()),
+            _ => (cell.json(), cell.text()),
+        };
         TableData {
             name,
             about,

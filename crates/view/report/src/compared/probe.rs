@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Compares the probes of two runs: hits by place, counts by keys with their histograms, numbers in records.
+//!
+//! Probes are the same if their places are, as they were written. Values that are no numbers are counted, not compared.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use kprism_probe::stream::Description;
+use kprism_probe::stream::tally::{Filled, Histogram, Row, Tally};
+use serde_json::Value;
+
+use super::{Fact, Section, Shape, counts, only, paired};
+use crate::probe::Named;
+use crate::table::{Cell, Table};
+
+/// Numbers of one value of a probe, summed as they come.
+#[derive(Debug, Clone, Default)]
+pub struct Numbers {
+    count: u64,
+    sum: f64,
+    /// By the slot of powers of two: negative numbers have negative slots.
+    slots: BTreeMap<i32, u64>,
+}
+
+impl Numbers {
+    fn add(&mut self, number: f64) {
+        self.count += 1;
+        self.sum += number;
+        // Slot n holds 2^(n-1) up to 2^n; 0 holds what is nearer to zero than 1.
+        let slot = if number.abs() < 1.0 { 0 } else { number.abs().log2().floor().min(62.0) as i32 + 1 };
+        *self.slots.entry(if number < 0.0 { -slot } else { slot }).or_default() += 1;
+    }
+
+    fn bins(&self) -> Vec<(i64, i64, u64)> {
+        let power = |n: i32| if n > 62 { i64::MAX } else { 1_i64 << n.max(0) };
+        let bin = |(&slot, &n): (&i32, &u64)| match slot {
+            0 => (0, 1, n),
+            slot if slot > 0 => (power(slot - 1), power(slot), n),
+            slot => (1 - power(-slot), 1 - power(-slot - 1), n),
+        };
+        self.slots.iter().map(bin).collect()
+    }
+}
+
+/// Numbers in a run's records, by the place of the probe and the name of the value.
+#[derive(Debug, Clone, Default)]
+pub struct Records {
+    by_value: BTreeMap<(String, String), Numbers>,
+}
+
+impl Records {
+    /// Adds a value of a record; what is no number is left out.
+    pub fn add(&mut self, place: &str, name: &str, value: &Value) {
+        let Some(number) = value.as_f64().filter(|number| number.is_finite()) else { return };
+        // A clone for each record would cost more than the rest.
+        let key = (place.to_owned(), name.to_owned());
+        self.by_value.entry(key).or_default().add(number);
+    }
+}
+
+/// A run's probes.
+pub struct Input<'a> {
+    /// The probes and their counts.
+    pub description: &'a Description,
+    /// Numbers in the records.
+    pub records: &'a Records,
+    /// Turns a value into the one that is shown.
+    pub named: Named<'a>,
+}
+
+/// Places that both runs have.
+pub fn in_common(runs: [&Description; 2]) -> usize {
+    let places = |of: &Description| {
+        of.probes.iter().map(|p| p.place.clone()).collect::<std::collections::BTreeSet<_>>()
+    };
+    let [old, new] = runs.map(places);
+    old.intersection(&new).count()
+}
+
+/// Compares them.
+pub fn compare(runs: [&Input<'_>; 2]) -> (Vec<Fact>, Vec<Section>) {
+    let sum = |run: &Input<'_>, of: fn(&kprism_probe::stream::Counts) -> u64| match run
+        .description
+        .counts
+        .as_slice()
+    {
+        [] => Cell::Nothing,
+        all => Cell::Count(all.iter().map(of).fold(0, u64::saturating_add)),
+    };
+    let facts = vec![
+        Fact { key: "hits", name: "hits", values: runs.map(|run| sum(run, |c| c.hits)) },
+        Fact { key: "passed", name: "kept or counted", values: runs.map(|run| sum(run, |c| c.passed)) },
+        Fact { key: "lost", name: "lost", values: runs.map(|run| sum(run, |c| c.lost)) },
+    ];
+    let mut sections = vec![probes(runs)];
+    let keys = keys(runs);
+    if !keys.table.rows.is_empty() {
+        sections.push(keys);
+    }
+    let values = values(runs);
+    if !values.table.rows.is_empty() {
+        sections.push(values);
+    }
+    (facts, sections)
+}
+
+fn probes(runs: [&Input<'_>; 2]) -> Section {
+    let of = |run: &Input<'_>| -> Vec<(String, Option<kprism_probe::stream::Counts>)> {
+        let counts = &run.description.counts;
+        run.description
+            .probes
+            .iter()
+            .enumerate()
+            .map(|(n, p)| (p.place.clone(), counts.get(n).cloned()))
+            .collect()
+    };
+    let [old, new] = runs.map(of);
+    let mut lines = Vec::new();
+    for (place, pair) in paired(old, new) {
+        let known = pair.each_ref().map(|side| side.as_ref().and_then(Option::as_ref));
+        let mut line = Vec::new();
+        line.extend(counts(&known, |c| c.hits));
+        line.extend(counts(&known, |c| c.passed));
+        line.extend(known.map(|c| c.map_or(Cell::Nothing, |c| Cell::Count(c.lost))));
+        line.extend([only(&pair), Cell::Text(place)]);
+        lines.push(line);
+    }
+    let columns = [
+        ("hits_diff", "hits diff"),
+        ("hits_old", "hits OLD"),
+        ("hits_new", "hits NEW"),
+        ("passed_diff", "kept diff"),
+        ("passed_old", "kept OLD"),
+        ("passed_new", "kept NEW"),
+        ("lost_old", "lost OLD"),
+        ("lost_new", "lost NEW"),
+        ("only_in", ""),
+        ("place", "probe"),
+    ];
+    let about = "Hits of each place, and those whose condition held: records and lost ones, or counted hits.";
+    Section::new("probes", "Probes", about, Table::new(&columns, lines))
+}
+
+type Keyed<'a> = ((String, String), (&'a Row, &'a Tally));
+
+/// Counts by keys, and their histograms.
+fn keys(runs: [&Input<'_>; 2]) -> Section {
+    fn of<'a>(run: &'a Input<'_>) -> Vec<Keyed<'a>> {
+        let mut all = Vec::new();
+        for (place, tally, totals) in run.description.all_tallied() {
+            for row in &totals.rows {
+                let key = tally.keys.iter().zip(&row.key).map(|(item, value)| {
+                    let value = (run.named)(item, value.clone());
+                    let text = match (&item.shape, value) {
+                        (_, Value::String(text)) => text,
+                        (Some(shape), value) => shape.line(&value),
+                        (None, value) => value.to_string(),
+                    };
+                    format!("{} = {text}", item.name)
+                });
+                all.push(((place.to_owned(), key.collect::<Vec<_>>().join(", ")), (row, tally)));
+            }
+        }
+        all
+    }
+    let [old, new] = runs.map(of);
+    let mut pairs = paired(old, new);
+    let count = |side: &Option<(&Row, &Tally)>| side.map_or(0, |(row, _)| row.count);
+    pairs.sort_by_key(|(_, [a, b])| Reverse(count(a).abs_diff(count(b))));
+    let (mut lines, mut shapes) = (Vec::new(), Vec::new());
+    for ((place, key), pair) in &pairs {
+        // The first histogram that both runs define in the same way.
+        let defined =
+            |side: &Option<(&Row, &Tally)>| side.map_or(Vec::new(), |(_, tally)| tally.histograms.clone());
+        let (before, after) = (defined(&pair[0]), defined(&pair[1]));
+        let common = match (before.is_empty(), after.is_empty()) {
+            (false, false) => before.iter().find(|histogram| after.contains(histogram)),
+            (false, true) => before.first(),
+            _ => after.first(),
+        };
+        let shape = common.map(|histogram| Shape {
+            title: format!("{} at {place} {key}", histogram.name),
+            is_time: false,
+            bins: pair
+                .each_ref()
+                .map(|side| side.map_or(Vec::new(), |(row, tally)| bins(histogram, row, tally))),
+        });
+        let mut line: Vec<Cell> = counts(pair, |(row, _)| row.count).into();
+        line.push(shape.as_ref().map_or(Cell::Nothing, Shape::shift_cell));
+        line.extend([only(pair), Cell::Text(key.clone()), Cell::Text(place.clone())]);
+        lines.push(line);
+        shapes.push(shape);
+    }
+    let columns = [
+        ("count_diff", "count diff"),
+        ("count_old", "count OLD"),
+        ("count_new", "count NEW"),
+        ("shift_percent", "shift"),
+        ("only_in", ""),
+        ("key", "key"),
+        ("place", "probe"),
+    ];
+    let about = "Hits counted by keys. Shift: the greatest distance between both histograms' sums, from 0 (the same) to \
+                 100 %. Choose a row for both histograms.";
+    Section { shapes, ..Section::new("keys", "Counts by keys", about, Table::new(&columns, lines)) }
+}
+
+fn bins(wanted: &Histogram, row: &Row, tally: &Tally) -> Vec<(i64, i64, u64)> {
+    let at = tally.histograms.iter().position(|histogram| histogram == wanted);
+    let filled: Option<&Filled> = at.and_then(|at| row.histograms.get(at));
+    let whole = |n: i128| n.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
+    let slot = |&(slot, n): &(u32, u64)| {
+        let (from, to) = wanted.scale.range(slot);
+        // Open ends are drawn as wide as nothing.
+        let from = from.or(to).map_or(0, whole);
+        (from, to.map_or(from, whole).saturating_add(1), n)
+    };
+    let mut bins: Vec<_> = filled.map_or(&[][..], |filled| &filled.slots).iter().map(slot).collect();
+    bins.sort_unstable();
+    bins
+}
+
+/// Numbers in records.
+fn values(runs: [&Input<'_>; 2]) -> Section {
+    let of = |run: &Input<'_>| run.records.by_value.clone().into_iter().collect::<Vec<_>>();
+    let [old, new] = runs.map(of);
+    let (mut lines, mut shapes) = (Vec::new(), Vec::new());
+    for ((place, name), pair) in paired(old, new) {
+        let mean = |side: &Option<Numbers>| match side {
+            Some(numbers) => Cell::Real(numbers.sum / numbers.count.max(1) as f64),
+            None => Cell::Nothing,
+        };
+        let shape = Shape {
+            title: format!("{name} at {place}"),
+            is_time: false,
+            bins: pair.each_ref().map(|side| side.as_ref().map_or(Vec::new(), Numbers::bins)),
+        };
+        let mut line: Vec<Cell> = counts(&pair, |numbers| numbers.count).into();
+        line.extend(pair.each_ref().map(mean));
+        line.extend([shape.shift_cell(), only(&pair), Cell::Text(name), Cell::Text(place)]);
+        lines.push(line);
+        shapes.push(Some(shape));
+    }
+    let columns = [
+        ("count_diff", "values diff"),
+        ("count_old", "values OLD"),
+        ("count_new", "values NEW"),
+        ("mean_old", "mean OLD"),
+        ("mean_new", "mean NEW"),
+        ("shift_percent", "shift"),
+        ("only_in", ""),
+        ("value", "value"),
+        ("place", "probe"),
+    ];
+    let about = "Numbers in the records, by powers of two. Choose a value for both distributions.";
+    Section { shapes, ..Section::new("values", "Values in records", about, Table::new(&columns, lines)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_fall_into_powers_of_two() {
+        let mut numbers = Numbers::default();
+        for n in [0.0, 0.5, 1.0, 2.0, 3.0, -1.0, -2.0, -3.0, 1e300, f64::from(u32::MAX)] {
+            numbers.add(n);
+        }
+        let bins = numbers.bins();
+        assert_eq!(&bins[..4], [(-3, -1, 2), (-1, 0, 1), (0, 1, 2), (1, 2, 1)]);
+        assert_eq!(bins[4], (2, 4, 2));
+        assert_eq!(bins.iter().map(|bin| bin.2).sum::<u64>(), 10);
+        assert!(bins.iter().all(|(low, high, _)| low < high), "{bins:?}");
+    }
+}
