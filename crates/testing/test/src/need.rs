@@ -118,6 +118,8 @@ needs! {
     SSHD = "ssh and sshd", SETUP, || Path::new("/usr/sbin/sshd").exists() && Command::new("ssh").arg("-V").output().is_ok();
     /// A browser and its driver: `chromium()`.
     BROWSER = "Chromium with chromedriver", SETUP, || chromium().is_some() && runs("chromedriver", "--version");
+    /// axe-core, which judges pages by WCAG: [`axe`].
+    AXE = "axe-core", "sh scripts/axe.sh gets it by npm", || axe().is_file();
     /// Perfetto's trace processor, and Node to run it: `perfetto()`.
     PERFETTO = "Perfetto's trace processor and Node", SETUP,
         || runs("node", "--version") && perfetto_folder().join("engine_bundle.js").is_file();
@@ -259,6 +261,15 @@ pub fn chromium() -> Option<&'static Path> {
 pub fn cache() -> PathBuf {
     let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache");
     std::env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from).join("kprism")
+}
+
+/// The program of axe-core, of the version that `ui/package.json` locks; `scripts/axe.sh` puts it there.
+pub fn axe() -> PathBuf {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../ui/package.json");
+    let text = std::fs::read_to_string(package).unwrap_or_default();
+    let version =
+        text.split("\"axe-core\": \"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or("none");
+    cache().join(format!("tools/axe-core-{version}.js"))
 }
 
 fn perfetto_folder() -> PathBuf {
