@@ -31,7 +31,7 @@ function licences(modules) {
 }
 
 /** `vite build` makes the report, `vite build --mode diff` the comparison, `boot` a boot's chart, `cover` coverage,
- * `tlb` TLB misses, `probe` what probes collected. */
+ * `tlb` TLB misses, `probe` what probes collected, `compare` two runs of those. */
 const ENTRIES = {
   production: ["src/main.ts", "report"],
   diff: ["src/diff.ts", "diff"],
@@ -39,6 +39,7 @@ const ENTRIES = {
   cover: ["src/cover.ts", "cover"],
   tlb: ["src/tlb.ts", "tlb"],
   probe: ["src/probe.ts", "probe"],
+  compare: ["src/compare.ts", "compare"],
 };
 
 export default defineConfig(({ mode }) => {

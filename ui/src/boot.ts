@@ -5,6 +5,8 @@
 import "./boot.css";
 import { h } from "./dom.ts";
 import { duration, exact, tick } from "./format.ts";
+import { markReady } from "./ready.ts";
+import { searchKey } from "./search-key.ts";
 import { themeButton } from "./theme.ts";
 
 interface Side {
@@ -100,7 +102,7 @@ function chart(side: Side, view: View): HTMLElement {
     if (row) row.push(bar);
     else byRow.set(bar.row, [bar]);
   }
-  const canvas = h("canvas", { class: "chart", role: "img", "aria-label": `Timeline of ${side.title}` });
+  const canvas = h("canvas", { class: "chart", role: "img", tabindex: "0", "aria-label": `Timeline of ${side.title}; arrow keys move, + and - zoom, 0 shows the whole boot. The table below has its longest bars.` });
   const tip = h("div", { class: "tip hidden" });
   const found = h("span", { class: "muted found" });
   const context = canvas.getContext("2d")!;
@@ -165,6 +167,18 @@ function chart(side: Side, view: View): HTMLElement {
   }
 
   let drag: { x: number; from: number } | null = null;
+  canvas.addEventListener("keydown", (event) => {
+    const [width, middle] = [view.to - view.from, (view.from + view.to) / 2];
+    const keys: Record<string, () => void> = {
+      "+": () => view.show(middle - width * 0.35, middle + width * 0.35), "-": () => view.show(middle - width * 0.7, middle + width * 0.7),
+      ArrowLeft: () => view.show(view.from - width / 5, view.to - width / 5), ArrowRight: () => view.show(view.from + width / 5, view.to + width / 5),
+      "0": () => view.show(view.least, view.most),
+    };
+    const act = keys[event.key === "=" ? "+" : event.key];
+    if (!act || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    act();
+  });
   canvas.addEventListener("wheel", (event) => {
     event.preventDefault();
     const at = view.from + (event.offsetX - LEFT) / scale();
@@ -215,21 +229,22 @@ function slowest(side: Side, bars: Bar[], view: View, zero: number): HTMLElement
   const body = h("tbody");
   const fill = () => {
     body.replaceChildren(...sorted.filter((bar) => wanted === "" || matches(bar)).slice(0, ROWS).map((bar) =>
+      // A click on the button is one on its row.
       h("tr", { click: () => view.show(bar.start - zero - bar.ns * 0.2, bar.start - zero + bar.ns * 1.2) },
         h("td", { class: "number" }, duration(bar.ns)), h("td", { class: "number" }, duration(bar.start)),
-        h("td", {}, bar.name), h("td", { class: bar.failed ? "failed" : "muted" }, bar.detail))));
+        h("td", {}, h("button", { type: "button", title: "Show it in the chart" }, bar.name)), h("td", { class: bar.failed ? "failed" : "muted" }, bar.detail))));
   };
   fill();
   addEventListener("search", fill);
   return h("details", { open: true }, h("summary", {}, `The longest of ${exact(side.initcalls.length)} initcalls and ${exact(side.calls.length)} calls`),
-    h("table", {}, h("thead", {}, h("tr", {}, ...["duration", "start", "name", "what"].map((name) => h("th", {}, name)))), body));
+    h("table", {}, h("caption", {}, sorted.length > ROWS ? `The ${exact(ROWS)} longest of those that the search finds` : "All of them, or those that the search finds"), h("thead", {}, h("tr", {}, ...["duration", "start", "name", "what"].map((name) => h("th", { scope: "col" }, name)))), body));
 }
 
 const sides = JSON.parse(document.getElementById("kprism-data")!.textContent!) as Side[];
 const length = Math.max(...sides.map((side) => side.span[1] - side.span[0]), 1);
 const view = new View(0, length);
 const search = h("input", {
-  type: "search", placeholder: "Search names", "aria-label": "Search names",
+  type: "search", placeholder: "Search names…  ( / )", "aria-label": "Search names",
   input: (event: Event) => {
     wanted = (event.target as HTMLInputElement).value.trim().toLowerCase();
     view.redraw.forEach((draw) => draw());
@@ -238,7 +253,9 @@ const search = h("input", {
 });
 const whole = h("button", { type: "button", click: () => view.show(0, length) }, "Whole boot");
 document.body.append(
-  h("header", {}, h("h1", {}, "Boot"), search, whole, h("span", { class: "muted" }, "wheel: zoom, drag: move, double click: fit"), themeButton()),
+  h("header", {}, h("h1", {}, "Boot"), search, whole, h("span", { class: "muted" }, "wheel or + and -: zoom, drag or arrows: move, double click: fit"), themeButton()),
   h("main", {}, ...sides.map((side) => chart(side, view))),
 );
 addEventListener("themechange", () => view.redraw.forEach((draw) => draw()));
+searchKey(search);
+markReady();

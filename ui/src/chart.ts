@@ -131,6 +131,12 @@ export class Chart {
     element.classList.add("linked");
   }
 
+  /** The frames on show, from the focus inwards, and their share of everything: for the table behind the chart. */
+  shown(): { frame: Frame; depth: number; fraction: number }[] {
+    const cells = [...this.cells.values()].map(({ cell }) => cell).sort((a, b) => a.depth - b.depth || a.x0 - b.x0);
+    return cells.map(({ data, depth }) => ({ frame: data, depth: depth - this.focused.depth, fraction: share(data.total[this.weight], this.frames[0].total[this.weight]) }));
+  }
+
   /** Draws again: what frames look like has changed. */
   refresh(): void {
     this.draw();
@@ -186,6 +192,9 @@ export class Chart {
       const back = this.focused.parent ? "go back" : weightName(this.weight);
       const middle = centre(this.focused, [frame.name, fraction, back], this.look?.labels ?? 1);
       this.describe(middle, frame);
+      // The name that is spoken has the words that are read.
+      const words = [...middle.querySelectorAll("text")].map((text) => text.textContent).join("");
+      middle.setAttribute("aria-label", `${words}: ${middle.getAttribute("aria-label")}`);
       this.cells.set(frame.index, { cell: this.focused, element: middle });
       this.svg.append(middle);
     }

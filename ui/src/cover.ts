@@ -5,6 +5,8 @@ import "./style.css";
 import "./cover.css";
 import { h, segmented } from "./dom.ts";
 import { exact, percent, plural, share } from "./format.ts";
+import { markReady } from "./ready.ts";
+import { searchKey } from "./search-key.ts";
 import { SortedTable, type Column } from "./tables.ts";
 import { themeButton } from "./theme.ts";
 import { byPath, contentOf, data, files, functions, hitLines, sum, type File, type Fn, type Numbers } from "./cover-data.ts";
@@ -156,31 +158,28 @@ async function draw(): Promise<void> {
 
 const rowsOf = (all: File[]): Row[] => all.map((file) => ({ ...file, linesHit: hitLines(file, run), name: file.path, to: file.path }));
 
-const search = h("input", { type: "search", placeholder: "Search files and functions", "aria-label": "Search files and functions" });
+const search = h("input", { type: "search", placeholder: "Search files and functions… ( / )", "aria-label": "Search files and functions" });
 search.addEventListener("input", () => {
   query = search.value.trim();
-  void draw();
+  void draw().then(markReady);
 });
 const levels = segmented<Level>("Level", [["folders", "Folders"], ["files", "Files"], ["functions", "Functions"]], level, (chosen) => {
   level = chosen;
-  void draw();
+  void draw().then(markReady);
 });
 const runs = data.runs.length > 1
   ? h("select", { "aria-label": "Run", change: (event: Event) => {
     run = Number((event.target as HTMLSelectElement).value);
-    void draw();
+    void draw().then(markReady);
   } }, h("option", { value: -1 }, `all ${data.runs.length} runs`), ...data.runs.map((name, i) => h("option", { value: i }, `lines of run ${i + 1}: ${name}`)))
   : null;
 addEventListener("hashchange", () => {
   search.value = query = "";
-  void draw();
+  void draw().then(markReady);
 });
+searchKey(search);
 addEventListener("keydown", (event) => {
   if (event.target instanceof HTMLInputElement || event.ctrlKey || event.metaKey || event.altKey) return;
-  if (event.key === "/") {
-    event.preventDefault();
-    search.focus();
-  }
   if (event.key === "n" || event.key === "p") main.querySelector(".source")?.parentElement?.dispatchEvent(new CustomEvent("step", { detail: event.key === "n" }));
 });
 const about = `${plural(data.objects, "object")}, ${plural(files.length, "source file")}${data.root ? `, built in ${data.root}` : ""}`;
@@ -189,4 +188,4 @@ document.body.append(
   h("nav", { class: "sections" }, h("div", { class: "controls" }, levels, runs, h("div", { class: "search" }, search))),
   main,
 );
-void draw();
+void draw().then(markReady);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // What the report crate embeds in the page (see html/embed.rs there), and trees decoded from it.
 
+import type { TimelineData } from "./lanes-data.ts";
+
 export interface Header {
   command: string;
   source: string;
@@ -194,6 +196,8 @@ export interface Data {
   functions: FunctionColumns;
   functions_by_task: FunctionColumns;
   syscalls: SyscallRow[];
+  /** Of a flow. */
+  timeline?: TimelineData;
   /** Kinds that occurred; a user's own comes first. */
   intervals: IntervalKind[];
   /** Calling contexts that intervals name: caller or -1, and function. */

@@ -3,11 +3,14 @@
 // in the other, and the functions below.
 
 import "./style.css";
+import { chartTable } from "./behind-chart.ts";
 import { Chart, type View, breadcrumbs } from "./chart.ts";
 import { type Frame, type Header, type Weight, pathTo, readData } from "./data.ts";
 import { type Change, Diff, type DiffData, type DiffPath, type Pair, SIDES, SIDE_NAMES, type Side } from "./diff-data.ts";
 import { h, s, segmented } from "./dom.ts";
 import { count, duration, exact, percent, plural, share, weighed, weightName } from "./format.ts";
+import { markReady } from "./ready.ts";
+import { searchKey } from "./search-key.ts";
 import { SortedTable } from "./tables.ts";
 import { themeButton } from "./theme.ts";
 
@@ -229,6 +232,7 @@ function main(): void {
     }
     following = false;
     const frame = path.frames[1] ?? path.frames[0];
+    for (const own of tables) if (own.open) own.dispatchEvent(new Event("toggle"));
     if (frame) crumbs.replaceChildren(breadcrumbs(frame, (to) => go(tree.of(to))));
     showPanel(path);
   };
@@ -257,6 +261,7 @@ function main(): void {
   };
   let charts: Pair<Chart>;
   charts = [chart(0), chart(1)];
+  const tables = charts.map((c, at) => chartTable(c, `What the chart of ${SIDE_NAMES[at as Side]} shows as a table`)) as Pair<HTMLDetailsElement>;
 
   const search = h("input", { type: "search", id: "search", placeholder: "Search functions…  ( / )", "aria-label": "Search functions", autocomplete: "off", spellcheck: "false" });
   const found = h("output", { class: "found", for: "search" });
@@ -265,11 +270,7 @@ function main(): void {
     found.textContent = results[0] && results[1] ? `${percent(results[0].fraction)} of OLD, ${percent(results[1].fraction)} of NEW` : "";
   };
   search.addEventListener("input", runSearch);
-  addEventListener("keydown", (event) => {
-    if (event.key !== "/" || event.target instanceof HTMLInputElement) return;
-    event.preventDefault();
-    search.focus();
-  });
+  searchKey(search);
 
   const table = functionTable(diff, () => weight, (name) => {
     search.value = name;
@@ -303,9 +304,7 @@ function main(): void {
 
   const legend = h("ul", { class: "legend", "aria-label": "Colours" }, ...CHANGES.map(([change, name]) => h("li", {}, key(change), name)));
   legend.append(h("li", {}, "rings: call depth; nothing drawn: the caller itself"));
-  const redraw = () => {
-    sizes.clear();
-    for (const c of charts) c.setWeight(weight);
+  const fill = () => {
     runSearch();
     table.setRows(rows);
     extras.setRows(diff.extras(weight));
@@ -314,12 +313,14 @@ function main(): void {
   const controls = h("div", { class: "controls" },
     segmented<Weight>("Weight", [["insns", "Instructions"], ["ns", "Time"]], weight, (value) => {
       weight = value;
-      redraw();
+      sizes.clear();
+      for (const c of charts) c.setWeight(weight);
+      fill();
     }),
     segmented<View>("View", [["sunburst", "Sunburst"], ["icicle", "Icicle"], ["flame", "Flame"]], "sunburst", (view) => charts.forEach((c) => c.setView(view))),
     h("div", { class: "search" }, search, found));
   const half = (at: Side) => h("div", { class: "half" },
-    h("h3", { class: at ? "new" : "old" }, h("span", { class: "badge" }, SIDE_NAMES[at]), " ", data.paths[at]), charts[at].element, notes[at]);
+    h("h3", { class: at ? "new" : "old" }, h("span", { class: "badge" }, SIDE_NAMES[at]), " ", data.paths[at]), charts[at].element, notes[at], tables[at]);
   const rows = functionRows(diff);
   const section = (id: string, title: string, ...children: (Node | null)[]) =>
     h("section", { id, "aria-labelledby": `${id}-title` }, h("h2", { id: `${id}-title` }, title), ...children);
@@ -334,9 +335,13 @@ function main(): void {
       section("calls", "Calls", controls, crumbs, h("div", { class: "stage" }, h("div", {}, h("div", { class: "halves" }, half(0), half(1)), legend, folded), side)),
       section("paths", `Paths that only one run took${per}`, extras.element),
       section("functions", `Functions${per}`, table.element, omitted)));
-  for (const at of SIDES) charts[at].setTree(tree.frames[at]);
+  // Each chart is laid out once: the weight before the tree.
+  for (const at of SIDES) {
+    charts[at].setWeight(weight);
+    charts[at].setTree(tree.frames[at]);
+  }
   go(tree.paths[0]);
-  redraw();
+  fill();
 }
 
 function callers(path: DiffPath): string {
@@ -345,3 +350,4 @@ function callers(path: DiffPath): string {
 }
 
 main();
+markReady();

@@ -17,7 +17,9 @@ function scaled(value: number, units: [number, string][], rest: string): string 
 
 export const duration = (ns: number): string => scaled(ns, TIME, "ns");
 export const count = (n: number): string => scaled(n, COUNT, "");
-export const exact = (n: number): string => n.toLocaleString("en-US");
+// Made once: `toLocaleString` looks its locale up for each number.
+const grouped = new Intl.NumberFormat("en-US");
+export const exact = (n: number): string => grouped.format(n);
 export const share = (part: number, whole: number): number => (whole > 0 ? part / whole : 0);
 
 export function percent(fraction: number): string {
@@ -37,4 +39,10 @@ export const weighed = (value: number, weight: Weight): string => (weight === "i
 
 export function plural(n: number, one: string, many = `${one}s`): string {
   return `${exact(n)} ${n === 1 ? one : many}`;
+}
+
+/** A name with what drives terminals, breaks lines or turns the direction of text as escapes: those of the timeline's texts. */
+export function printable(name: string): string {
+  const short: Record<string, string> = { "\t": "\\t", "\n": "\\n", "\r": "\\r" };
+  return name.replace(/[\u0000-\u001f\u007f-\u009f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]/g, (c) => short[c] ?? `\\u{${c.codePointAt(0)!.toString(16)}}`);
 }

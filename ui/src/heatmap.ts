@@ -48,7 +48,7 @@ export class HeatMap {
     });
     this.whole = { bins: [0, bins], rows: [0, rows.length] };
     this.view = this.fromAddress();
-    const button = (text: string, title: string, act: () => void) => h("button", { type: "button", title, "aria-label": title, click: act }, text);
+    const button = (text: string, title: string, act: () => void) => h("button", { type: "button", title, "aria-label": `${text}: ${title.toLowerCase()}`, click: act }, text);
     const controls = h("div", { class: "controls zoom" },
       button("Whole run", "Show everything", () => this.show(this.whole)),
       button("+ time", "Narrow the time", () => this.zoom("bins", 0.5)), button("− time", "Widen the time", () => this.zoom("bins", 2)),

@@ -4,7 +4,8 @@
 import uPlot from "uplot";
 import type { SyscallRow } from "./data.ts";
 import { h } from "./dom.ts";
-import { duration, plural, tick } from "./format.ts";
+import { duration, exact, plural, tick } from "./format.ts";
+import { behind, simpleTable } from "./plots.ts";
 
 /** Lower bound of a bin: four bins an octave, exact below four. The same rule is in html/histogram.rs. */
 export function lowerBound(bin: number): number {
@@ -17,15 +18,24 @@ export class Histogram {
   readonly element = h("figure", { class: "histogram", hidden: true });
   private readonly heading = h("figcaption");
   private readonly target = h("div", { role: "img" });
+  private readonly table = behind(() => this.asTable());
   private plot: uPlot | null = null;
   private row: SyscallRow | null = null;
 
   constructor() {
-    this.element.append(this.heading, this.target);
+    this.element.append(this.heading, this.target, this.table);
     new ResizeObserver(() => {
       const width = this.target.clientWidth;
       if (this.plot && width > 0 && width !== this.plot.width) this.plot.setSize({ width, height: this.plot.height });
     }).observe(this.target);
+  }
+
+  /** Bins with calls: the same numbers as the steps. */
+  private asTable(): HTMLElement {
+    const rows: string[][] = [];
+    const bins = this.row?.histogram ?? [];
+    for (let i = 0; i < bins.length; i += 2) rows.push([duration(lowerBound(bins[i])), duration(lowerBound(next(bins[i]))), exact(bins[i + 1])]);
+    return simpleTable(`Latency of ${this.row?.name ?? ""}`, ["from", "below", "calls"], rows, 0);
   }
 
   redraw(): void {
@@ -78,6 +88,7 @@ export class Histogram {
     this.heading.replaceChildren(h("strong", {}, row.name), ` — wall time of ${plural(row.count, "call")}, waiting included; median ${duration(row.p50_ns)}, maximum ${duration(row.max_ns)}`);
     this.target.setAttribute("aria-label", `Latency histogram of ${row.name}: ${lines.map(([name, ns]) => `${name} ${duration(ns)}`).join(", ")}`);
     this.plot = new uPlot(options, [xs, ys], this.target);
+    if (this.table.open) this.table.dispatchEvent(new Event("toggle"));
   }
 }
 

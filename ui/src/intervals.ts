@@ -4,7 +4,9 @@
 import type { Data, IntervalKind, LongestInterval, SiteRow } from "./data.ts";
 import { h, segmented } from "./dom.ts";
 import { count, duration, exact, percent, plural, share } from "./format.ts";
+import { linesButton } from "./lines.ts";
 import { LogHistogram } from "./loghist.ts";
+import { input } from "./served.ts";
 import { type Column, SortedTable } from "./tables.ts";
 
 /** Frames of a stack that fit in a cell. */
@@ -30,7 +32,7 @@ function frames(data: Data, title: string, context: number, address = ""): HTMLE
 }
 
 /** A command to type, with a button that copies it. */
-function command(text: string): HTMLElement {
+export function command(text: string): HTMLElement {
   const code = h("code", {}, text);
   const done = h("span", { class: "note", role: "status" });
   const copy = async () => {
@@ -74,7 +76,8 @@ function kindTable(data: Data, choose: (kind: IntervalKind) => void): SortedTabl
   });
 }
 
-export function intervals(data: Data): HTMLElement {
+/** `showAt` goes to an interval on the timeline. */
+export function intervals(data: Data, showAt: ((kind: string, interval: LongestInterval) => void) | null): HTMLElement {
   if (data.intervals.length === 0) return h("p", { class: "note" }, "No interval between markers was seen in this run.");
   let chosen = data.intervals[0];
   let logCounts = true;
@@ -122,7 +125,9 @@ export function intervals(data: Data): HTMLElement {
     detail: (r) => h("div", {},
       h("div", { class: "both-frames" }, frames(data, "Began at", r.from, r.from_ip), frames(data, "Ended at", r.to, r.to_ip)),
       h("p", { class: "note" }, "Every instruction of it:"),
-      command(`kprism script insns --cpu ${r.cpu} --from ${r.start_ns}ns --to ${r.start_ns + r.ns}ns`)),
+      command(`kprism script insns${input} --cpu ${r.cpu} --from ${r.start_ns}ns --to ${r.start_ns + r.ns}ns`),
+      linesButton({ cpu: r.cpu, task: null }, r.start_ns, r.start_ns + r.ns, r.insns)?.element ?? null,
+      showAt ? h("button", { type: "button", class: "more show-at", click: () => showAt(chosen.name, r) }, "Show it on the timeline") : null),
     chooseLabel: "Show both stacks, and how to see its instructions",
     empty: "None.",
   });

@@ -5,6 +5,7 @@
 import type { Values } from "./data.ts";
 import { h, s } from "./dom.ts";
 import { exact, percent, share, weighed } from "./format.ts";
+import { behind, simpleTable } from "./plots.ts";
 import type { Weight } from "./data.ts";
 
 const W = 640;
@@ -97,7 +98,11 @@ export class LogHistogram {
     svg.append(...this.markers(label.map((p) => [p, x(values[p])])));
     svg.append(s("line", { class: "axis", x1: LEFT, x2: W - RIGHT, y1: H - BOTTOM, y2: H - BOTTOM }));
     const facts = `${exact(values.count)} ${this.noun}, mean ${text(Math.floor(values.mean))}, p50 ${text(values.p50)}, p90 ${text(values.p90)}, p99 ${text(values.p99)}, max ${text(values.max)}`;
-    this.element.replaceChildren(h("figcaption", {}, h("strong", {}, this.title), ` — ${facts}`), svg);
+    const isOpen = this.element.querySelector("details")?.open ?? false;
+    const table = behind(() => simpleTable(`${this.title} of ${name}`, ["from", "below", this.noun, "of all"],
+      bins.map(([low, high, n]) => [text(low), text(high), exact(n), percent(share(n, values.count))]), 0));
+    table.open = isOpen;
+    this.element.replaceChildren(h("figcaption", {}, h("strong", {}, this.title), ` — ${facts}`), svg, table);
     this.tip.hidden = true;
   }
 

@@ -3,21 +3,32 @@
 
 import "uplot/dist/uPlot.min.css";
 import "./style.css";
+import "./plots.css";
+import "./lanes.css";
 import { Chart, type View, breadcrumbs } from "./chart.ts";
 import { ORIGINS, swatch } from "./color.ts";
 import { type Data, type Frame, type SyscallRow, type TaskRow, type TreeData, type Weight, readData, readTree } from "./data.ts";
 import { h, segmented } from "./dom.ts";
 import { durations } from "./durations.ts";
-import { count, duration, exact, percent, plural, share, weightName } from "./format.ts";
+import { count, duration, exact, percent, plural, printable, share, weightName } from "./format.ts";
+import { sectionLinks } from "./fragment.ts";
 import { Histogram } from "./histogram.ts";
 import { intervals } from "./intervals.ts";
+import { Lanes } from "./lanes.ts";
 import { account, losses } from "./losses.ts";
+import { momentParts, singlesList } from "./moments.ts";
 import { partsTable } from "./parts.ts";
 import { panel } from "./panel.ts";
+import { chartTable } from "./behind-chart.ts";
+import { ready } from "./plots.ts";
+import { step } from "./ready.ts";
+import { searchKey } from "./search-key.ts";
 import { type FunctionRow, functionRows, syscallRows } from "./rows.ts";
+import { sourcePanel } from "./source.ts";
 import { type Column, SortedTable } from "./tables.ts";
 import { themeButton } from "./theme.ts";
 import { timeline } from "./timeline.ts";
+import { fetchedTrees } from "./trees.ts";
 
 /** Who recorded the run: `source` is where its streams came from. */
 function recordedBy(source: string, durations: boolean): string {
@@ -68,7 +79,7 @@ interface FunctionTable {
   show(rows: FunctionRow[], whole: number): void;
 }
 
-function functionTable(find: (name: string) => void): FunctionTable {
+function functionTable(find: (name: string) => void, source: (row: FunctionRow) => HTMLElement): FunctionTable {
   let whole = 0;
   const table = new SortedTable<FunctionRow>({
     caption: "functions",
@@ -81,6 +92,7 @@ function functionTable(find: (name: string) => void): FunctionTable {
       { head: "calls", key: (r) => r.calls, show: (r) => exact(r.calls) },
       { head: "function", key: (r) => r.name, show: (r) => r.name },
       { head: "module", key: (r) => r.module, show: (r) => r.module },
+      { head: "source", title: "Source lines and instructions, with counts", key: (r) => r.name, show: () => "source", node: source },
     ],
     sort: 1,
     filter: (r) => `${r.name} ${r.module}`,
@@ -150,7 +162,9 @@ function taskTable(data: Data, choose: (task: number) => void): SortedTable<Task
 }
 
 function main(): void {
+  step("program");
   const data = readData();
+  step("data");
   // Runs of durations have no instructions.
   let weight: Weight = data.trees[0]?.insns.some((n) => n > 0) ? "insns" : "ns";
   let frames: Frame[] = [];
@@ -162,35 +176,58 @@ function main(): void {
   const folded = h("p", { class: "note", id: "folded" });
   const scopeName = h("span", { class: "scope-name" });
   const functionNote = h("p", { class: "note" });
-  const showPanel = (frame: Frame) => side.replaceChildren(panel(frame, frames[0], weight, (to) => chart.zoom(to)));
+  const source = sourcePanel(data);
+  const ofName = (name: string, module: string | null) => {
+    const own = module === null ? data.syscalls.find((row) => printable(row.name) === name)?.func : undefined;
+    // Texts of the timeline are made printable; the source is found by the name as it is.
+    const asItIs = (all: string[], text: string) => all.find((own) => printable(own) === text) ?? text;
+    if (module !== null) return source.button(asItIs(data.funcs.name, name), asItIs(data.modules, module), `Source and instructions of ${name}, all calls`);
+    return own === undefined ? null : source.button(data.funcs.name[own], data.modules[data.funcs.module[own]] ?? "", `Source and instructions of ${data.funcs.name[own]}, all calls`);
+  };
+  const line = data.timeline && data.timeline.lanes.length > 0 ? new Lanes(data.timeline, (moment, now) => momentParts(data, moment, ofName, now)) : null;
+  step("timeline");
+  const showPanel = (frame: Frame) => {
+    side.replaceChildren(panel(frame, frames[0], weight, (to) => chart.zoom(to)));
+    if (frame.func < 0 || data.durations) return;
+    side.append(source.button(frame.name, frame.module, "Source and instructions"));
+    if (!line) return;
+    const longest = line.singles.of("calls", frame.name, null).slice(0, 3);
+    const list = singlesList("Its longest single calls", data.timeline!, longest, line.singles.merged("calls"), (single) => line.go(single));
+    side.append(list ?? h("p", { class: "note" }, "No single call of it is on the timeline: those of 10 µs and more are."));
+  };
   const chart = new Chart({
     focus: (frame) => {
+      if (table.open) table.dispatchEvent(new Event("toggle"));
       crumbs.replaceChildren(breadcrumbs(frame, (to) => chart.zoom(to)));
       showPanel(frame);
     },
     point: (frame) => frames.length > 0 && showPanel(frame ?? chart.focus),
   });
   chart.setWeight(weight);
+  const table = chartTable(chart);
   const search = h("input", { type: "search", id: "search", placeholder: "Search functions…  ( / )", "aria-label": "Search functions", autocomplete: "off", spellcheck: "false" });
   const runSearch = () => {
     const result = chart.search(search.value);
     found.textContent = result ? `${plural(result.functions, "function")} in ${plural(result.contexts, "context")}, ${percent(result.fraction)} of ${weightName(weight)}` : "";
   };
   search.addEventListener("input", runSearch);
-  addEventListener("keydown", (event) => {
-    if (event.key !== "/" || event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement) return;
-    event.preventDefault();
-    search.focus();
-  });
+  searchKey(search);
 
   const histogram = new Histogram();
+  const slow = h("div", { class: "slow" });
+  let within: number | null = null;
+  const showCall = (row: SyscallRow | null) => {
+    histogram.show(row);
+    const found = row && line ? line.singles.of("task", row.name, within) : [];
+    slow.replaceChildren(singlesList(`The longest calls of ${row?.name}`, data.timeline!, found, line?.singles.merged("task") ?? 0, (single) => line?.go(single)) ?? "");
+  };
   const functions = functionTable((name) => {
     search.value = name;
     runSearch();
     document.getElementById("calls")?.scrollIntoView({ behavior: "auto", block: "start" });
-  });
-  const syscalls = syscallTable((row) => histogram.show(row));
-  const parts = partsTable((row) => histogram.show(row));
+  }, (row) => source.button(row.name, row.module, "source"));
+  const syscalls = syscallTable(showCall);
+  const parts = partsTable(showCall);
   const showParts = (value: "latency" | "parts") => {
     syscalls.element.hidden = value !== "latency";
     parts.element.hidden = value !== "parts";
@@ -207,6 +244,7 @@ function main(): void {
     folded.textContent = contexts > 0
       ? `${plural(contexts, "small context")} with ${percent(share(insns, frames[0].total.insns))} of the instructions folded to keep this file small; the run folder has them all.`
       : "";
+    folded.append(fetched.whole(index) ?? "");
     const { rows, note } = functionRows(data, tree, frames);
     functions.show(rows, frames[0].total.insns);
     functionNote.textContent = note;
@@ -214,13 +252,18 @@ function main(): void {
     const first = calls.find((row) => tree.scope === "syscall" && row.func === tree.id) ?? calls.reduce<SyscallRow | null>((a, b) => (a && a.wall_ns >= b.wall_ns ? a : b), null);
     syscalls.setRows(calls, first);
     parts.setRows(calls, first);
-    histogram.show(first);
+    within = tree.scope === "task" ? Number(/\[(\d+)\]$/.exec(tree.label)?.[1] ?? NaN) : null;
+    showCall(first);
     scopeName.textContent = tree.scope === "all" ? "" : `within ${tree.label}`;
   };
   const picker = scopePicker(data, pick);
+  const fetched = fetchedTrees(data, picker, (index) => {
+    trees.delete(index);
+    pick(index);
+  });
   const tasks = taskTable(data, (task) => {
     const index = data.trees.findIndex((tree) => tree.scope === "task" && tree.id === task);
-    if (index < 0) return;
+    if (index < 0) return fetched.of("task", task);
     picker.value = String(index);
     pick(index);
   });
@@ -233,46 +276,52 @@ function main(): void {
     legend.append(h("li", {}, dot, name));
   }
   legend.append(h("li", {}, "nothing drawn: the caller itself"));
-  const controls = h("div", { class: "controls" }, picker,
+  const controls = h("div", { class: "controls" }, picker, fetched.told,
     segmented<Weight>("Weight", [["insns", "Instructions"], ["ns", "Time"]], weight, (value) => {
       weight = value;
       chart.setWeight(value);
       runSearch();
     }),
-    segmented<View>("View", [["sunburst", "Sunburst"], ["icicle", "Icicle"], ["flame", "Flame"]], "sunburst", (view) => chart.setView(view)),
+    segmented<View>("View", [["sunburst", "Sunburst"], ["icicle", "Icicle"], ["flame", "Flame"]], "sunburst", (view) => {
+      chart.setView(view);
+      if (table.open) table.dispatchEvent(new Event("toggle"));
+    }),
     h("div", { class: "search" }, search, found));
 
   const section = (id: string, title: string, ...children: (Node | string | null)[]) =>
     h("section", { id, "aria-labelledby": `${id}-title` }, h("h2", { id: `${id}-title` }, title), ...children);
-  const ofFlow = [["calls", "Calls"], ["functions", "Functions"], ["syscalls", "System calls"], ["intervals", "Intervals"], ["tasks", "Tasks"], ["losses", "Lost and undecoded"]];
-  const ofDurations = [["calls", "Calls"], ["durations", "Durations"], ["timeline", "Timeline"], ["tasks", "Tasks"], ["losses", "Account"]];
-  const nav = h("nav", { class: "sections", "aria-label": "Sections" }, ...(data.durations ? ofDurations : ofFlow).map(([id, name]) => h("a", { href: `#${id}` }, name)));
+  const ofFlow: [string, string][] = [["calls", "Calls"], ["timeline", "Timeline"], ["functions", "Functions"], ["source", "Source"], ["syscalls", "System calls"], ["intervals", "Intervals"], ["tasks", "Tasks"], ["losses", "Lost and undecoded"]];
+  const ofDurations: [string, string][] = [["calls", "Calls"], ["durations", "Durations"], ["timeline", "Timeline"], ["tasks", "Tasks"], ["losses", "Account"]];
+  const nav = sectionLinks(data.durations ? ofDurations : ofFlow);
   const named = (part: HTMLElement) => {
     part.querySelector("h2")?.append(" ", scopeName.cloneNode(true));
     return part;
   };
   const functionSection = named(section("functions", "Functions", functionNote, functions.element));
-  const syscallSection = named(section("syscalls", "System calls", h("div", { class: "controls" }, syscallView), h("div", { class: "split" }, h("div", {}, syscalls.element, parts.element), histogram.element)));
-  const callSection = section("calls", "Calls", controls, crumbs, h("div", { class: "stage" }, h("div", {}, chart.element, legend, folded), side));
+  const syscallSection = named(section("syscalls", "System calls", h("div", { class: "controls" }, syscallView), h("div", { class: "split" }, h("div", {}, syscalls.element, parts.element), h("div", { class: "beside-table" }, histogram.element, slow))));
+  const callSection = section("calls", "Calls", controls, crumbs, h("div", { class: "stage" }, h("div", {}, chart.element, legend, table, folded), side));
   const taskSection = section("tasks", "Tasks", tasks.element, omitted);
   if (data.durations) {
-    const line = timeline(data);
+    const calls = timeline(data);
     document.body.prepend(header(data), nav, h("main", {}, callSection,
-      section("durations", "Durations", durations(data, line.show)),
-      section("timeline", "Timeline", line.element), taskSection,
+      section("durations", "Durations", durations(data, calls.show)),
+      section("timeline", "Timeline", calls.element), taskSection,
       section("losses", "Account", account(data.header.account))));
   } else {
-    document.body.prepend(header(data), nav, h("main", {}, callSection, functionSection, syscallSection,
-      section("intervals", "Intervals", h("p", { class: "note" }, "Delta profiling: from one marker to another, over the whole run. Choose a kind for its histograms; `kprism report delta --from … --to … --html` adds your own."), intervals(data)),
+    document.body.prepend(header(data), nav, h("main", {}, callSection, section("timeline", "Timeline", line ? line.element : h("p", { class: "note" }, "This run has no event with a time.")), functionSection, section("source", "Source", source.element), syscallSection,
+      section("intervals", "Intervals", h("p", { class: "note" }, "Delta profiling: from one marker to another, over the whole run. Choose a kind for its histograms; `kprism report delta --from … --to … --html` adds your own."), intervals(data, line && ((kind, at) => line.goAt(`interval ${kind}`, at.start_ns, at.ns)))),
       taskSection,
       section("losses", "Lost and undecoded", losses(data))));
   }
+  step("sections");
   new MutationObserver(() => {
     for (const name of document.querySelectorAll("h2 .scope-name")) name.textContent = scopeName.textContent;
   }).observe(scopeName, { childList: true });
   addEventListener("themechange", () => histogram.redraw());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => histogram.redraw());
   pick(0);
+  step("first scope");
+  ready();
 }
 
 main();

@@ -4,6 +4,7 @@
 
 import { h } from "./dom.ts";
 import { exact } from "./format.ts";
+import { markReady } from "./ready.ts";
 
 /** Okabe and Ito's colours, each with its own dashes, so that colour is never the only difference. */
 export const LINES: [string, string][] = [
@@ -81,24 +82,13 @@ export function behind(make: () => Node, title = "The numbers as a table"): HTML
 /** A table of texts as they are. */
 export function simpleTable(caption: string, heads: string[], rows: string[][], texts = 1): HTMLElement {
   const cell = (text: string, i: number) => h("td", { class: i < texts ? "text" : "" }, text);
-  return h("div", { class: "scroll" }, h("table", { class: "rows" }, h("caption", { class: "hidden" }, caption),
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, h("table", { class: "rows" }, h("caption", { class: "hidden" }, caption),
     h("thead", {}, h("tr", {}, ...heads.map((head, i) => h("th", { scope: "col", class: i < texts ? "text" : "" }, head)))),
     h("tbody", {}, ...rows.map((row) => h("tr", {}, ...row.map(cell))))));
 }
 
-/** `/` goes to the search, as on all pages. */
-export function searchKey(search: HTMLInputElement): void {
-  addEventListener("keydown", (event) => {
-    if (event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key !== "/") return;
-    event.preventDefault();
-    search.focus();
-  });
-}
-
 /** Says at the end of the page how long it took until it could be used. */
 export function ready(): void {
-  const ms = Math.round(performance.now());
-  document.documentElement.dataset.ready = String(ms);
+  const ms = markReady();
   document.body.append(h("footer", { class: "note" }, `This page could be used ${exact(ms)} ms after it began to load here.`), tip);
 }

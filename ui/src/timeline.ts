@@ -6,6 +6,7 @@ import { shade } from "./color.ts";
 import type { Data } from "./data.ts";
 import { h } from "./dom.ts";
 import { duration, exact, plural, tick } from "./format.ts";
+import { behind, simpleTable } from "./plots.ts";
 
 export interface Call {
   task: number;
@@ -20,6 +21,8 @@ export interface Call {
 const HEIGHT = 16;
 const AXIS = 22;
 const LEFT = 150;
+/** Rows of the table behind it. */
+const TABLE = 300;
 /** Levels of one task, and rows of all. */
 const LEVELS = 40;
 const ROWS = 400;
@@ -165,6 +168,7 @@ export function timeline(data: Data): Timeline {
     from = Math.max(0, Math.min(left, length - width));
     to = from + width;
     draw();
+    if (table.open) table.dispatchEvent(new Event("toggle"));
   };
   const zoom = (by: number, at: number) => view(at - (at - from) * by, at + (to - at) * by);
   const under = (event: MouseEvent): Call | undefined => {
@@ -221,13 +225,19 @@ export function timeline(data: Data): Timeline {
   new ResizeObserver(draw).observe(canvas);
   addEventListener("themechange", draw);
   const whole = h("button", { type: "button", class: "more", click: () => view(0, length) }, "Whole time");
+  const table = behind(() => {
+    const shown = all.flatMap((lane) => lane.calls.map((call) => ({ lane, call }))).filter(({ call }) => call.start <= to && call.start + call.ns >= from);
+    const rows = shown.slice(0, TABLE).map(({ lane, call }) => [lane.name, data.funcs.name[call.func], duration(call.start), duration(call.ns), String(call.cpu)]);
+    const note = shown.length > TABLE ? `The first ${exact(TABLE)} of ${plural(shown.length, "call")}; zoom in for others.` : plural(shown.length, "call");
+    return h("div", {}, h("p", { class: "note" }, note), simpleTable("Calls on show", ["task", "function", "from", "took", "CPU"], rows, 2));
+  }, "What is on show as a table");
   const notes = [`${exact(own.slices.task.length)} calls`];
   if (own.slices_omitted > 0) notes.push(`${plural(own.slices_omitted, "shorter one is", "shorter ones are")} not in this file`);
   if (omitted > 0) notes.push(`${plural(omitted, "task")} with less left out`);
   const help = "click, then wheel or + and -: zoom; drag or arrows: move; double click: fit";
   const element = all.length === 0
     ? h("p", { class: "note" }, "No call is known by itself: functions were counted while recording.")
-    : h("div", {}, h("p", { class: "note" }, `${notes.join("; ")} (${help}). `, whole), canvas);
+    : h("div", {}, h("p", { class: "note" }, `${notes.join("; ")} (${help}). `, whole), canvas, table);
   const show = (call: Call) => {
     const same = (other: Call) => other.task === call.task && other.start === call.start && other.func === call.func && other.depth === call.depth;
     marked = all.flatMap((lane) => lane.calls).find(same) ?? null;

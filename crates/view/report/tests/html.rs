@@ -4,8 +4,9 @@
 mod sample;
 mod webdriver;
 
-use kprism_profile::Profile;
+use kprism_profile::{Profile, Slice, Syscall};
 use kprism_report::html::{self, Budget};
+use kprism_report::lanes::of_flow;
 use kprism_store::{Manifest, RunKind};
 use kprism_test::test;
 use serde_json::{Value, json};
@@ -51,6 +52,120 @@ fn pruning_bounds_the_file_and_keeps_sums() {
     assert!(tree["folded"]["contexts"].as_u64() > Some(0));
     let tasks = data["trees"].as_array().unwrap().iter().filter(|t| t["scope"] == "task");
     assert_eq!(tasks.map(|t| sum(&t["insns"])).sum::<u64>(), whole);
+}
+
+/// As many events as a run of two billion instructions has: the timeline keeps or counts each, and the file stays small.
+#[test]
+fn a_long_timeline_is_bounded_and_counts_everything() {
+    let mut profile = sample::large(40, 30_000);
+    let tasks = profile.tasks.len() as u32;
+    for i in 0..600_000_u32 {
+        let (task, func) = (i % tasks, (i.wrapping_mul(2_654_435_761) >> 8) % profile.funcs.len() as u32);
+        let start_ns = u64::from(i) * 3_333;
+        profile.syscalls.push(Syscall {
+            task,
+            func,
+            start_ns,
+            wall_ns: u64::from(i % 977) * 31,
+            insns: u64::from(i % 7_919),
+            ..Syscall::default()
+        });
+        if i % 2 == 0 {
+            let end_ns = start_ns + 10_000 + u64::from(i % 613);
+            let depth = (i / tasks % 9) as u16;
+            profile.slices.push(Slice {
+                task,
+                func,
+                depth,
+                start_ns,
+                end_ns,
+                insns: 9_999,
+                ..Slice::default()
+            });
+        }
+    }
+    let page = html::render(&sample::manifest(), &profile, &Budget::default()).unwrap();
+    println!("{} bytes", page.len());
+    assert!(page.len() < 5 << 20, "{} bytes", page.len());
+    let data = data(&page);
+    let lanes = data["timeline"]["lanes"].as_array().unwrap();
+    let (mut kept, mut merged, mut ns) = (0, 0, 0);
+    for lane in lanes.iter().filter(|lane| lane["group"] == "task") {
+        kept += lane["start"].as_array().unwrap().len() as u64;
+        ns += sum(&lane["length"]) - lane["length"].as_array().unwrap().len() as u64;
+        merged += sum(&lane["merged"]["items"]);
+        ns += sum(&lane["merged"]["ns"]);
+    }
+    assert_eq!(kept + merged, 600_000);
+    // The rest of this page is as large as it gets, so the timeline has little room.
+    assert!(kept > 1_000, "{kept}");
+    assert_eq!(ns, profile.syscalls.iter().map(|call| call.wall_ns).sum::<u64>());
+}
+
+/// Texts of the timeline are printable, names of functions are as they are: the longest calls of one are found all the same.
+#[test]
+fn longest_calls_of_a_name_with_control_characters_are_listed() {
+    let mut profile = sample::profile();
+    let name = format!("{}\n\t\u{202e}\u{9b}", sample::HOSTILE);
+    let func = profile.funcs.iter().position(|func| func.name == sample::HOSTILE).unwrap();
+    profile.funcs[func].name = name.clone();
+    let slice = Slice { task: 0, func: func as u32, start_ns: 100_000, end_ns: 150_000, ..Slice::default() };
+    profile.slices.push(slice);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("report.html");
+    std::fs::write(&file, html::render(&sample::manifest(), &profile, &Budget::default()).unwrap()).unwrap();
+    let browser = Browser::start(&dir.path().join("browser"), 1440, 1000);
+    browser.open(&file);
+    browser.wait("return document.documentElement.dataset.painted");
+    browser.run(
+        "const arc = [...document.querySelectorAll('path.arc')].find((a) => a.getAttribute('aria-label').includes('onerror'));
+         arc.dispatchEvent(new MouseEvent('click', {bubbles: true}))",
+    );
+    let listed = "return [...document.querySelectorAll('.panel .single .value')].map((v) => v.textContent)";
+    assert_eq!(browser.run(listed), json!(["50.000 µs"]));
+    // From there its source is asked for by the name as it is.
+    browser.run("document.querySelector('.panel .single').click()");
+    browser.run("document.querySelector('.moment .show-source').click()");
+    let shown = browser.run("return document.querySelector('#source-body h3').firstChild.data");
+    assert_eq!(shown, json!(name));
+}
+
+/// More annotated functions than a file has room for: the first are kept, the others are named, and the file stays small.
+#[test]
+fn sources_that_have_no_room_are_named() {
+    let lines = |n: u64| (0..n).map(|line| json!({"line": line, "text": "if (a->b < c && d > e) </script>"}));
+    let source = |n: u64| {
+        let lines: Vec<Value> = lines(if n == 3 { 60_000 } else { 2000 }).collect();
+        json!({"function": format!("f{n}"), "module": "m", "asked": {"name": format!("f{n}"), "module": "m"}, "lines": [],
+            "notes": [], "missing": null, "sources": [{"file": "a.c", "has_text": true, "lines": lines}]})
+    };
+    let sources: Vec<Value> = (0..60).map(source).collect();
+    let mut profile = sample::large(40, 30_000);
+    let calls = (0..2000).map(|i| Syscall { start_ns: i * 3_333, wall_ns: 1_000, ..Syscall::default() });
+    profile.syscalls.extend(calls);
+    let lanes = of_flow(&profile, Default::default());
+    let page = html::render_flow(&sample::manifest(), &profile, lanes, sources, &Budget::default()).unwrap();
+    println!("{} bytes", page.html.len());
+    assert!(page.html.len() < 5 << 20, "{} bytes", page.html.len());
+    let data = data(&page.html);
+    let kept: Vec<&str> = data["sources"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|source| source["function"].as_str().unwrap())
+        .collect();
+    // One that is too large does not keep smaller ones out.
+    assert_eq!(kept[..4], ["f0", "f1", "f2", "f4"]);
+    assert_eq!(kept.len() + page.sources_omitted.len(), 60);
+    assert_eq!(page.sources_omitted[0], "f3");
+    assert_eq!(data["sources_omitted"], json!(page.sources_omitted));
+    let items = data["timeline"]["lanes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|lane| lane["start"].as_array().unwrap().len());
+    // What is kept of the sources leaves room for the timeline.
+    assert!(items.sum::<usize>() > 1_000);
 }
 
 #[test]

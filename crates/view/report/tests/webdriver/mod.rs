@@ -69,6 +69,18 @@ impl Browser {
         self.post("/url", json!({"url": format!("file://{}", path.display())}));
     }
 
+    /// Goes to an address, and waits until it is loaded.
+    #[allow(dead_code, reason = "not every test that includes this file does")]
+    pub fn go(&self, url: &str) {
+        self.post("/url", json!({"url": url}));
+    }
+
+    /// A command of Chromium's own protocol, which WebDriver hands on.
+    #[allow(dead_code, reason = "not every test that includes this file does")]
+    pub fn devtools(&self, command: &str, parameters: Value) -> Value {
+        self.post("/goog/cdp/execute", json!({"cmd": command, "params": parameters}))
+    }
+
     /// Runs JavaScript and returns what it returns.
     pub fn run(&self, script: &str) -> Value {
         self.post("/execute/sync", json!({"script": script, "args": []}))
@@ -83,7 +95,10 @@ impl Browser {
             if !nothing {
                 return value;
             }
-            assert!(start.elapsed() < Duration::from_secs(100), "waited in vain for: {script}");
+            if start.elapsed() >= Duration::from_secs(100) {
+                let state = self.run(STATE);
+                panic!("waited in vain for: {script}\nthe page: {state:#}\nthe console: {:?}", self.console());
+            }
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -99,6 +114,7 @@ impl Browser {
     }
 
     /// Clicks with the mouse at a point of the window.
+    #[allow(dead_code, reason = "not every test that includes this file does")]
     pub fn click_at(&self, x: f64, y: f64) {
         let (x, y) = (x.round() as i64, y.round() as i64);
         self.post(
@@ -106,6 +122,21 @@ impl Browser {
             json!({"actions": [{"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": [
                 {"type": "pointerMove", "duration": 0, "x": x, "y": y, "origin": "viewport"},
                 {"type": "pointerDown", "button": 0},
+                {"type": "pointerUp", "button": 0},
+            ]}]}),
+        );
+    }
+
+    /// Presses the mouse at a point of the window, moves it to another, and lets it go there.
+    #[allow(dead_code, reason = "not every test that includes this file does")]
+    pub fn drag(&self, from: (f64, f64), to: (f64, f64)) {
+        let at = |(x, y): (f64, f64)| json!({"type": "pointerMove", "duration": 20, "x": x.round() as i64, "y": y.round() as i64, "origin": "viewport"});
+        self.post(
+            "/actions",
+            json!({"actions": [{"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": [
+                at(from),
+                {"type": "pointerDown", "button": 0},
+                at(to),
                 {"type": "pointerUp", "button": 0},
             ]}]}),
         );
@@ -136,6 +167,14 @@ impl Browser {
         std::fs::write(file, base64(reply.as_str().expect("a picture"))).expect("the folder can be written");
     }
 }
+
+/// What a page is at, for whoever reads why a test waited in vain.
+const STATE: &str = "\
+const texts = (css) => [...document.querySelectorAll(css)].slice(0, 20).map((e) => e.textContent.slice(0, 300));
+return {address: location.href, loaded: document.readyState, marks: {...document.documentElement.dataset}, scrolled: scrollY,
+  focus: document.activeElement?.outerHTML.slice(0, 300), busy: texts('[aria-busy=true]'), warnings: texts('.warning'),
+  status: texts('[role=status]'), source: texts('#source-body'),
+  requests: performance.getEntriesByType('resource').map((e) => [e.name.slice(-200), Math.round(e.startTime), Math.round(e.duration)])};";
 
 impl Drop for Browser {
     fn drop(&mut self) {
