@@ -120,23 +120,27 @@ pub fn run(
         ..Select::default()
     };
     let takes = |cpu: u16, task: &Task| select.takes(cpu, task);
-    let counts = count(&loaded, &chosen, &takes, &kprism_signals::end_requested, progress);
+    let (counts, streams) = count(&loaded, &chosen, &takes, &kprism_signals::end_requested, progress);
     progress.clear();
     if kprism_signals::end_requested() {
         return Ok(Outcome::Code(exit::INTERRUPTED));
     }
+    // The streams as they are now: the run's account is of the time when its tables were made.
+    let whole =
+        |outcome| super::strict::judge_own(args.strict, &[(&args.input, &streams)], outcome, progress);
     let ran = by_function(&counts);
     let func = match ran.len() {
         0 => {
             progress.say(&format!("{} did not run in the tasks chosen", args.func));
-            return Ok(Outcome::NothingMatched);
+            return whole(Outcome::NothingMatched);
         }
         1 => *ran.keys().next().ok_or_else(|| anyhow!("no function"))?,
-        _ => return several(args, symbols, &ran, "instructions", out),
+        _ => return whole(several(args, symbols, &ran, "instructions", out)?),
     };
-    let mut source = match find_source(&run, &loaded, func, &args.cover.debug.files()) {
+    let debug = args.cover.debug.files();
+    let mut source = match find_source(&run, &loaded, func, &debug) {
         Ok(source) => source,
-        Err(reason) if args.cover.debug.vmlinux.is_some() => bail!("{reason}"),
+        Err(reason) if debug.vmlinux.is_some() || !debug.module_file.is_empty() => bail!("{reason}"),
         Err(reason) => {
             progress.note(&format!("no source lines: {reason}"));
             None
@@ -149,7 +153,7 @@ pub fn run(
         let style = Style { color: wants_color(color) };
         write!(out, "{}", annotation.to_text(symbols, source.as_mut(), style))?;
     }
-    Ok(Outcome::Done)
+    whole(Outcome::Done)
 }
 
 /// Lists the functions that the name could mean, with how many `what` each has.

@@ -10,7 +10,7 @@ use kprism_report::cover::{self, diff, patch};
 use kprism_report::{Style, Table};
 use serde_json::json;
 
-use super::output::{ROWS, Shown, print_json};
+use super::output::{ROWS, Shown, print_json, write_file};
 use super::strict::{StrictArgs, judge_own};
 use crate::exit::Outcome;
 use kprism_session::Progress;
@@ -103,6 +103,23 @@ pub fn of_two(
     writeln!(out, "{}", diff::summary(&before, &after, &changes))?;
     let outcome = show(table, view, json!({}), out)?;
     judge_own(view.strict, &accounts, outcome, progress)
+}
+
+/// `kprism diff --html` of two runs with coverage.
+pub fn page_of_two(
+    paths: [&Path; 2],
+    from: Selection<'_>,
+    view: &View<'_>,
+    file: &Path,
+    progress: &Progress,
+) -> Result<Outcome> {
+    let old = without_sources(paths[0], from, progress)?;
+    let new = without_sources(paths[1], from, progress)?;
+    let compared = kprism_export::compare::of_coverage(paths, [&old, &new], view.path)?;
+    let empty = compared.sections.iter().all(|section| section.table.rows.is_empty());
+    write_file(file, compared.render().context("HTML comparison")?, progress)?;
+    let accounts = [(paths[0], &old.account), (paths[1], &new.account)];
+    judge_own(view.strict, &accounts, Outcome::of_rows(empty), progress)
 }
 
 /// The lines that a patch adds, by file; `-` is standard input.

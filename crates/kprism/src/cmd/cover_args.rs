@@ -50,6 +50,41 @@ pub struct DebugArgs {
     pub debug_dir: Vec<PathBuf>,
 }
 
+/// Places of debug information and sources, for pages that show a function's source.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Source beside the flow")]
+pub struct PlaceArgs {
+    /// Look for sources below DIR, if they are not where they were compiled
+    #[arg(long, value_name = "DIR")]
+    pub source_dir: Option<PathBuf>,
+    /// The kernel with debug information, for source lines of its functions
+    #[arg(long, value_name = "FILE")]
+    pub vmlinux: Option<PathBuf>,
+    /// Folder with debug information by build id (can be repeated; /usr/lib/debug is always looked at)
+    #[arg(long, value_name = "DIR")]
+    pub debug_dir: Vec<PathBuf>,
+}
+
+impl PlaceArgs {
+    /// As the library takes the debug information.
+    ///
+    /// # Errors
+    /// A file or folder is not there.
+    pub fn files(&self) -> Result<DebugFiles> {
+        let folders = self.debug_dir.iter().map(|folder| ("--debug-dir", folder));
+        for (option, folder) in folders.chain(self.source_dir.iter().map(|folder| ("--source-dir", folder))) {
+            if !folder.is_dir() {
+                bail!("{option} {}: no such folder", folder.display());
+            }
+        }
+        if let Some(file) = self.vmlinux.as_ref().filter(|file| !file.is_file()) {
+            bail!("--vmlinux {}: no such file", file.display());
+        }
+        let (vmlinux, debug_dir) = (self.vmlinux.clone(), self.debug_dir.clone());
+        Ok(DebugFiles { vmlinux, module_file: Vec::new(), debug_dir })
+    }
+}
+
 /// Options that choose one system call.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct CallArgs {

@@ -5,8 +5,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use kprism_export::compare;
 use kprism_profile::{Counts, Profile};
 use kprism_report::calltree::Weight;
+use kprism_report::compared::Comparison;
 use kprism_report::diff::{self, Diff, Scale, Within};
 use kprism_report::environment::Compared;
 use kprism_report::header::Header;
@@ -64,7 +66,7 @@ pub struct Args {
     /// Print as JSON
     #[arg(long)]
     pub json: bool,
-    /// Write both sunbursts side by side, with the tables, as one HTML file instead
+    /// Write the comparison as one HTML file instead: of flows both sunbursts side by side, with the tables
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "sort"])]
     pub html: Option<PathBuf>,
     /// Of one run with coverage: what was executed of the lines that this patch adds
@@ -94,6 +96,7 @@ struct Opened {
     /// Of a recording of durations, which counts no instructions.
     counts: Option<Counts>,
     environment: Option<Environment>,
+    options: serde_json::Value,
 }
 
 impl Opened {
@@ -136,11 +139,13 @@ fn open(path: &Path, progress: &Progress) -> Result<Opened> {
         true => Some(kprism_store::load_times(&run, &profile)?.counts),
         false => None,
     };
-    Ok(Opened { profile, header, counts, environment: manifest.environment })
+    let options = serde_json::to_value(&manifest.options)?;
+    Ok(Opened { profile, header, counts, environment: manifest.environment, options })
 }
 
 /// Options of coverage, those of [`COVERAGE`] too.
 const COVER: &str = "old new pids comms sort limit json under cover_lines";
+const COVER_PAGE: &str = "old new pids comms html under cover_lines";
 const PATCH: &str = "old patch pids comms sort limit json under";
 /// Options of flows and durations, and those that a page honours.
 const FLOWS: &str = "old new syscall function sums pids comms by sort limit json";
@@ -194,13 +199,50 @@ pub fn run(
     let holds_counters =
         |path: &Path| kprism_session::cover::is_cover(path) || kprism_session::cover::is_alone(path);
     if args.cover_lines || holds_counters(&args.old) && holds_counters(new) {
-        given.only("`diff` of coverage", &[COVER, COVERAGE])?;
+        match args.html {
+            Some(_) => given.only("`diff --html` of coverage", &[COVER_PAGE, COVERAGE])?,
+            None => given.only("`diff` of coverage", &[COVER, COVERAGE])?,
+        }
         args.cover.check(given, &[&args.old, new], false)?;
+        if let Some(file) = &args.html {
+            return cover::page_of_two([&args.old, new], asked, &view, file, progress);
+        }
         return cover::of_two(&args.old, new, asked, &view, progress, out);
     }
     if kprism_session::boot::is_boot(&args.old) && kprism_session::boot::is_boot(new) {
         given.only("`diff` of boots", &["old new html json limit"])?;
         return diff_boots(args, new, style, progress, out);
+    }
+    // Options that only flows and durations honour ask for those, whatever else the runs hold.
+    let of_calls =
+        args.syscall.is_some() || args.function.is_some() || args.by.is_some() || args.sort.is_some();
+    let instrument = match of_calls || !args.select.comms.is_empty() {
+        true => Instrument::Flow,
+        false => compare::instrument(&args.old, new)?,
+    };
+    let paths = [args.old.as_path(), new.as_path()];
+    match (instrument, &args.html) {
+        (Instrument::Tlb, _) => {
+            given.only("`diff` of TLB misses", &["old new html json limit"])?;
+            return compared(args, compare::of_misses(paths, progress)?, style, progress, out);
+        }
+        (Instrument::Probe, _) => {
+            given.only("`diff` of probes", &["old new html json limit pids"])?;
+            return compared(
+                args,
+                compare::of_probes(paths, &args.select.pids, progress)?,
+                style,
+                progress,
+                out,
+            );
+        }
+        // Of one function there is a tree of what it calls.
+        (Instrument::Durations, Some(_)) => {
+            given.only("`diff --html` of durations", &["old new html pids comms"])?;
+            let both = compare::of_durations(paths, &args.select.filter(), progress)?;
+            return compared(args, both, style, progress, out);
+        }
+        _ => {}
     }
     match args.html {
         Some(_) => given.only("`diff --html`", &[PAGE])?,
@@ -209,7 +251,8 @@ pub fn run(
     let new_path = new;
     let (old, new) = (open(&args.old, progress)?, open(new_path, progress)?);
     let weight = weight(args, [&old, &new])?;
-    let environment = Compared::new(old.environment.as_ref(), new.environment.as_ref());
+    let environment = Compared::new(old.environment.as_ref(), new.environment.as_ref())
+        .with_recorders(&old.options, &new.options);
     let (within, name) = match (&args.syscall, &args.function) {
         (Some(name), _) => (Within::Syscall(name), name.as_str()),
         (_, Some(name)) => (Within::Function(name), name.as_str()),
@@ -254,6 +297,26 @@ pub fn run(
     functions.select(&diff::shown(weight));
     write!(out, "{}", environment.to_text())?;
     write!(out, "\n{}", diff::to_text(&diff, name, scale, [&functions, &paths], style))?;
+    Ok(Outcome::Done)
+}
+
+/// Two runs of another instrument: as a page, as JSON or as text.
+fn compared(
+    args: &Args,
+    mut comparison: Comparison,
+    style: Style,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
+    if let Some(file) = &args.html {
+        write_file(file, comparison.render().context("HTML comparison")?, progress)?;
+        return Ok(Outcome::Done);
+    }
+    comparison.limit(args.limit);
+    match args.json {
+        true => print_json(&comparison.to_json(), out)?,
+        false => write!(out, "{}", comparison.to_text(style))?,
+    }
     Ok(Outcome::Done)
 }
 

@@ -190,13 +190,13 @@ impl PlaceArgs {
 /// Which part of the flow is kept.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct PartArgs {
-    /// Keep only what led to this: `FUNC` or `FUNC%return`, maybe with `if EXPR` (see docs/snapshots.md)
+    /// Keep only what led to this: `FUNC`, `FUNC%return`, or an interval as `irqs_off > 100us`, maybe with `if EXPR` (see docs/snapshots.md)
     #[arg(long, value_name = "CONDITION", help_heading = "Snapshots")]
     snapshot_when: Option<String>,
     /// How much of each CPU's stream a snapshot holds
     #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = |text: &str| parse::bytes_within(text, 4 << 10, 16 << 30), requires = "snapshot_when", help_heading = "Snapshots")]
     snapshot_size: u64,
-    /// Keep what runs from here on, each time: `FUNC` or `FUNC%return`, maybe with `if EXPR` (see docs/snapshots.md)
+    /// Keep what runs from here on, each time: `FUNC`, `FUNC%return`, or the end of an interval, maybe with `if EXPR` (see docs/snapshots.md)
     #[arg(long, value_name = "CONDITION", conflicts_with = "snapshot_when", help_heading = "Windows")]
     from: Option<String>,
     /// Keep what runs until here, each time; without --from, what runs before the first

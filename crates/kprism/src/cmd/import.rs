@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kprism import`: what other tools recorded becomes a run.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
+use kprism_record::import::Ftrace;
 use kprism_record::import::{Recording, Settings, Source, import, look};
+use kprism_record::import_beside;
 use kprism_session::Progress;
+use kprism_store::Run;
 
 use crate::exit::Outcome;
 use crate::given::Given;
@@ -23,14 +26,16 @@ PATH is told apart by what it holds:
   a folder with ptout.N, ptout.sideband
                                       simple-pt's sptcmd; name the kernel's code with --kcore
                                       and --kallsyms, or --vmlinux
-  trace.dat                           trace-cmd record, versions 6 and 7
+  trace.dat                           trace-cmd record, versions 6 and 7; with --beside RUN, events
+                                      of the time of that run's flow (-C x86-tsc)
   a text of ftrace's `trace`          function_graph with any options, or events
   NAME_ftrace.txt, NAME_dmesg.txt     pm-graph's (bootgraph, sleepgraph), either file, or the folder
                                       of both, .gz too; a boot's log alone too: its initcalls
   a folder with cpuN.raw              pages of ftrace's ring buffer (trace_pipe_raw), with events/,
                                       header_page, kallsyms, saved_cmdlines as in tracefs; with
                                       dmesg of a boot with initcall_debug, a boot
-  any other file                      Intel PT packets; name the code with --code
+  any other file                      Intel PT packets; name the code with --code, or keep the
+                                      packets alone with --no-decode
 
 How to record with perf, kernel and all (as root):
   perf record -e intel_pt/cyc,mtc_period=3/ --kcore -a -o perf.data -- CMD
@@ -61,6 +66,9 @@ pub struct Args {
     /// perf.data, simple-pt, ftrace: the kernel's symbols, a copy of /proc/kallsyms
     #[arg(long, value_name = "FILE")]
     pub kallsyms: Option<PathBuf>,
+    /// trace.dat: put the events beside the flow of this run, on its clock
+    #[arg(long, value_name = "RUN")]
+    pub beside: Option<PathBuf>,
     /// Do not decode yet
     #[arg(long)]
     pub no_decode: bool,
@@ -107,7 +115,28 @@ fn honoured(recording: &Recording, given: &Given) -> Result<()> {
 /// Reads, writes the run, decodes it.
 pub fn run(args: &Args, given: &Given, progress: &Progress) -> Result<Outcome> {
     let recording = look(&args.path)?;
+    if let Some(beside) = &args.beside {
+        given.only("--beside", &["path", "beside"])?;
+        return place(args, &recording, beside, progress);
+    }
     honoured(&recording, given)?;
     let imported = import(&args.settings(), recording, progress)?;
     Ok(if imported.empty { Outcome::NothingMatched } else { Outcome::Done })
+}
+
+/// Puts events beside the flow of a run.
+fn place(args: &Args, recording: &Recording, beside: &Path, progress: &Progress) -> Result<Outcome> {
+    let Recording::Ftrace(Ftrace::Dat(path)) = recording else {
+        bail!("--beside: {} is no trace.dat (trace-cmd record -C x86-tsc)", args.path.display());
+    };
+    let run = Run::open(beside)?;
+    let placed = import_beside::import(path, &run)?;
+    placed.notes.iter().for_each(|note| progress.say(&format!("note: {note}")));
+    progress.say(&format!(
+        "{} events of the kernel beside the flow, {} lost; see: kprism script all{}",
+        placed.events,
+        placed.lost,
+        kprism_session::input_option(&run)
+    ));
+    Ok(if placed.events == 0 { Outcome::NothingMatched } else { Outcome::Done })
 }

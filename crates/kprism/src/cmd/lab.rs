@@ -4,14 +4,17 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use kprism_lab::{Ended, KernelSource, Options, Span, guest_image};
+use kprism_profile::parse;
+use kprism_record::Beside;
 use kprism_record::guest::{self, Observe, Settings};
 use kprism_session::{Progress, flow};
 use kprism_signals::Second;
 
 use super::ended::{code, interrupted};
 use super::guest_args::{GuestArgs, PacketArgs, PartArgs, PlaceArgs};
+use super::output::watched;
 use super::pass::Output;
 use super::{goto, kernel_tests};
 use crate::exit::{self, Outcome};
@@ -122,6 +125,12 @@ pub struct RunArgs {
     /// Do not decode yet
     #[arg(long)]
     no_decode: bool,
+    /// Have the guest's kernel record this event too, SYSTEM:NAME with globs (can be repeated); see docs/events.md
+    #[arg(short = 'e', long = "event", value_name = "EVENT", value_delimiter = ',', help_heading = "Events", conflicts_with_all = ["unobserved", "boot"])]
+    events: Vec<String>,
+    /// Ring buffer for events of each CPU, such as 512K or 16M; larger ones lose less
+    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = parse::ring_kib, requires = "events", help_heading = "Events")]
+    buffer_size: u64,
     #[command(flatten)]
     part: PartArgs,
     #[command(flatten)]
@@ -131,6 +140,14 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
+    /// The run folder, for a reader of the streams while they are written.
+    pub fn folder(&self) -> Result<PathBuf> {
+        if self.unobserved {
+            bail!("--unobserved records nothing: there is nothing to watch");
+        }
+        watched(&self.output, self.no_decode)
+    }
+
     fn settings(&self) -> Settings {
         let mut job = self.place.job(&self.command);
         if self.boot {
@@ -140,6 +157,8 @@ impl RunArgs {
         Settings {
             observe,
             packets: self.packets.packets(),
+            events: (!self.events.is_empty())
+                .then(|| Beside { events: self.events.clone(), buffer_kib: self.buffer_size }),
             ..Settings::new(self.output.clone(), self.guest.options(), job)
         }
     }

@@ -36,6 +36,9 @@ mod report;
 pub mod script;
 mod strict;
 mod tlb_annotate;
+mod top;
+mod tui;
+mod view;
 
 use std::io::Write;
 
@@ -62,6 +65,15 @@ pub enum Command {
     Record(record::Args),
     /// Show where the time went: tables, call tree, HTML
     Report(Box<report::Args>),
+    /// Show runs in a browser, with the source of each function
+    #[command(after_help = view::HELP)]
+    View(view::Args),
+    /// Browse a run in the terminal: tables to sort, filter and follow
+    #[command(after_help = tui::HELP)]
+    Tui(tui::Args),
+    /// Record, and watch the counts grow: `top` in front of a command that records
+    #[command(after_help = top::HELP)]
+    Top(top::Args),
     /// What software tracers add to each system call of a command
     Impact(Box<impact::Args>),
     /// Compare two runs: what one did that the other did not, and what cost more
@@ -122,7 +134,9 @@ impl Command {
             | Command::Annotate(_)
             | Command::Explain(_)
             | Command::Info(_)
-            | Command::List(_) => true,
+            | Command::List(_)
+            | Command::Top(_)
+            | Command::View(_) => true,
             Command::Lab(_)
             | Command::Observe(_)
             | Command::Mark(_)
@@ -135,6 +149,7 @@ impl Command {
             | Command::Gdbserver(_)
             | Command::Check(_)
             | Command::Completions(_)
+            | Command::Tui(_)
             | Command::Man(_) => false,
         }
     }
@@ -178,6 +193,9 @@ pub fn run(
             let outcome = report::run(args, given, color, progress, out)?;
             strict::judge(args.strict, &[&args.input], outcome, progress)
         }
+        Command::View(args) => view::run(args, progress, out),
+        Command::Tui(args) => tui::run(args, color, progress),
+        Command::Top(args) => top::run(args, given, color, progress, out),
         Command::Impact(args) => impact::run(args, color, progress, out),
         Command::Diff(args) => {
             let outcome = diff::run(args, given, color, progress, out)?;

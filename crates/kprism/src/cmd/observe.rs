@@ -11,7 +11,7 @@ use kprism_session::{Progress, flow};
 use kprism_signals::Second;
 
 use super::guest_args::{PacketArgs, PartArgs};
-use super::output::words;
+use super::output::{watched, words};
 use crate::exit::Outcome;
 
 pub const HELP: &str = "\
@@ -46,6 +46,13 @@ pub struct Args {
     part: PartArgs,
     #[command(flatten)]
     packets: PacketArgs,
+}
+
+impl Args {
+    /// The run folder, for a reader of the streams while they are written.
+    pub fn folder(&self) -> Result<PathBuf> {
+        watched(&self.output, self.no_decode)
+    }
 }
 
 /// Options of `kprism mark`.

@@ -2,9 +2,9 @@
 //! Order, length and form of a view: options that reports share, and what writes them.
 
 use std::io::{IsTerminal as _, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use kprism_export::report_page;
 use kprism_profile::{Filter, Profile};
@@ -12,6 +12,7 @@ pub use kprism_report::Shown;
 use kprism_report::Style;
 use kprism_session::Progress;
 use kprism_store::{Manifest, Run};
+use kprism_terminal::shell::is_dumb;
 
 use crate::exit::Outcome;
 
@@ -26,6 +27,14 @@ pub fn words<T: Copy + Send + Sync + 'static>(
         let named = all.iter().find(|(_, words, _)| words.contains(&given.as_str()));
         named.map(|(value, ..)| *value).ok_or("no such word")
     })
+}
+
+/// The run folder of a recording of a flow, for a reader of the streams while they are written.
+pub fn watched(output: &Path, no_decode: bool) -> Result<PathBuf> {
+    if no_decode {
+        bail!("--no-decode: what is shown is decoded; leave it out, or record without `top`");
+    }
+    Ok(output.to_owned())
 }
 
 /// Writes a file that the user named, and says so.
@@ -43,7 +52,7 @@ pub fn write_html(
     profile: &Profile,
     progress: &Progress,
 ) -> Result<Outcome> {
-    write_file(file, report_page(run, manifest, profile)?, progress)?;
+    write_file(file, report_page(run, manifest, profile, progress)?, progress)?;
     Ok(Outcome::Done)
 }
 
@@ -119,7 +128,7 @@ pub fn wants_color(choice: clap::ColorChoice) -> bool {
         clap::ColorChoice::Always => true,
         clap::ColorChoice::Never => false,
         clap::ColorChoice::Auto => {
-            let refused = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+            let refused = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty()) || is_dumb();
             !refused && std::io::stdout().is_terminal()
         }
     }

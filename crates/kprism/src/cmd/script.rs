@@ -12,6 +12,7 @@ use kprism_script::list::{Source, Subject};
 use kprism_script::select::Ring;
 use kprism_script::{Field, Fields, Output, Select, Syntax};
 use kprism_session::Progress;
+use kprism_session::moments::Kind;
 use kprism_signals::Second;
 use kprism_store::{Instrument, Run};
 
@@ -49,6 +50,12 @@ pub struct Args {
     /// Of events: only these kinds
     #[arg(long = "event", value_parser = words(PacketEventKind::ALL), value_delimiter = ',', value_name = "LIST")]
     pub events: Vec<PacketEventKind>,
+    /// Of all: only these kinds; calls are listed only if they are named
+    #[arg(long, value_parser = words(Kind::ALL), value_delimiter = ',', value_name = "LIST")]
+    pub only: Vec<Kind>,
+    /// Of all: count TLB misses by intervals of this length; 0 lists each miss
+    #[arg(long, value_name = "TIME", value_parser = parse::time_ns, default_value = "1ms")]
+    pub tlb_interval: u64,
     /// Of packets: only those at these offsets of the stream, such as 0x1000..0x2000 or 0x1000..
     #[arg(long, value_name = "FROM..TO", value_parser = parse::offsets)]
     pub offset: Option<std::ops::Range<u64>>,
@@ -89,6 +96,8 @@ impl Args {
             to: self.to,
             offsets: self.offset.clone(),
             events: self.events.clone(),
+            kinds: self.only.clone(),
+            tlb_ns: self.tlb_interval,
             ring: match (self.kernel, self.user) {
                 (true, _) => Some(Ring::Kernel),
                 (_, true) => Some(Ring::User),
@@ -109,6 +118,10 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
         "--fields number: only instructions have one: kprism script insns"
     );
     honoured(subject, run.holds(Instrument::Durations), given)?;
+    anyhow::ensure!(
+        run.holds(Instrument::Tlb) || given.first(&["tlb_interval"]).is_none(),
+        "--tlb-interval is about TLB misses, and this run holds none: kprism record tlb"
+    );
     let source = Source::open(&run, subject, progress)?;
     progress.clear();
     kprism_signals::catch(Second::EndsProcess)?;
@@ -140,6 +153,7 @@ fn honoured(subject: Subject, durations: bool, given: &Given) -> Result<()> {
         Subject::Calls => ("calls", "funcs own kernel user depth fields"),
         Subject::Syscalls => ("system calls", "funcs fields"),
         Subject::Events => ("events", "events fields"),
+        Subject::All => ("`script all`", "only tlb_interval"),
         Subject::Packets => {
             return given.only("packets", &["subject input cpus from to offset limit json"]);
         }

@@ -22,6 +22,8 @@ Examples (as root, or with --guest on any machine):
   kprism record durations -T 'vfs_*' -N '*iter*' -p 1234 some functions of a process
   kprism record durations -G vfs_read -- cat FILE        one function and all below it
   kprism record durations --aggregate -T 'vfs_*' -a      numbers only, counted in the kernel
+  kprism record durations -T vfs_read --if 'count > 4096' -- CMD
+                                                    only calls for which it holds
   kprism record durations --guest --longer-than 1ms -- find /sys
   kprism record durations --remeasure --longer-than 1ms -- CMD
                                                     and again, with what was found

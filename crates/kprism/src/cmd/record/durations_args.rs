@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use kprism_profile::parse;
 use kprism_record::durations::{self as recorder, Scope, Settings};
 
@@ -17,6 +17,9 @@ pub struct Args {
     #[arg(trailing_var_arg = true, value_name = "CMD",
         required_unless_present_any = ["all", "pid", "tid", "cgroup"])]
     pub command: Vec<String>,
+    /// Write the numbers so far into the run folder each time that this time is over, for `kprism top`
+    #[arg(long, hide = true, value_name = "TIME", value_parser = kprism_profile::parse::duration)]
+    pub current: Option<Duration>,
     /// Run folder to write; an older run there is renamed to RUN.old
     #[arg(short, long, value_name = "RUN", default_value = kprism_session::DEFAULT_RUN)]
     pub output: PathBuf,
@@ -29,6 +32,9 @@ pub struct Args {
     /// Keep no calls but each function's count, total, self, least, most, histogram; by BPF
     #[arg(long)]
     pub aggregate: bool,
+    /// Keep or count only calls for which this C expression holds: parameters, $comm, $pid, $cgroup; $retval, $duration; by BPF
+    #[arg(long = "if", value_name = "EXPR", conflicts_with = "remeasure")]
+    pub condition: Option<String>,
     /// Run CMD once more with only the functions found traced, every call of them; see: report durations --remeasured
     #[arg(long, requires = "command", conflicts_with = "aggregate")]
     pub remeasure: bool,
@@ -125,6 +131,9 @@ pub enum Backend {
 impl Args {
     /// As the library takes them.
     pub fn settings(&self) -> Result<Settings> {
+        if self.current.is_some() && (!self.aggregate || self.guest) {
+            bail!("--current goes with --aggregate, and without --guest");
+        }
         let guest = match self.guest {
             true => Some(self.guest_args.guest(self.place.job(&self.command))?),
             false => None,
@@ -139,10 +148,26 @@ impl Args {
                 Backend::BpfKprobe => recorder::Backend::BpfKprobe,
             },
             aggregate: self.aggregate,
+            condition: self.condition.clone(),
             remeasure: self.remeasure,
             trace: self.trace(),
             guest,
+            keep_current: self.current,
         })
+    }
+
+    /// The run folder, if counts can be read from it while it is written.
+    pub fn growing(&self) -> Result<PathBuf> {
+        if !self.aggregate {
+            bail!(
+                "`kprism top` shows durations that are counted in the kernel: add --aggregate and -T FUNC, or record \
+                 without `top`, then: kprism tui"
+            );
+        }
+        if self.guest {
+            bail!("--guest does not go with `kprism top`: the counts are in the guest until its end");
+        }
+        Ok(self.output.clone())
     }
 
     fn trace(&self) -> kprism_tracefs::Settings {

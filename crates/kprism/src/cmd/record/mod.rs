@@ -13,6 +13,7 @@ mod probe_args;
 mod tlb;
 
 use std::io::Write;
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use kprism_remote::Target;
@@ -56,6 +57,23 @@ pub enum Command {
     /// Record every TLB miss of a command in the guest, by models of processors' TLBs
     #[command(after_help = tlb::help())]
     Tlb(Box<tlb::Args>),
+}
+
+impl Args {
+    /// The run folder of a recorder that can write its counts so far.
+    pub fn growing(&self) -> Result<PathBuf> {
+        if self.on.is_some() {
+            bail!("--on does not go with `kprism top`: run `kprism top` on that machine");
+        }
+        match &self.command {
+            Command::Probe(args) => args.growing(),
+            Command::Durations(args) => args.growing(),
+            Command::Flow(_) | Command::Cover(_) | Command::Boot(_) | Command::Tlb(_) => bail!(
+                "`kprism top` goes before `record probe` and `record durations --aggregate`; record the rest without \
+                 it, then: kprism tui"
+            ),
+        }
+    }
 }
 
 /// Records.

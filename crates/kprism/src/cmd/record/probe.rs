@@ -95,6 +95,9 @@ pub struct Args {
     /// Print the counts so far to standard error each time that this time is over, from 10ms on
     #[arg(long, value_name = "TIME", value_parser = interval)]
     pub interval: Option<Duration>,
+    /// Write the counts so far into the run folder each time that this time is over, for `kprism top`
+    #[arg(long, hide = true, value_name = "TIME", value_parser = interval, conflicts_with = "interval")]
+    current: Option<Duration>,
     /// Ring buffer for each CPU, such as 512K or 16M
     #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = kprism_profile::parse::ring_kib)]
     pub buffer_size: u64,
@@ -110,6 +113,12 @@ pub struct Args {
     /// Record in a guest with a stock kernel; its debug information is -k
     #[arg(long, requires = "command", conflicts_with_all = ["pid", "duration"])]
     guest: bool,
+    /// Record every instruction of the guest too: records of probes stand on the timeline of the flow (with --guest)
+    #[arg(long, requires = "guest")]
+    flow: bool,
+    /// The guest's flow is recorded from outside (said by --flow to the recorder in the guest)
+    #[arg(long, hide = true, requires = "command", conflicts_with_all = ["guest", "duration"])]
+    beside_flow: bool,
     #[command(flatten, next_help_heading = "Guest")]
     place: PlaceArgs,
     #[command(flatten)]
@@ -126,6 +135,17 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 impl Args {
+    /// The run folder, if counts can be read from it while it is written.
+    pub fn growing(&self) -> Result<PathBuf> {
+        if self.guest {
+            bail!("--guest does not go with `kprism top`: the counts are in the guest until its end");
+        }
+        if self.interval.is_some() {
+            bail!("--interval: write it behind `kprism top`, which shows the counts");
+        }
+        Ok(self.output.clone())
+    }
+
     /// The file of this machine that another one needs.
     pub fn sent(&self) -> Option<&Path> {
         let file = self.what.file.as_deref().filter(|path| path.as_os_str() != "-");
@@ -140,6 +160,8 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
     }
     if !args.guest {
         no_guest(given)?;
+    } else if args.current.is_some() {
+        bail!("--current does not go with --guest");
     }
     let probes = args.what.probes(given)?;
     let compiled = match &args.program {
@@ -160,7 +182,9 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
         last: args.last,
         keys: args.keys.unwrap_or(KEYS),
         duration: args.duration,
-        interval: args.interval,
+        interval: args.interval.or(args.current),
+        keep_current: args.current.is_some(),
+        beside_flow: args.flow || args.beside_flow,
         buffer_kib: args.buffer_size,
         probes: probes.specs(),
         collect: probes.collected(),
@@ -171,7 +195,9 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
     }
     kprism_signals::catch(Second::Ignored)?;
     let recorded = record(compiled, &settings, progress, &mut |since, so_far| {
-        eprint!("{}", kprism_report::probe::so_far(since, so_far));
+        if args.interval.is_some() {
+            eprint!("{}", kprism_report::probe::so_far(since, so_far));
+        }
     })?;
     let Recorded { run, description, full, remarks, .. } = &recorded;
     summary_lines(description, args.last).iter().for_each(|line| progress.say(line));

@@ -9,17 +9,23 @@ pub mod flow;
 pub mod probe;
 pub mod tests;
 pub mod tlb;
+pub mod vms;
 
 use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
+use kprism_export::report_page_with;
+use kprism_export::sources::{Wanted, annotated};
+use kprism_profile::Profile;
 use kprism_report::{Style, tables};
+use kprism_script::annotate::Places;
 use kprism_session::Progress;
+use kprism_signals::Second;
 use kprism_store::{Instrument, Run};
 
-use super::cover_args::CallArgs;
-use super::output::{FormArgs, Io, ROWS, Select, print_json, wants_color, write_html};
+use super::cover_args::{CallArgs, PlaceArgs};
+use super::output::{FormArgs, Io, ROWS, Select, print_json, wants_color, write_file};
 use super::strict::StrictArgs;
 use crate::exit::Outcome;
 use crate::given::Given;
@@ -38,6 +44,26 @@ pub struct Args {
     /// Write the whole report as one HTML file instead
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "csv", "limit", "pids", "comms"])]
     html: Option<PathBuf>,
+    /// Put source lines and instructions of the N hottest functions into the page, with counts
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "html",
+        conflicts_with = "syscall",
+        help_heading = "Source beside the flow"
+    )]
+    source: Option<usize>,
+    /// The same of this function: NAME, NAME@MODULE, 0x…; `*` and `?` allowed (can be repeated)
+    #[arg(
+        long,
+        value_name = "FUNC",
+        requires = "html",
+        conflicts_with = "syscall",
+        help_heading = "Source beside the flow"
+    )]
+    annotate: Vec<String>,
+    #[command(flatten)]
+    places: PlaceArgs,
     #[command(flatten)]
     form: FormArgs,
     #[command(flatten)]
@@ -70,6 +96,8 @@ enum Subject {
     Probe(probe::Args),
     /// A traced boot: initcalls and long functions
     Boot(boot::Args),
+    /// Virtual machines of a host's recording: entries, exits and time of each virtual CPU
+    Vms(vms::Args),
     /// Source lines, functions and branches executed: of a kernel with gcov, or from the flow by debug information
     Cover(Box<cover::Args>),
     /// The kernel's own tests: result, instructions, time, coverage of each
@@ -98,6 +126,7 @@ pub fn run(
         Some(Subject::Delta(args)) => delta::run(args, io),
         Some(Subject::Probe(args)) => probe::run(args, io),
         Some(Subject::Boot(args)) => boot::run(args, io),
+        Some(Subject::Vms(args)) => vms::run(args, io),
         Some(Subject::Cover(of)) => cover::run(of, given, args.strict, io),
         Some(Subject::Tests(of)) => tests::run(of, args.strict, io),
     }
@@ -106,11 +135,21 @@ pub fn run(
 /// The report as a page, or an overview of what the run holds.
 fn whole(args: &Args, given: &Given, io: &mut Io<'_>) -> Result<Outcome> {
     if let Some(file) = &args.html {
+        let of_call = args.one.syscall.is_some();
+        if let Some(instrument) = kprism_export::pages::other(&Run::open(io.input)?).filter(|_| !of_call) {
+            given.only("the page of this run", &["html"])?;
+            let page = kprism_export::pages::of(io.input, instrument, io.progress)?;
+            write_file(file, page, io.progress)?;
+            return Ok(Outcome::Done);
+        }
         let (run, profile, manifest) = kprism_session::open_profile(io.input, io.progress)?;
         let profile = args.one.call().narrow(&run, profile, &args.select.filter(), io.progress)?;
+        let sources = sources(args, given, &run, &profile, io.progress)?;
         io.progress.clear();
-        return write_html(&run, file, &manifest, &profile, io.progress);
+        write_file(file, report_page_with(&run, &manifest, &profile, sources, io.progress)?, io.progress)?;
+        return Ok(Outcome::Done);
     }
+    given.none_of("a report in the terminal", &PLACES)?;
     let run = Run::open(io.input)?;
     let shown = args.form.shown(ROWS, io.style);
     if run.holds(Instrument::Durations) {
@@ -137,4 +176,28 @@ fn whole(args: &Args, given: &Given, io: &mut Io<'_>) -> Result<Outcome> {
         false => write!(io.out, "{}", tables::overview_text(&header, &profile, &tables, io.style))?,
     }
     Ok(Outcome::Done)
+}
+
+/// Options that say where sources and debug information are.
+const PLACES: [&str; 3] = ["source_dir", "vmlinux", "debug_dir"];
+
+/// The annotated functions that the page is to hold.
+fn sources(
+    args: &Args,
+    given: &Given,
+    run: &Run,
+    profile: &Profile,
+    progress: &Progress,
+) -> Result<Vec<serde_json::Value>> {
+    let wanted = Wanted { hottest: args.source.unwrap_or(0), named: &args.annotate };
+    if wanted.is_empty() {
+        given.none_of("a page without --source or --annotate", &PLACES)?;
+        return Ok(Vec::new());
+    }
+    if run.holds(Instrument::Durations) {
+        given.none_of("a run of durations", &["source", "annotate"])?;
+    }
+    kprism_signals::catch(Second::EndsProcess)?;
+    let places = Places { debug: args.places.files()?, source_dir: args.places.source_dir.as_deref() };
+    annotated(run, profile, &wanted, &places, &kprism_signals::end_requested, progress)
 }
