@@ -19,13 +19,7 @@ const STAMP: &str = "# boot-112226-093000 host boot 6.12.0-test\n# sysinfo | man
     # command | bootgraph -f\n# kparams | root=/dev/sda1 initcall_debug ftrace=function_graph\n";
 
 /// As `initcall_debug` words it.
-const LOG: &str = "\
-[    0.000000] Linux version 6.12.0-test (x)
-[    0.500100] calling  first_init+0x0/0x10 @ 1
-[    0.502100] initcall first_init+0x0/0x10 returned 0 after 2000 usecs
-[    0.600000] calling  ext4_init_fs+0x0/0x230 [ext4] @ 132
-[    0.601000] initcall ext4_init_fs+0x0/0x230 [ext4] returned -19 after 900 usecs
-";
+const LOG: &str = include_str!("boot_texts/initcalls.log");
 
 /// What bootgraph's options make of `trace`. The first line's call began before the trace; the last has no end.
 const TRACE: &str = "\

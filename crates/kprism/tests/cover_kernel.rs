@@ -355,6 +355,16 @@ fn the_flow_tells_what_gcov_tells() {
     let run = dir.path().join("run");
     let load = "ls -l /bin >/dev/null; cat /proc/self/stat /proc/version | wc -c; (echo b; echo a) | sort";
     lab(&run, &["--flow", "--", "sh", "-c", load]);
+    // One window, from the mark at which the command begins to the one at which it ends.
+    let told = ok(&["script", "all", "-q", "--json", "--only", "coverage,mark", "-i", text(&run)]);
+    let told = String::from_utf8(told).unwrap();
+    let told: Vec<serde_json::Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let time = |name: &str| {
+        let moment = told.iter().find(|moment| moment["name"] == name).unwrap_or_else(|| panic!("{name}"));
+        (moment["time_ns"].as_u64().unwrap(), moment["length_ns"].as_u64())
+    };
+    let (begin, (end, length)) = (time("begin").0, time("coverage window"));
+    assert_eq!((end, length), (time("end").0, Some(end - begin)));
     for path in ["kernel/sched", "mm", "fs", "kernel"] {
         let report = json(&["report", "cover", "-q", "--json", "--compare", "-i", text(&run), path]);
         let number = |key: &str| report[key].as_u64().unwrap();

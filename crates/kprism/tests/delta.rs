@@ -4,14 +4,134 @@
 
 mod guest;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use guest::{json, kprism, ok, text};
 use serde_json::Value;
 
-fn record(run: &str, module: &str, command: &str) {
-    ok(&["lab", "run", "-q", "-o", run, "--module", module, "--", "sh", "-c", command]);
+fn record(run: &str, module: &str, cpus: &str, command: &str) {
+    ok(&["lab", "run", "-q", "-o", run, "--smp", cpus, "--module", module, "--", "sh", "-c", command]);
+}
+
+/// Builds the module for the lab's kernel.
+fn built(dir: &Path) -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let release = release(dir);
+    let built = Command::new("sh")
+        .arg(here.join("../../scripts/build-module.sh"))
+        .arg(&release)
+        .arg(dir)
+        .arg(here.join("tests/delta/windows.c"))
+        .status()
+        .expect("sh runs");
+    assert!(built.success(), "windows.ko could not be built for {release}");
+    dir.join("windows.ko")
+}
+
+/// The built-in markers of spinlocks, of waiting for one, and of the FPU: windows of known number and length.
+#[test]
+fn locks_and_fpu_of_known_length() {
+    let dir = tempfile::tempdir().unwrap();
+    let module = built(dir.path());
+    let run = dir.path().join("run");
+    // The command that writes stays on the first CPU.
+    record(
+        text(&run),
+        text(&module),
+        "2",
+        "for k in 6 7 8; do taskset 1 sh -c \"echo $k > /proc/windows\"; done",
+    );
+    let site = |name: &str, place: &str| {
+        let delta =
+            json(&["report", "delta", name, "--json", "--limit", "0", "-i", text(&run)])["delta"].clone();
+        let sites = delta["sites"].as_array().unwrap().clone();
+        let at = |site: &Value| site["stack"].as_str().unwrap().contains(place);
+        sites.into_iter().find(at).unwrap_or_else(|| panic!("no site {place}: {delta:#}"))
+    };
+    // Beside the no-ops, what prepares the call of the second function, and the call.
+    for (name, place, times, instructions) in
+        [("spinlock", "locked < windows_write", 30, 402), ("fpu", "floating < windows_write", 20, 701)]
+    {
+        let site = site(name, place);
+        assert_eq!(site["count"], times, "{site}");
+        // Interrupts are on: one may strike, and all that is too much is then in one window.
+        let (found, longest) = (site["instructions"].as_u64().unwrap(), site["max_ns"].as_u64().unwrap());
+        let struck = longest >= instructions + found.saturating_sub(times * instructions);
+        assert!(
+            found == times * instructions || struck,
+            "{name}: not {instructions} instructions each: {site}"
+        );
+    }
+    let waits = site("contention", "_raw_spin_lock < contended <");
+    assert_eq!(waits["count"], 5, "{waits}");
+    // The other CPU held the lock for 100,000 instructions each time; the wait began soon after.
+    let mean = waits["total_ns"].as_u64().unwrap_or_else(|| panic!("{waits}")) / 5;
+    assert!((100_000..110_000).contains(&mean), "{mean} ns: {waits}");
+}
+
+/// `annotate` shows the source lines of a module's function, with the counts that are known.
+#[test]
+fn source_lines_of_a_module() {
+    let dir = tempfile::tempdir().unwrap();
+    let module = built(dir.path());
+    let run = dir.path().join("run");
+    record(text(&run), text(&module), "1", "echo 4 > /proc/windows");
+    let source = std::fs::read_to_string(dir.path().join("windows.c")).unwrap();
+    let line = |of: &str| 1 + source.lines().position(|line| line.contains(of)).unwrap() as u64;
+    let annotate =
+        |func: &str, more: &[&str]| kprism(&[&["annotate", func, "--json", "-i", text(&run)], more].concat());
+    let judge = |more: &[&str]| {
+        let counted = |func: &str, line: u64, insn: &str| {
+            let output = annotate(func, more);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "{said}");
+            let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+            let rows =
+                value["lines"].as_array().or_else(|| value["instructions"].as_array()).unwrap().clone();
+            let own = rows.iter().filter(|row| {
+                let frame = &row["source"][0];
+                frame["line"] == line
+                    && frame["file"].as_str().is_some_and(|file| file.ends_with("windows.c"))
+            });
+            let own = own.filter(|row| row["insn"].as_str().unwrap().starts_with(insn));
+            own.map(|row| row["count"].as_u64().unwrap()).collect::<Vec<_>>()
+        };
+        // 7 times 300 rounds, and the calls of it.
+        assert_eq!(counted("loop@windows", line("mov $300"), "dec"), [2100]);
+        // The compiler may have unrolled the calls.
+        assert_eq!(counted("windows_write", line("loop();"), "call").iter().sum::<u64>(), 7);
+    };
+    // The file that the lab loaded; the same from elsewhere, when that is gone.
+    judge(&[]);
+    let elsewhere = dir.path().join("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    let moved = elsewhere.join("windows.ko");
+    std::fs::rename(&module, &moved).unwrap();
+    judge(&["--module-file", text(&moved)]);
+    let said = |output: std::process::Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    let without = annotate("loop@windows", &[]);
+    assert!(without.status.success());
+    assert!(said(without).contains("name the run's module with --module-file"));
+    // What it cannot honour is refused: another module's file, a function of the kernel, a file without debug information.
+    let other = elsewhere.join("other.ko");
+    std::fs::copy(&moved, &other).unwrap();
+    let stripped = elsewhere.join("stripped");
+    std::fs::create_dir(&stripped).unwrap();
+    let stripped = stripped.join("windows.ko");
+    let objcopy = Command::new("objcopy").arg("--strip-debug").args([&moved, &stripped]).status();
+    assert!(objcopy.expect("binutils are installed").success());
+    for (func, file, why) in [
+        ("loop@windows", &other, "its name is that of [other]"),
+        ("ksys_write", &moved, "no function of a module"),
+        ("loop@windows", &stripped, "no debug information"),
+        ("loop@windows", &elsewhere.join("absent/windows.ko"), "absent"),
+    ] {
+        let refused = annotate(func, &["--module-file", text(file)]);
+        assert_eq!(refused.status.code(), Some(2), "{func} {}", file.display());
+        let said = said(refused);
+        assert!(said.contains(why), "{said}");
+    }
 }
 
 /// The release of the lab's kernel.
@@ -35,21 +155,11 @@ fn of_length(delta: &Value, length: u64) -> u64 {
 #[test]
 fn windows_of_known_length() {
     let dir = tempfile::tempdir().unwrap();
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let release = release(dir.path());
-    let built = Command::new("sh")
-        .arg(here.join("../../scripts/build-module.sh"))
-        .arg(&release)
-        .arg(dir.path())
-        .arg(here.join("tests/delta/windows.c"))
-        .status()
-        .expect("sh runs");
-    assert!(built.success(), "windows.ko could not be built for {release}");
+    let module = built(dir.path());
     let run = dir.path().join("run");
     let run = run.to_str().unwrap();
-    let module = dir.path().join("windows.ko");
     let module = module.to_str().unwrap();
-    record(run, module, "for k in 1 2 3 4 5; do echo $k > /proc/windows; done");
+    record(run, module, "1", "for k in 1 2 3 4 5; do echo $k > /proc/windows; done");
 
     let delta =
         |run: &str, name: &str| json(&["report", "delta", name, "--json", "-i", run])["delta"].clone();

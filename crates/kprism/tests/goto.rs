@@ -80,20 +80,13 @@ fn gdb_stops_at_the_flows_address() {
     assert!(first.contains("eflags") && first.contains("cr3"), "{first}");
     assert_eq!(first, at(&run, &place, &look));
     // A time is the instruction that `script` has there.
-    let line = ok(&[
-        "script",
-        "insns",
-        "--json",
-        "--limit",
-        "1",
-        "-i",
-        text(&run),
-        "--from",
-        "5.0265",
-        "--fields",
-        "time,ip,number",
-    ]);
-    let line: serde_json::Value = serde_json::from_slice(&line).unwrap();
+    let first_from = |from: &str| -> serde_json::Value {
+        let what =
+            ["script", "insns", "--json", "--limit", "1", "--fields", "time,ip,number", "--from", from];
+        serde_json::from_slice(&ok(&[&what[..], &["-i", text(&run)]].concat())).unwrap()
+    };
+    let begin = first_from("0")["time_ns"].as_u64().unwrap();
+    let line = first_from(&format!("{}ns", begin + 100_000));
     let ns = format!("{}ns", line["time_ns"]);
     let said = at(&run, &["--at", &ns], &["p/x $pc"]);
     assert_eq!(format!("{:#x}", pc(&said)), line["ip"].as_str().unwrap(), "{said}");

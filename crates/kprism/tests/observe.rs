@@ -64,8 +64,13 @@ impl Guest {
 
     /// A command line that asks for KVM, as people's do.
     fn observe(&self, options: &[&str], ends: &str, qemu: &[&str]) -> Command {
+        self.behind(&[], options, ends, qemu)
+    }
+
+    /// The same behind other words.
+    fn behind(&self, words: &[&str], options: &[&str], ends: &str, qemu: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kprism"));
-        command.arg("observe").arg("-o").arg(self.path("run")).args(options).arg("--");
+        command.args(words).arg("observe").arg("-o").arg(self.path("run")).args(options).arg("--");
         command.args(["qemu-system-x86_64", "-enable-kvm", "-m", "512", "-nodefaults", "-display", "none"]);
         command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(self.path("initrd"));
         command.args(["-append", &format!("console=ttyS0 quiet panic=-1 ends={ends}")]);
@@ -181,6 +186,48 @@ fn marks_begin_and_pause() {
     assert!(names.contains(&"worker") && names.contains(&"init"), "{names:?}");
     let manifest = guest.manifest();
     assert_eq!((&manifest["decode_errors"], &manifest["lost_bytes"]), (&0.into(), &0.into()));
+}
+
+/// Under `top` it is seen while it grows, and the same folder has the same numbers at the end.
+#[test]
+fn top_watches_a_machine() {
+    let guest = Guest::new();
+    let _alone = alone();
+    let top = ["top", "--batch", "--interval", "200ms", "--limit", "100000"];
+    let root = guest.root();
+    let mut command = guest.behind(&top, &["--process", "worker", "--sysroot", text(&root)], "never", &[]);
+    let child = command.stdout(fs::File::create(guest.path("blocks")).unwrap()).spawn().unwrap();
+    let blocks = || fs::read_to_string(guest.path("blocks")).unwrap();
+    let start = Instant::now();
+    // A block of a machine that runs, with what the worker did.
+    while !(blocks().contains("bytes decoded") && blocks().contains("\ngetppid ")) {
+        assert!(start.elapsed() < PATIENCE, "{}\n{}", blocks(), guest.console());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let (code, said) = end(child, libc::SIGINT);
+    assert_eq!(code, Some(0), "{said}");
+    let text = blocks();
+    let last = text.split("--- ").last().unwrap();
+    assert!(last.starts_with("ended with 0"), "{last}");
+    // Each function with its calls, each system call and each task is in the last block as the report has it.
+    let rows = |section: &str| -> Vec<Vec<String>> {
+        let (_, rest) =
+            last.split_once(&format!("\n{section}\n")).unwrap_or_else(|| panic!("{section}: {last}"));
+        let lines = rest.split("\n\n").next().unwrap().lines().skip(1);
+        lines.map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
+    };
+    let calls = rows("syscalls");
+    let report = guest.report(&["syscalls"]);
+    let told = syscalls(&report);
+    assert_eq!(calls.len(), told.len());
+    for (name, count) in &told {
+        let row = calls.iter().find(|row| row[0] == *name).unwrap_or_else(|| panic!("{name}: {calls:?}"));
+        assert_eq!(row[1].replace(',', ""), count.to_string(), "{row:?}");
+    }
+    assert!(told.iter().any(|(name, count)| name == "getppid" && *count > 0), "{told:?}");
+    let functions = guest.report(&["functions"]);
+    assert_eq!(rows("functions").len(), functions["rows"].as_array().unwrap().len());
+    assert_eq!(guest.manifest()["kind"], "machine");
 }
 
 /// After kill -9 no QEMU stays, and what was recorded can be read.

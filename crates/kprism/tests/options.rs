@@ -183,6 +183,9 @@ fn of_report(option: &str, view: View<'_>) -> Option<Try<'static>> {
         "remeasured" => Foreign(&[]),
         "build-dir" | "debug-dir" | "source-dir" | "merge" => Foreign(&["/nonexistent"]),
         "source-prefix" => Foreign(&["/old=/new"]),
+        // With --html, where tests/view.rs tries them.
+        "source" => Foreign(&["2"]),
+        "annotate" => Foreign(&["vfs_open"]),
         "vmlinux" => Foreign(&["/nonexistent"]),
         "module-file" => Foreign(&["/nonexistent"]),
         "since-boot" | "by-flow" | "compare" => Foreign(&[]),
@@ -226,6 +229,8 @@ fn of_script(option: &str, view: View<'_>) -> Option<Try<'static>> {
         "from" | "to" => With(&["MIDDLE"]),
         "offset" => With(&["0x10..0x20"]),
         "event" => With(&["pwre"]),
+        "only" => With(&["mark"]),
+        "tlb-interval" => Foreign(&["1us"]),
         "limit" if view == ["events"] => With(&["0"]),
         "kernel" | "user" | "json" => With(&[]),
         "limit" => With(&["3"]),
@@ -253,8 +258,8 @@ fn every_option_changes_what_is_shown_or_is_refused() {
         &["-o", "-.html"],
     ];
     faults.extend(ignored("export", &views, &run, &file, &of_export));
-    let views: [View<'_>; 6] =
-        [&["insns"], &["branches"], &["calls"], &["syscalls"], &["events"], &["packets"]];
+    let views: [View<'_>; 7] =
+        [&["insns"], &["branches"], &["calls"], &["syscalls"], &["events"], &["packets"], &["all"]];
     faults.extend(ignored("script", &views, &run, &file, &of_script));
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
@@ -374,6 +379,7 @@ fn options_of_comparisons_too() {
         "under" if view.contains(&"--under") => Some(Always),
         // A folder that no source is below is noted.
         "source-prefix" => Some(Always),
+        "html" if view.contains(&"--under") => Some(With(&["FILE"])),
         "html" | "syscall" | "function" | "sums" | "by" | "sort" => of_diff(option, &[]),
         other => of_diff(other, view),
     });

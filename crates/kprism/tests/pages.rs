@@ -230,6 +230,8 @@ fn misses_on_a_page() {
     browser.click("#curves .behind summary");
     let rows = "return document.querySelectorAll('#curves .behind tbody tr').length || null";
     assert_eq!(browser.wait(rows), 16);
+    browser.run("document.querySelector('#curves').scrollIntoView()");
+    browser.screenshot("tlb-curves");
     browser.click("label[for=lines-sizes]");
     assert!(content(&browser, ".legend.lines").contains("all page sizes"));
     browser.click(".theme");

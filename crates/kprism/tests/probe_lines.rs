@@ -224,6 +224,12 @@ fn aggregates_are_exact_with_several_threads() {
     assert_eq!(zero.split(',').nth(7), Some(&*sum.to_string()), "{zero}");
     let file = case.ok(&["export", "-i", "run", "-o", "counts.csv"]);
     assert_eq!(std::fs::read_to_string(case.dir.path().join("counts.csv")).unwrap(), csv, "{file}");
+    // Other formats have records alone: a file without any would be taken for a recording without hits.
+    for name in ["counts.pftrace", "counts.ctf", "counts.parquet"] {
+        let said = case.refused(&["export", "-i", "run", "-o", name]);
+        assert!(said.contains("no records were kept") && said.contains(".csv"), "{name}: {said}");
+        assert!(!case.dir.path().join(name).exists(), "{name}");
+    }
 }
 
 /// A file says what command lines say, with values of its own for each probe.

@@ -293,6 +293,80 @@ fn what_cpp_has() {
     }
 }
 
+const OWNED_CPP: &str = r#"#include <string>
+#include <string_view>
+#include <vector>
+#define KEEP __attribute__((noipa))
+KEEP int owned(int n, const std::string &text, std::string_view part, const std::vector<short> &all,
+               const std::vector<std::string> &names, const std::vector<bool> &bits) {
+  int sum = n + text.size();
+  asm volatile("" ::: "memory");
+  return sum;
+}
+int main() {
+  for (int n = 0; n < 4; n++) {
+    std::string text = "text " + std::to_string(n);
+    if (n == 3) text += std::string("\0\33[31m, and too long to be kept in the object itself", 52);
+    std::vector<short> all;
+    for (short i = 0; i < n * 100; i++) all.push_back(i - 1);
+    owned(n, text, std::string_view(text).substr(0, n), all, {text, "second"}, {true, false});
+  }
+}
+"#;
+
+/// C++'s strings and vectors: by their number of elements, as text; also as conditions, keys and elements.
+#[test]
+fn what_cpp_has_elements_of() {
+    ready();
+    tool("g++");
+    let dir = tempfile::tempdir().unwrap();
+    for level in ["-O0", "-O2"] {
+        let program = built(dir.path(), "owned.cpp", OWNED_CPP, &["g++", "-std=c++17", level]);
+        let collect = "n,text,part,all,all[150],names[1],names[0][0],text._M_string_length,bits";
+        let (hits, said) = probed(&program, "owned", &["--collect", collect]);
+        assert_eq!(hits.len(), 4, "{level}: {said}");
+        for (n, hit) in hits.iter().enumerate() {
+            let mut whole = format!("text {n}");
+            if n == 3 {
+                whole += "\0\u{1b}[31m, and too long to be kept in the object itself";
+            }
+            assert_eq!(
+                (&hit["n"], &hit["text"], &hit["part"]),
+                (&json!(n), &json!(whole), &json!(whole[..n])),
+                "{hit}"
+            );
+            assert_eq!((&hit["names[1]"], &hit["names[0][0]"]), (&json!("second"), &json!(b't')), "{hit}");
+            assert_eq!(hit["text._M_string_length"], whole.len(), "{hit}");
+            let all = hit["all"].as_array().unwrap();
+            let kept: Vec<Value> = (0..64.min(100 * n) as i64).map(|i| Value::from(i - 1)).collect();
+            assert_eq!(all[..kept.len()], kept, "{hit}");
+            assert_eq!(all[kept.len()..], [json!("…")][..usize::from(n > 0)], "{hit}");
+            assert_eq!(hit.get("all[150]"), (n > 1).then_some(&json!(149)), "{hit}");
+            // It has bits, not elements: its members are shown.
+            assert!(hit["bits"].is_object(), "{hit}");
+        }
+        for (condition, expected) in [
+            ("text == \"text 1\"", vec![1]),
+            ("text != \"text 1\"", vec![0, 2, 3]),
+            ("part == \"te\" && names[1] == \"second\"", vec![2]),
+            ("part == \"\"", vec![0]),
+            ("all[99] == 98", vec![1, 2, 3]),
+            ("text[5] == '2'", vec![2]),
+        ] {
+            let (hits, said) = probed(&program, &format!("owned if {condition}"), &["--collect", "n"]);
+            let hits: Vec<_> = hits.iter().map(|hit| hit["n"].as_u64().unwrap()).collect();
+            assert_eq!(hits, expected, "{level}, {condition}: {said}");
+        }
+        // What a terminal is shown commands nothing.
+        let run = dir.path().join("shown.run");
+        let (run, own) = (run.to_str().unwrap(), program.to_str().unwrap());
+        let output = kprism(&["record", "probe", "owned", "-o", run, "--by", "text", "--", own]);
+        assert_eq!(output.status.code(), Some(0), "{}", self::said(&output));
+        let shown = String::from_utf8(kprism(&["report", "probe", "-i", run]).stdout).unwrap();
+        assert!(shown.contains("text 3") && !shown.contains('\u{1b}'), "{shown}");
+    }
+}
+
 const SHAPES: &str = r#"
 pub mod shape {
     pub enum Shape { Circle(f64), Rect { w: u32, h: u32 }, Empty }

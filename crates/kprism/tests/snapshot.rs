@@ -82,6 +82,14 @@ fn only_what_led_to_the_condition_is_kept() {
     );
 }
 
+/// A snapshot on this condition: the manifest, and what was said.
+fn told(run: &Path, condition: &str, script: &str) -> (Value, String) {
+    let run = run.to_str().unwrap();
+    let when = ["--snapshot-when", condition, "--snapshot-size", "4K"];
+    let output = kprism(&[&["lab", "run", "-o", run], &when[..], &["--", "sh", "-c", script]].concat());
+    (json(&["info", "--json", "-i", run]), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
 /// The condition is the probes' own: arguments, what they point to, the result, the task; faults are counted.
 #[test]
 fn conditions_see_what_a_probe_sees() {
@@ -106,6 +114,20 @@ fn conditions_see_what_a_probe_sees() {
     assert_eq!(heads, kept("vfs_read if count == 832"));
     assert!(heads[0] > 0, "{heads:?}");
     assert_eq!(kept("vfs_read if 1 / (count - count)"), [0, reads[0]], "a division by zero each time");
+
+    // A task that ends never returns from there, and a jump leads to the return address on a stack that another one had.
+    let ends = "i=0; while [ $i -lt 60 ]; do (:); i=$((i+1)); done";
+    let (info, said) = told(&run, "do_exit%return", ends);
+    assert!(said.contains("the condition was never met") && !said.contains("not followed"), "{said}");
+    assert_eq!(info["options"]["condition_forgotten"], 0, "{info:#}");
+    // Of a function's calls, 1,024 may be open.
+    let waits =
+        "mkfifo /tmp/f; i=0; while [ $i -lt 1050 ]; do (: < /tmp/f) & i=$((i+1)); done; : > /tmp/f; wait";
+    let (info, said) = told(&run, "fifo_open%return", waits);
+    let forgotten = info["options"]["condition_forgotten"].as_u64().unwrap();
+    let snapshots = info["options"]["snapshots"].as_u64().unwrap();
+    assert!((20..60).contains(&forgotten) && snapshots + forgotten == 1051, "{info:#}");
+    assert!(said.contains(&format!("; {forgotten} calls or intervals were not followed")), "{said}");
 
     let output =
         kprism(&["lab", "run", "-o", "/x", "--snapshot-when", "vfs_read if cuont > 1", "--", "true"]);
@@ -166,4 +188,65 @@ fn windows_hold_what_runs_between_two_conditions() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(125) && said.contains("--from:\nno `cuont`"), "{said}");
     assert_eq!(kprism(&["lab", "run", "--from", "x", "--snapshot-when", "x", "true"]).status.code(), Some(2));
+}
+
+/// Number of intervals of the whole run that are longer than a limit near `ns`, and that limit. The limit is the edge of a bin.
+fn longer(run: &Path, interval: &str, ns: u64) -> (u64, u64) {
+    let csv = ok(&["report", "delta", interval, "--csv", "-i", run.to_str().unwrap()]);
+    let csv = String::from_utf8(csv).unwrap();
+    let rows = csv.lines().filter_map(|line| line.strip_prefix("ns,"));
+    let bins: Vec<[u64; 3]> = rows
+        .map(|row| row.split(',').map(|cell| cell.parse().unwrap()).collect::<Vec<_>>().try_into().unwrap())
+        .collect();
+    let edge = bins.iter().map(|[low, ..]| *low).find(|low| *low > ns).unwrap();
+    (bins.iter().filter(|[low, ..]| *low >= edge).map(|[.., count]| count).sum(), edge - 1)
+}
+
+/// An interval that is too long: the recorder, which reads the interrupt flag and the preemption count, and the decoder, which
+/// infers them from the flow, find as many of them.
+#[test]
+fn intervals_are_conditions() {
+    let dir = tempfile::tempdir().unwrap();
+    let [whole, run] = ["whole", "run"].map(|name| dir.path().join(name));
+    record(&whole, &[]);
+    let snapshots = |condition: &str| {
+        let info = record(&run, &["--snapshot-when", condition, "--snapshot-size", "4K"]);
+        assert_eq!((&info["decode_errors"], &info["lost_bytes"]), (&0.into(), &0.into()), "{condition}");
+        for count in ["condition_faults", "condition_forgotten"] {
+            assert_eq!(info["options"][count], 0, "{condition}: {count}");
+        }
+        info["options"]["snapshots"].as_u64().unwrap()
+    };
+    for (name, delta) in [("irqs_off", "irqs"), ("preempt_off", "preempt"), ("spinlock", "spinlock")] {
+        for ns in [0, 2_000, 10_000] {
+            let (count, limit) = longer(&whole, delta, ns);
+            assert!(count > 0, "{delta} > {limit}");
+            // Between two packets the flow does not know which instruction took the time, as one that copies a string does. So a
+            // few intervals are on the other side of the limit.
+            let seen = snapshots(&format!("{name} > {limit}ns"));
+            assert!(seen.abs_diff(count) <= 3 + count / 100, "{name} > {limit}: {seen}, {count}");
+        }
+    }
+    // Two sleeps of 10 ms and more; each sleeper is woken once.
+    assert_eq!(snapshots(r#"syscall > 5ms if $comm == "sleep""#), 2);
+    assert_eq!(snapshots(r#"wakeup if $comm == "sleep""#), 2);
+    // The same as windows: all before the first interval of this length.
+    let (_, limit) = longer(&whole, "irqs", 10_000);
+    let info = record(&run, &["--until", &format!("irqs_off > {limit}ns")]);
+    assert_eq!(info["instructions"], info["instructions_recorded"]);
+    let irqs = json(&["report", "delta", "irqs", "--json", "-i", run.to_str().unwrap()]);
+    let longest = irqs["delta"]["longest"][0]["ns"].as_u64().unwrap();
+    assert!(longest > limit, "{longest}");
+    assert_eq!(longer(&run, "irqs", limit).0, 1, "the window ends with the first of them");
+
+    for (condition, expected) in [
+        ("irqs_of > 5us", "did you mean `irqs_off`?"),
+        ("irqs_off > 5xs", "irqs_off is `$duration` here:"),
+        ("wakeup > $retval", "an interval has no `$retval`"),
+        ("syscall if count > 1", "no `count`"),
+    ] {
+        let output = kprism(&["lab", "run", "-o", "/x", "--snapshot-when", condition, "--", "true"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(125) && said.contains(expected), "{condition}: {said}");
+    }
 }

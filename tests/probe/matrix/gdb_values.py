@@ -56,6 +56,20 @@ def elements(value, kind):
     return [plain((first + i).dereference(), 1) for i in range(count)]
 
 
+def of_libstdcxx(value, kind):
+    """What a string or a vector of libstdc++ holds, as the printers say that come with it; None for anything else."""
+    held = (kind.name or "").removeprefix("std::").removeprefix("__cxx11::").split("<", 1)[0]
+    if held not in ("basic_string", "basic_string_view", "vector"):
+        return None
+    printer = gdb.default_visualizer(value)
+    if printer is None:
+        raise gdb.error("no printers of libstdc++")
+    if held == "vector":
+        return [plain(item, 1) for _, item in printer.children()]
+    text = printer.to_string()
+    return {"text": bytes(gdb.selected_inferior().read_memory(text.address, text.length)).hex() if text.length else ""}
+
+
 def plain(value, depth=0):
     """A value in the form that `kprism script probe --json` has."""
     if depth > 5:
@@ -94,7 +108,9 @@ def plain(value, depth=0):
             return {"text": bytes(int(i) & 255 for i in items).rstrip(b"\0").hex()}
         return [plain(i, depth + 1) for i in items]
     if code in (gdb.TYPE_CODE_STRUCT, gdb.TYPE_CODE_UNION):
-        held = elements(value, kind) if depth == 0 and os.environ.get("MATRIX_RUST") else None
+        # What is inside another structure is shown as the fields that it consists of.
+        inside = elements if os.environ.get("MATRIX_RUST") else of_libstdcxx
+        held = inside(value, kind) if depth == 0 else None
         if held is not None:
             return held
         out = {}

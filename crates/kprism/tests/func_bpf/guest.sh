@@ -15,6 +15,17 @@ copy='dd if=/dev/zero of=/dev/null bs=1 count=500 status=none'
 $kprism record durations -q --backend bpf-fentry --no-events --aggregate -T vfs_write -T ksys_write -o $out/fentry -- $copy >/dev/null
 $kprism record durations -q --backend bpf-fentry --no-events -T vfs_write -T ksys_write -o $out/fentry-calls -- $copy
 
+# Only calls for which a condition holds.
+# This memory cannot be read: the condition does not hold, and each failure is counted.
+$kprism record durations -q --backend bpf-kprobe --no-events -T nest_down --if '*(int *)16 == 0' -o $out/unreadable -- sh -c "$work"
+few='dd if=/dev/zero of=/dev/null bs=3 count=500 status=none'
+$kprism record durations -q --backend bpf-fentry --no-events -T vfs_write -T vfs_read --if 'count == 3' -o $out/three -- $few
+$kprism record durations -q --backend bpf-kprobe --no-events -T vfs_write -T vfs_read --if 'count == 3' -o $out/three-kprobe -- $few
+$kprism record durations -q --backend bpf-fentry --no-events -T vfs_write -T ksys_write --if '$retval == 3 && count == 3' -o $out/result -- $few
+$kprism record durations -q --backend bpf-fentry --no-events -T vfs_write -T vfs_read --if '$duration > 5us' -o $out/slow -- $few
+$kprism record durations -q --backend bpf-fentry --no-events -T vfs_write -T vfs_read -o $out/all -- $few
+$kprism record probe -q 'vfs_read if count == 3' 'vfs_write if count == 3' --by '$comm' -o $out/probed -- $few >/dev/null
+
 # A recorder that is killed leaves nothing.
 cp /sys/kernel/tracing/enabled_functions $out/before
 for hook in fentry kprobe; do
@@ -34,7 +45,7 @@ done
 cp /sys/kernel/tracing/enabled_functions $out/after
 
 cd $out
-for run in session calls long fentry fentry-calls; do
+for run in session calls long fentry fentry-calls unreadable three three-kprobe result slow all; do
 	echo "== $run manifest"
 	cat $run/manifest.json
 	for file in $run/streams/bpf/*; do
@@ -45,8 +56,10 @@ for run in session calls long fentry fentry-calls; do
 		esac
 	done
 	echo "== $run kallsyms"
-	grep -E ' (nest_[a-z]+|vfs_write|ksys_write)(	|$)' $run/symbols/kallsyms
+	grep -E ' (nest_[a-z]+|vfs_read|vfs_write|ksys_write)(	|$)' $run/symbols/kallsyms
 done
+echo "== probed report"
+$kprism report probe --json -i $out/probed
 for file in before during after; do
 	echo "== $file enabled"
 	cat $file
