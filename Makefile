@@ -21,6 +21,7 @@
 #   make test-tlb  a search with huge pages, predicted and measured (PTAT paper, 6.2)
 #   make bench-tlb  what it costs to see every TLB miss, by each method, and by others (see docs/tlb.md)
 #   make fuzz     fuzz each target for FUZZ_SECONDS (default 60); needs a nightly toolchain and cargo-fuzz
+#   make pictures  pictures of each page, of real runs, into docs/pictures (also: make figures)
 #   make install  copy the program, its plugins, its agent, man pages and completions to PREFIX
 #   make dist     archives and a Debian package for machines without Rust, into target/dist (see docs/install.md)
 #   make wheel    the Python package with programs and plugins, into target/dist (see docs/python.md)
@@ -37,7 +38,7 @@ KPRISM := $(TARGET)/release/kprism
 RUN ?= kprism.data
 HTML ?= report.html
 
-.PHONY: all sql demo test test-fresh test-gcov-kernel test-kernel-tests test-probe soak test-expr-kernel test-profile-use bench bench-cover bench-cover-overhead bench-flow-cost bench-func bench-probe bench-tlb bench-workloads test-tlb fuzz install dist wheel test-dist setup-demo setup-test
+.PHONY: all sql demo test test-fresh test-gcov-kernel test-kernel-tests test-probe soak test-expr-kernel test-profile-use bench bench-cover bench-cover-overhead bench-flow-cost bench-func bench-probe bench-tlb bench-workloads test-tlb fuzz pictures figures install dist wheel test-dist setup-demo setup-test
 
 all:
 	$(CARGO) build --release --workspace
@@ -131,6 +132,9 @@ bench-tlb: setup-test
 
 fuzz:
 	@CARGO="$(CARGO)" SECONDS_EACH=$(FUZZ_SECONDS) sh scripts/fuzz.sh
+
+pictures figures: setup-test
+	@CARGO="$(CARGO)" sh scripts/pictures.sh
 
 install: all
 	PREFIX=$(PREFIX) sh scripts/install.sh $(TARGET)/release $(DESTDIR)

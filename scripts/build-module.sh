@@ -15,7 +15,7 @@ if [ ! -d "$cache" ]; then
 	trap 'rm -rf "$scratch"' EXIT
 	mkdir -p "$scratch/debs"
 	common=${release%-amd64}
-	(cd "$scratch/debs" && apt-get -q download \
+	(cd "$scratch/debs" && apt-get -q -o Acquire::Retries=3 download \
 		"linux-headers-$release" "linux-headers-$common-common" "linux-kbuild-$common")
 	for package in "$scratch"/debs/*.deb; do dpkg-deb -x "$package" "$scratch"; done
 	rm -r "$scratch/debs"

@@ -219,6 +219,7 @@ fetch_all() {
 		fetch "Polars, pandas, notebooks, Spark for Python" "tests of the Python package" sh "$here/python-env.sh"
 	[ -e "$cache/perfetto/engine_bundle.js" ] || fetch "Perfetto's trace processor" "tests of our timelines" \
 		sh "$here/../crates/view/report/tests/perfetto/fetch.sh" "$cache/perfetto"
+	sh "$here/axe.sh" --have || fetch "axe-core" "tests of the pages' accessibility" sh "$here/axe.sh"
 	{ [ -f "$cache/schemas/sarif.json" ] && [ -f "$cache/schemas/junit.xsd" ]; } || fetch "schemas of JUnit and SARIF" "tests of gate's files" sh "$here/schemas.sh" "$cache/schemas"
 	sh "$here/systemd-image.sh" --have ||
 		fetch "a disk image with systemd" "a test of images by lab run and by observe" sh "$here/systemd-image.sh"

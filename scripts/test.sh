@@ -9,7 +9,8 @@ set -u
 : "${CARGO:=cargo}"
 log=$(mktemp) || exit 1
 reasons=$(mktemp) || exit 1
-trap 'rm -f "$log" "$reasons"' EXIT
+failures=$(mktemp) || exit 1
+trap 'rm -f "$log" "$reasons" "$failures"' EXIT
 passed=0
 failed=0
 skipped=0
@@ -56,6 +57,13 @@ suite() {
 	# The built-in runner writes `ignored, why`, that of crates/testing/test `ignored (why)`.
 	sed -n -e 's/^test \(.*[^ ]\) *\.\.\. ignored (\(.*\))$/\1: \2/p' \
 		-e 's/^test \(.*[^ ]\) *\.\.\. ignored, \(.*\)$/\1: \2/p' "$log" >>"$reasons"
+	# What failed is said again at the end: where only the end of a log is kept, it is the part that is needed.
+	if [ "$f" -gt 0 ]; then
+		{
+			sed -n 's/^test \(.*[^ ]\) *\.\.\. FAILED.*/\1/p' "$log"
+			grep -a -A 12 'panicked at' "$log" | cut -c 1-2000 | head -n 200
+		} >>"$failures"
+	fi
 	# Failed without a failing test: it did not compile, or a test process died.
 	if [ "$(tail -n 1 "$log")" != "suite exit 0" ] && [ "$f" -eq 0 ]; then
 		printf '== FAILED: %s\n' "$name"
@@ -101,6 +109,10 @@ suite "tests" $CARGO test --workspace --profile checked --no-fail-fast
 if [ "$skipped" -gt 0 ]; then
 	printf '\nskipped:\n'
 	sed 's/^/  /' "$reasons"
+fi
+if [ -s "$failures" ]; then
+	printf '\nfailed:\n'
+	sed 's/^/  /' "$failures"
 fi
 printf '\ntest result: %s. %d passed; %d failed; %d ignored\n' \
 	"$([ "$failed" -eq 0 ] && echo ok || echo FAILED)" "$passed" "$failed" "$skipped"
