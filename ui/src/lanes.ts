@@ -234,11 +234,14 @@ export class Lanes {
     canvas.dataset.view = this.view.join();
     canvas.dataset.ms = (performance.now() - began).toFixed(2);
     clearTimeout(this.later);
+    // What is told below the lanes takes room: the first picture has it, or whatever follows would move under the pointer.
+    if (!this.settled) return this.settle();
     // What takes longer than a frame waits until the picture stands still.
     this.later = window.setTimeout(() => this.settle(), 120);
   }
 
   private settle(): void {
+    this.settled = true;
     const [from, to] = this.view;
     const isWhole = from === 0 && to === this.whole[1];
     // Parts of a nanosecond mean nothing, but a view must not be empty.
@@ -270,6 +273,7 @@ export class Lanes {
     if (this.table.open) this.table.dispatchEvent(new Event("toggle"));
   }
 
+  private settled = false;
   private readonly thin = new Map<string, { one: string; n: number }>();
 
   private time(x: number): number {

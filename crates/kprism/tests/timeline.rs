@@ -15,6 +15,15 @@ use webdriver::Browser;
 /// The demo, with a program whose name is markup.
 const COMMAND: &str = "cp /bin/true '/tmp/<b>x'; for i in 1 2 3 4 5 6 7 8 9 10; do ls /bin | sed s/a/z/g; '/tmp/<b>x'; done >/dev/null";
 
+/// Measures where the functions begin, when the page says that it is painted and later.
+const STANDS: &str = "new MutationObserver((_, own) => {
+  if (!document.documentElement.dataset.painted) return;
+  own.disconnect();
+  const top = () => document.querySelector('#functions').getBoundingClientRect().top + scrollY;
+  const first = top();
+  setTimeout(() => (window.stood = [first, top()]), 700);
+}).observe(document, {attributes: true, subtree: true, attributeFilter: ['data-painted']});";
+
 fn ok(args: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_kprism")).args(args).output().expect("kprism runs");
     assert!(output.status.success(), "kprism {args:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -64,7 +73,12 @@ fn timeline_of_a_run() {
         serde_json::from_str(&ok(&["report", "syscalls", "-i", text(&run), "--json", "--limit", "0"]))
             .unwrap();
     let browser = Browser::start(&dir.path().join("browser"), 1500, 1100);
+    browser.devtools("Page.addScriptToEvaluateOnNewDocument", json!({"source": STANDS}));
     browser.open(&page);
+    // Once the page says that it is painted, nothing moves by itself: what is told below the lanes is there already.
+    let stood = browser.wait("return window.stood");
+    let stood: Vec<f64> = serde_json::from_value(stood).unwrap();
+    assert!(stood[0] > 0.0 && stood[0] == stood[1], "the functions moved from {} to {}", stood[0], stood[1]);
     browser.wait("return document.querySelector('canvas.lanes')?.dataset.drawn");
     browser.run("document.querySelector('#timeline').scrollIntoView()");
     let whole = view(&browser);

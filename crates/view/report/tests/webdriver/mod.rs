@@ -97,16 +97,36 @@ impl Browser {
             }
             if start.elapsed() >= Duration::from_secs(100) {
                 let state = self.run(STATE);
-                panic!("waited in vain for: {script}\nthe page: {state:#}\nthe console: {:?}", self.console());
+                panic!(
+                    "waited in vain for: {script}\nthe page: {state:#}\nthe console: {:?}",
+                    self.console()
+                );
             }
             std::thread::sleep(Duration::from_millis(50));
         }
     }
 
-    /// Clicks with the mouse, where the element is really on top.
+    /// Clicks with the mouse, where the element is really on top. Between the driver's question where it is and its click the
+    /// page may move it, as under a person's hand: then it is clicked again.
     pub fn click(&self, css: &str) {
+        for _ in 0..3 {
+            self.click_once(css);
+            // Nothing, if the click led to another page.
+            if self.run("return window.clickMissed") != json!(true) {
+                return;
+            }
+        }
+        panic!("three clicks on {css} went elsewhere: {:#}", self.run(STATE));
+    }
+
+    fn click_once(&self, css: &str) {
         // To the middle: at the top it would lie under the page's navigation.
-        self.run(&format!("document.querySelector({css:?})?.scrollIntoView({{block: 'center'}})"));
+        self.run(&format!(
+            "const element = document.querySelector({css:?}); if (!element) return;
+             element.scrollIntoView({{block: 'center'}});
+             window.clickMissed = true;
+             addEventListener('click', (event) => {{ window.clickMissed = !element.contains(event.target); }}, {{capture: true, once: true}});"
+        ));
         let element = self.post("/element", json!({"using": "css selector", "value": css}));
         let id = element.as_object().and_then(|e| e.values().next()).and_then(Value::as_str);
         let id = id.unwrap_or_else(|| panic!("no element {css}: {element}"));
