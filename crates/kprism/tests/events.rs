@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use guest::{alone, json, kprism, ok, text};
+use guest::{alone, ask_perfetto, json, kprism, number, ok, page_data, script, text};
 use kprism_test::{APT, QEMU, TRACE_CMD, needs, test};
 use serde_json::Value;
 
@@ -31,17 +31,7 @@ fn run() -> &'static Path {
 
 /// Lines of JSON of `kprism script`.
 fn lines(arguments: &[&str]) -> Vec<Value> {
-    let output = kprism(&[&["script", "-q", "-i", text(run()), "--json"], arguments].concat());
-    assert!(matches!(output.status.code(), Some(0 | 1)), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout)
-        .unwrap()
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
-}
-
-fn number(value: &Value, name: &str) -> u64 {
-    value[name].as_u64().unwrap_or_else(|| panic!("{name} of {value}"))
+    script(run(), arguments)
 }
 
 /// The first and the last time at which the flow of a CPU is known.
@@ -360,13 +350,6 @@ fn a_file_of_trace_cmd_stands_beside_the_flow() {
     assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-fn ask(engine: &Path, trace: &Path, queries: &[&str]) -> Vec<Value> {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../view/report/tests/perfetto/query.mjs");
-    let out = Command::new("node").arg(script).arg(engine).arg(trace).args(queries).output().unwrap();
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    serde_json::from_slice(&out.stdout).unwrap()
-}
-
 /// The rows of an answer as a map from the first column to the second.
 fn map(answer: &Value, key: &str, value: &str) -> BTreeMap<String, u64> {
     let text = |v: &Value| v.as_str().map_or_else(|| v.to_string(), str::to_owned);
@@ -381,7 +364,7 @@ fn perfetto_counts_what_our_tables_count() {
     let dir = tempfile::tempdir().unwrap();
     let trace = dir.path().join("run.perfetto-trace");
     ok(&["export", "-q", "-i", text(run()), "-o", text(&trace)]);
-    let answers = ask(
+    let answers = ask_perfetto(
         &engine,
         &trace,
         &[
@@ -463,7 +446,7 @@ fn tlb_misses_are_counted_alike() {
     assert_eq!(sum(&["--tlb-interval", "0"], "last_level"), kept);
     ok(&["export", "-q", "-i", text(&run), "-o", text(&trace)]);
     let query = "select cast(sum(c.value) as int) as n from counter c join counter_track t on c.track_id = t.id where t.name like 'TLB misses%'";
-    assert_eq!(ask(&engine, &trace, &[query])[0][0]["n"], kept);
+    assert_eq!(ask_perfetto(&engine, &trace, &[query])[0][0]["n"], kept);
 }
 
 /// The page's timeline has the events of the flow's time, each at its time, with its values, and the kernel's log.
@@ -474,9 +457,7 @@ fn the_page_has_them_on_its_timeline() {
     let page = dir.path().join("page.html");
     let output = kprism(&["report", "-i", text(run()), "--html", text(&page)]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let page = std::fs::read_to_string(page).unwrap();
-    let (_, data) = page.split_once("id=\"kprism-data\">").unwrap();
-    let data: Value = serde_json::from_str(data.split_once("</script>").unwrap().0).unwrap();
+    let data = page_data(&page);
     let timeline = &data["timeline"];
     let lanes = timeline["lanes"].as_array().unwrap();
     let ends: Vec<(u64, u64)> = (0..2).map(span).collect();
@@ -504,7 +485,8 @@ fn the_page_has_them_on_its_timeline() {
         "{said}"
     );
     assert!(lanes.iter().any(|lane| lane["name"] == "kernel log"));
-    assert!(page.contains("hello log"));
+    let texts = timeline["texts"].as_array().unwrap();
+    assert!(texts.iter().any(|text| text.as_str().is_some_and(|text| text.contains("hello log"))));
 }
 
 kprism_test::main!();

@@ -7,7 +7,7 @@ mod guest;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use guest::{alone, json, kprism, ok, text};
+use guest::{alone, ask_perfetto, json, kprism, number, ok, page_data, script, text};
 use kprism_test::{APT, QEMU, needs, test};
 use serde_json::Value;
 
@@ -29,14 +29,7 @@ fn run() -> &'static Path {
 }
 
 fn lines(arguments: &[&str]) -> Vec<Value> {
-    let output = kprism(&[&["script", "-q", "-i", text(run()), "--json"], arguments].concat());
-    assert!(matches!(output.status.code(), Some(0 | 1)), "{}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-fn number(value: &Value, name: &str) -> u64 {
-    value[name].as_u64().unwrap_or_else(|| panic!("{name} of {value}"))
+    script(run(), arguments)
 }
 
 fn records() -> Vec<Value> {
@@ -141,15 +134,10 @@ fn the_page_and_perfetto_have_every_record() {
     let engine = kprism_test::perfetto();
     let trace = dir.path().join("run.perfetto-trace");
     ok(&["export", "-q", "-i", text(run()), "-o", text(&trace)]);
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../view/report/tests/perfetto/query.mjs");
-    let mut node = std::process::Command::new("node");
-    node.arg(script).arg(engine).arg(&trace);
-    node.arg("select name, count(*) as n, min(ts) as first from slice where category = 'probe' group by name order by name");
-    let out = node.output().unwrap();
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    let answers: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let query = "select name, count(*) as n, min(ts) as first from slice where category = 'probe' group by name order by name";
+    let answers = ask_perfetto(&engine, &trace, &[query]);
     let rows = answers[0].as_array().unwrap();
-    assert_eq!(rows.len(), 3, "{answers}");
+    assert_eq!(rows.len(), 3, "{answers:?}");
     for row in rows {
         let of: Vec<&Value> = records.iter().filter(|record| record["name"] == row["name"]).collect();
         assert_eq!((number(row, "n"), number(row, "first")), (of.len() as u64, number(of[0], "time_ns")));

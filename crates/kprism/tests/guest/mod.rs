@@ -32,6 +32,34 @@ pub fn json(args: &[&str]) -> Value {
     serde_json::from_slice(&ok(args)).expect("--json prints JSON")
 }
 
+/// Lines of JSON of `kprism script`, which may have none.
+pub fn script(run: &Path, arguments: &[&str]) -> Vec<Value> {
+    let output = kprism(&[&["script", "-q", "-i", text(run), "--json"], arguments].concat());
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// A number of an object.
+pub fn number(value: &Value, name: &str) -> u64 {
+    value[name].as_u64().unwrap_or_else(|| panic!("{name} of {value}"))
+}
+
+/// The data of a page.
+pub fn page_data(page: &Path) -> Value {
+    let page = fs::read_to_string(page).unwrap();
+    let (_, data) = page.split_once("id=\"kprism-data\">").unwrap();
+    serde_json::from_str(data.split_once("</script>").unwrap().0).unwrap()
+}
+
+/// Answers of Perfetto's trace processor to queries of a trace: rows of objects.
+pub fn ask_perfetto(engine: &Path, trace: &Path, queries: &[&str]) -> Vec<Value> {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../view/report/tests/perfetto/query.mjs");
+    let out = Command::new("node").arg(script).arg(engine).arg(trace).args(queries).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    serde_json::from_slice(&out.stdout).unwrap()
+}
+
 pub fn text(path: &Path) -> &str {
     path.to_str().expect("a temporary path is UTF-8")
 }
