@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The current step, on standard error: a live line on terminals, plain lines of the steps elsewhere.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -29,6 +30,8 @@ pub fn progress(level: Level) -> Progress {
 struct Terminal {
     level: Level,
     bar: Option<ProgressBar>,
+    /// The live line was begun and not cleared: clearing one that never was would draw it.
+    begun: AtomicBool,
 }
 
 impl Terminal {
@@ -40,7 +43,7 @@ impl Terminal {
             bar.set_style(spinner());
             bar
         });
-        Terminal { level, bar }
+        Terminal { level, bar, begun: AtomicBool::new(false) }
     }
 
     fn show(&self, update: Update<'_>) {
@@ -60,6 +63,7 @@ impl Terminal {
     fn begin(&self, text: &str, plain: Level) {
         match &self.bar {
             Some(bar) => {
+                self.begun.store(true, Ordering::Relaxed);
                 bar.set_style(spinner());
                 bar.enable_steady_tick(Duration::from_millis(120));
                 bar.set_prefix(text.to_owned());
@@ -82,6 +86,7 @@ impl Terminal {
 
     fn amount(&self, text: &str, done: u64, total: u64) {
         if let Some(bar) = &self.bar {
+            self.begun.store(true, Ordering::Relaxed);
             if bar.length() != Some(total) {
                 bar.set_style(gauge());
                 bar.set_length(total);
@@ -92,7 +97,7 @@ impl Terminal {
     }
 
     fn clear(&self) {
-        if let Some(bar) = &self.bar {
+        if let (Some(bar), true) = (&self.bar, self.begun.swap(false, Ordering::Relaxed)) {
             bar.disable_steady_tick();
             bar.finish_and_clear();
             bar.reset();

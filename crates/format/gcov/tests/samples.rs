@@ -28,7 +28,11 @@ fn every_number_is_that_of_the_versions_own_gcov() {
         let notes = notes::read(&note_bytes).unwrap();
         let unit = UnitCounter::default().unit(&notes, Some(&data)).unwrap();
         let what = format!("GCC {version}");
-        assert_eq!(notes.header.version.to_string().split('.').next(), Some(version.to_string().as_str()), "{what}");
+        assert_eq!(
+            notes.header.version.to_string().split('.').next(),
+            Some(version.to_string().as_str()),
+            "{what}"
+        );
         let said = json_lines(&std::fs::read(sample(version, "t.json")).unwrap());
         compare_json(&said[0], (&notes, &unit), &what);
         // From GCC 14 on, gcov also lists calls, with the number of returns.

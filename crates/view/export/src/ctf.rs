@@ -44,7 +44,10 @@ pub(crate) fn of_run(request: &Request<'_>, _: &mut dyn Write) -> Result<Written
             run.dir().display()
         );
     }
-    fs::create_dir_all(path).with_context(name)?;
+    // As of a file, the folder that it goes into has to be there.
+    if !path.is_dir() {
+        fs::create_dir(path).with_context(name)?;
+    }
     if fs::read_dir(path).with_context(name)?.next().is_some() {
         bail!("{}: is not empty", name());
     }

@@ -23,7 +23,10 @@ use crate::progress::Progress;
 /// The folder is not empty or cannot be written, or as [`Loaded::each`].
 pub fn ctf(loaded: &Loaded, path: &Path) -> Result<u64> {
     let name = |path: &Path| path.display().to_string();
-    fs::create_dir_all(path).with_context(|| name(path))?;
+    // As of a file, the folder that it goes into has to be there.
+    if !path.is_dir() {
+        fs::create_dir(path).with_context(|| name(path))?;
+    }
     if fs::read_dir(path).with_context(|| name(path))?.next().is_some() {
         bail!("{}: is not empty", path.display());
     }

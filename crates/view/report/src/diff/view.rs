@@ -185,6 +185,11 @@ pub fn paths_table(diff: &Diff, weight: Weight, scale: Scale, frames: usize) -> 
 fn stack(diff: &Diff, node: u32, frames: usize) -> String {
     let path = diff.path(node);
     let mut names: Vec<&str> = path.iter().rev().take(frames).map(|&n| diff.name(n)).collect();
+    // A recording of sums has one task, whose name is that of the root.
+    let root = diff.name(0);
+    if names.ends_with(&[root, root]) {
+        names.pop();
+    }
     if path.len() > frames {
         names.push("…");
     }
