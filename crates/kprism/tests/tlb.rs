@@ -307,3 +307,106 @@ fn a_search_with_huge_pages_is_predicted() {
         "then the others do: {rest:?} of {measured}"
     );
 }
+
+/// The guest is deterministic, so that a second run has the same misses: those that it keeps by a condition are those of the
+/// first run that a filter here finds.
+#[test]
+fn a_condition_keeps_what_a_filter_of_all_misses_finds() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let program = build(dir.path());
+    let share = format!("{}:/bench/stride", program.display());
+    let record = |name: &str, condition: Option<&str>| {
+        let run = dir.path().join(name);
+        let mut args = vec!["-q", "record", "tlb", "-g", "ivybridge-ep", "-o", run.to_str().expect("UTF-8")];
+        args.extend(condition.into_iter().flat_map(|text| ["--if", text]));
+        args.extend(["--share", &share, "--", "/bench/stride", "256", "2", "4K"]);
+        ok(&args);
+        run
+    };
+    let misses = |run: &Path| {
+        let mut place = kprism_tlb::stream::Context::default();
+        let mut all = Vec::new();
+        for event in events(run) {
+            place.follow(&event);
+            if let Event::Miss(miss) = event {
+                all.push((place.pid, miss));
+            }
+        }
+        all
+    };
+    let all = misses(&record("all", None));
+    // The program is the task that misses most in its own memory.
+    let processes: Value = serde_json::from_str(&ok(&[
+        "report",
+        "tlb",
+        "processes",
+        "--json",
+        "-i",
+        dir.path().join("all").to_str().unwrap(),
+    ]))
+    .expect("JSON");
+    let stride =
+        processes["processes"].as_array().unwrap().iter().find(|row| row["comm"] == "stride").unwrap();
+    let stride = stride["tgid"].as_u64().unwrap() as u32;
+    type Judge = fn(u32, u32, &Miss) -> bool;
+    let conditions: [(&str, Judge); 3] = [
+        ("access == store && va >> 47 == 0 && $comm == \"stride\"", |stride, pid, m| {
+            pid == stride && m.access == Access::Store && m.va >> 47 == 0
+        }),
+        ("page_bytes > 4096 || access == fetch", |_, _, m| {
+            m.size != PageSize::K4 || m.access == Access::Fetch
+        }),
+        ("ip < 0x800000000000 && (va & 0xfff) == 0 && $cpu == 0", |_, _, m| {
+            m.ip >> 47 == 0 && m.va & 0xfff == 0
+        }),
+    ];
+    for (number, (condition, judge)) in conditions.into_iter().enumerate() {
+        let run = record(&format!("some{number}"), Some(condition));
+        let path = run.to_str().unwrap();
+        let kept = misses(&run);
+        let expected: Vec<_> = all.iter().filter(|(pid, m)| judge(stride, *pid, m)).copied().collect();
+        let last = |misses: &[(u32, Miss)]| misses.iter().filter(|(_, m)| m.last & 1 == 1).count() as u64;
+        let report: Value =
+            serde_json::from_str(&ok(&["report", "tlb", "--json", "-i", path])).expect("JSON");
+        let of = |fate: &str, unit: &str| {
+            let entries = report["account"].as_array().unwrap();
+            let entry = entries.iter().find(|e| e["fate"] == fate && e["unit"] == unit);
+            entry.unwrap_or_else(|| panic!("{fate} {unit}: {}", report["account"]))["count"].as_u64().unwrap()
+        };
+        let unknown = of("lost", "misses whose condition could not be computed");
+        if condition.contains("$comm") {
+            // The name of the task is not known up to its first execve.
+            assert!(expected.iter().zip(&kept).all(|(a, b)| a == b), "{condition}");
+        }
+        assert!(!kept.is_empty() && kept.len() < all.len(), "{condition}: {} of {}", kept.len(), all.len());
+        assert_eq!(kept, expected, "{condition}");
+        assert_eq!(of("seen", "misses"), last(&all), "{condition}");
+        assert_eq!(of("kept", "misses"), last(&kept), "{condition}");
+        assert_eq!(of("lost", "misses"), 0, "{condition}");
+        let left_out = of("seen", "misses that do not meet the condition, left out");
+        assert_eq!(left_out + unknown + last(&kept), last(&all), "{condition}");
+        assert!(!events(&run).iter().any(|event| matches!(event, Event::Touch { .. })));
+        assert_eq!((&report["condition"], &report["complete"]), (&condition.into(), &false.into()));
+        assert!(ok(&["report", "tlb", "-i", path]).contains(&format!("for which `{condition}`")));
+        // What needs every miss says so.
+        for words in [vec!["advice"], vec!["counters", "--counters", "/dev/null"]] {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_kprism"));
+            let output = command.args(["report", "tlb", "-i", path]).args(&words).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(!output.status.success() && said.contains("record without --if"), "{words:?}: {said}");
+        }
+        ok(&["report", "tlb", "-q", "-i", path, "--html", dir.path().join("page.html").to_str().unwrap()]);
+    }
+    // A comparison says which misses each side has.
+    let (all, some) = (dir.path().join("all"), dir.path().join("some1"));
+    let told = ok(&["diff", all.to_str().unwrap(), some.to_str().unwrap()]);
+    assert!(
+        told.contains("for which `page_bytes > 4096") && told.contains("not the same misses were recorded"),
+        "{told}"
+    );
+    // What is wrong is said before the guest boots.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kprism"));
+    let output = command.args(["record", "tlb", "--if", "adr == 1", "--", "true"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("no `adr` at a TLB miss"), "{said}");
+}

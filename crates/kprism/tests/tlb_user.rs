@@ -560,3 +560,49 @@ fn a_programs_limits_do_not_end_it() {
 }
 
 kprism_test::main!();
+
+/// Of the accesses of one program: a condition leaves out what it does not hold for, and counts it.
+#[test]
+fn a_condition_keeps_some_misses() {
+    let bench = Bench::new();
+    let stride = ["stride", "512", "3", "4K"];
+    let (all, _) = bench.record(&[], &stride);
+    let kinds = |run: &Path| {
+        let bytes = std::fs::read(run.join("streams/tlb/cpu0.miss")).unwrap();
+        let mut kinds = [0u64; 3];
+        let mut touched = 0;
+        for event in Reader::new(&bytes).unwrap() {
+            match event.unwrap() {
+                Event::Miss(Miss { access, last, .. }) => kinds[access as usize] += u64::from(last & 1),
+                Event::Touch { .. } => touched += 1,
+                _ => {}
+            }
+        }
+        (kinds, touched)
+    };
+    let ([loads, stores, fetches], _) = kinds(&all);
+    assert!(loads > 0 && stores > 0 && fetches > 0);
+    std::fs::rename(&all, all.with_extension("all")).unwrap();
+    let (run, _) = bench.record(&["--if", "access == store && $pid > 1 && $tid == $pid"], &stride);
+    assert_eq!(kinds(&run), ([0, stores, 0], 0));
+    let report: Value =
+        serde_json::from_str(&ok(&["report", "tlb", "--json", "--strict", "-i", run.to_str().unwrap()]))
+            .unwrap();
+    let units: HashMap<&str, u64> = report["account"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|entry| entry["fate"] == "seen")
+        .map(|entry| (entry["unit"].as_str().unwrap(), entry["count"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(units["misses"], loads + stores + fetches);
+    assert_eq!(units["misses that do not meet the condition, left out"], loads + fetches);
+    // What one program without its kernel does not tell is refused.
+    for (condition, expected) in
+        [("$comm == \"stride\"", "$comm"), ("$cpu == 0", "$cpu"), ("x == 1", "no `x`")]
+    {
+        let (_, output) = bench.end(&["--if", condition], &stride);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(expected), "{condition}: {said}");
+    }
+}

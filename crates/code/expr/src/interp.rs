@@ -2,8 +2,6 @@
 //! Interprets the intermediate representation over a [`Machine`]. Used where no BPF runs, and by tests that compare the
 //! eBPF with it.
 
-use std::collections::HashMap;
-
 use crate::ir::{BinOp, Cond, Fault, Func, Input, Kept, Op, Record, Space, Target, Term, Text, Val, Width};
 
 /// The environment of a program: its inputs, memory and variables.
@@ -43,7 +41,7 @@ pub enum Output<'a> {
 
 /// Runs the program. Returns its value or its fault.
 pub fn run(func: &Func, machine: &mut dyn Machine) -> Result<u64, Fault> {
-    let mut vals: HashMap<Val, u64> = HashMap::new();
+    let mut vals = vec![0; func.vals.len()];
     let Some(&entry) = func.layout.first() else { return Ok(0) };
     let mut at = entry;
     loop {
@@ -51,9 +49,9 @@ pub fn run(func: &Func, machine: &mut dyn Machine) -> Result<u64, Fault> {
         for &v in &body.insts {
             let width = func.width(v);
             let value = step(func, v, &vals, machine)?;
-            vals.insert(v, width.wrap(value));
+            vals[v.0 as usize] = width.wrap(value);
         }
-        let get = |v: &Val| vals.get(v).copied().unwrap_or(0);
+        let get = |v: &Val| vals[v.0 as usize];
         let target: &Target = match &body.term {
             Some(Term::Jump(target)) => target,
             Some(Term::Branch(v, then, other)) => {
@@ -69,15 +67,15 @@ pub fn run(func: &Func, machine: &mut dyn Machine) -> Result<u64, Fault> {
         };
         let args: Vec<u64> = target.args.iter().map(get).collect();
         for (param, value) in func.body(target.block).params.iter().zip(args) {
-            vals.insert(*param, value);
+            vals[param.0 as usize] = value;
         }
         at = target.block;
     }
 }
 
-fn step(func: &Func, v: Val, vals: &HashMap<Val, u64>, machine: &mut dyn Machine) -> Result<u64, Fault> {
+fn step(func: &Func, v: Val, vals: &[u64], machine: &mut dyn Machine) -> Result<u64, Fault> {
     let width = func.width(v);
-    let get = |v: &Val| vals.get(v).copied().unwrap_or(0);
+    let get = |v: &Val| vals[v.0 as usize];
     Ok(match func.op(v) {
         Op::Const(n) => *n,
         Op::Param => 0,

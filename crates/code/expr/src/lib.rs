@@ -16,7 +16,7 @@
 //! [`btf::Place`] implement it. [`lower`] checks types by C's rules and builds the IR. An operation that fails in a
 //! probe (a bad read, a division by zero) ends the program with a fault, which is counted; the optimiser never moves or
 //! removes such an operation. [`interp`] runs the same IR over any memory; tests compare the eBPF with it. [`watch`]
-//! hands the IR to a recorder that observes the machine from outside.
+//! hands the IR to a recorder that observes the machine from outside, [`access`] to one that sees accesses to memory.
 //!
 //! ```
 //! use kprism_expr::{emit, ir::Space, lower, opt, scope::Bare};
@@ -28,6 +28,7 @@
 //! assert_eq!(program.longest(), 8);
 //! ```
 
+pub mod access;
 pub mod agent;
 pub mod ast;
 pub mod btf;

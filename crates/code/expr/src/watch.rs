@@ -220,15 +220,16 @@ impl Watch {
             // No argument is known.
             Event::Interval(_) => 0,
         };
-        match watch.condition.as_ref().map(|func| faulty(func, slots)) {
+        match watch.condition.as_ref().map(|func| faulty(func, |input| known(input, slots))) {
             Some(Some(why)) => Err(Error::Json(why)),
             _ => Ok(watch),
         }
     }
 }
 
-/// Checks a function from an untrusted source. Returns a description of the first error.
-fn faulty(func: &Func, slots: u8) -> Option<String> {
+/// Checks a function from an untrusted source, which may use the inputs that are `known`. Returns a description of the first
+/// error.
+pub(crate) fn faulty(func: &Func, known: impl Fn(Input) -> bool) -> Option<String> {
     let val = |v: &Val| (v.0 as usize) < func.vals.len();
     let mut place = vec![None; func.blocks.len()];
     for (n, Block(block)) in func.layout.iter().enumerate() {
@@ -251,7 +252,7 @@ fn faulty(func: &Func, slots: u8) -> Option<String> {
         }
     }
     func.ops().find_map(|op| match op {
-        Op::Input(input) if !known(*input, slots) => Some(format!("{input:?} is not known here")),
+        Op::Input(input) if !known(*input) => Some(format!("{input:?} is not known here")),
         Op::GetVar(_) | Op::SetVar(..) | Op::AddVar(..) => Some("there are no trace state variables".into()),
         Op::Record(_) => Some("there is nowhere to put a record".into()),
         _ => None,

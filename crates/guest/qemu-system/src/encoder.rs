@@ -11,10 +11,12 @@
 //! Any other start is counted as unexplained and sent as an overflow, so that no decoder is misled. An interrupted
 //! branch is resolved with the saved address before the FUP is sent.
 
+use kprism_expr::access::Condition;
 use kprism_image::insn::{Far, Kind, Mode};
 
 use crate::block::{Block, Shape};
 use crate::codemap::{CodeMap, News};
+use crate::filter::{Filter, LeftOut};
 use crate::options::{Keep, Options};
 use crate::side::{Side, What};
 use crate::tape::Entry;
@@ -34,6 +36,8 @@ pub struct Encoded {
     pub snapshots: Option<u64>,
     /// Number of map records dropped because no kept data needs them.
     pub dropped_records: Option<u64>,
+    /// TLB misses that were not kept, if a condition says which are.
+    pub left_out: Option<LeftOut>,
 }
 
 /// The observer's own count of executed instructions, independent of the packets.
@@ -74,6 +78,8 @@ pub struct Encoder {
     pub map: CodeMap,
     /// TLB misses, if requested.
     pub misses: Option<stream::Writer>,
+    /// The misses that are kept, if not all are. Then hits that a replay needs are left out too.
+    pub filter: Option<Filter>,
     /// Sideband lines.
     pub lines: Vec<u8>,
     /// Exact counts of what ran, independent of the packets.
@@ -129,6 +135,8 @@ impl Encoder {
             writer: Writer::new(o),
             map: CodeMap::new(o.keep != Keep::All),
             misses: (!o.tlb.is_empty()).then(|| stream::Writer::new(&o.tlb)),
+            // It was checked when the options were read.
+            filter: o.misses_if.as_deref().and_then(|json| Condition::from_json(json).ok()).map(Filter::new),
             lines: Vec::new(),
             counts: Counts::default(),
             last: None,
@@ -161,7 +169,9 @@ impl Encoder {
             }
             Entry::At(va) => self.at = Some(va),
             Entry::Miss { va, access, missed, .. } if missed.touched => {
-                self.note(Event::Touch { va, access, size: missed.size });
+                if self.filter.is_none() {
+                    self.note(Event::Touch { va, access, size: missed.size });
+                }
             }
             Entry::Miss { index, va, access, missed } => {
                 if let (Some(last), Some(misses)) = (&self.last, &mut self.misses) {
@@ -169,7 +179,10 @@ impl Encoder {
                     let start = last.block.starts.get(index as usize).map_or(0, |&s| u64::from(s));
                     let ip = last.va.wrapping_add(start);
                     let (size, first, last) = (missed.size, missed.first, missed.last);
-                    misses.event(&Event::Miss(stream::Miss { ns, va, ip, access, size, first, last }));
+                    let miss = stream::Miss { ns, va, ip, access, size, first, last };
+                    if self.filter.as_mut().is_none_or(|filter| filter.keeps(&miss, self.cpu)) {
+                        misses.event(&Event::Miss(miss));
+                    }
                 }
             }
             Entry::Fault(va) => self.note(Event::Fault(va)),
@@ -520,6 +533,9 @@ impl Encoder {
             let line = side.what.line(ns, self.cpu);
             self.lines.extend(line.as_bytes());
             self.lines.push(b'\n');
+            if let Some(filter) = &mut self.filter {
+                filter.follow(&side.what);
+            }
             match &side.what {
                 What::Switch { next, .. } => self.note(Event::Task { pid: next.pid, tgid: next.tgid }),
                 What::Mark { begin: true, pid } => self.note(Event::Task { pid: *pid, tgid: *pid }),

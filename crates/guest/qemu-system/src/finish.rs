@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::abi;
 use crate::encoder::Encoded;
+use crate::filter::LeftOut;
 use crate::options::Options;
 use crate::state::STATE;
 use crate::sync::lock;
@@ -47,9 +48,17 @@ pub unsafe extern "C" fn on_exit(_: abi::PluginId, _: *mut c_void) {
     }
     done.sort_by_key(|(cpu, _)| *cpu);
     let block_bytes = state.finish();
+    let mut tlb_counts = json!({ "vcpus": tlb });
+    if state.options.misses_if.is_some() {
+        let sum = |of: fn(LeftOut) -> u64| {
+            let each = done.iter().map(|(_, encoded)| Some(of(encoded.as_ref()?.left_out?)));
+            each.sum::<Option<u64>>()
+        };
+        tlb_counts["left_out"] =
+            json!({ "unmet": sum(|n| n.unmet), "not_computed": sum(|n| n.not_computed) });
+    }
     if !tlb.is_empty()
-        && let Err(e) =
-            fs::write(state.options.out.join("tlb/counts.json"), format!("{:#}\n", json!({ "vcpus": tlb })))
+        && let Err(e) = fs::write(state.options.out.join("tlb/counts.json"), format!("{tlb_counts:#}\n"))
     {
         state.stop(format!("tlb/counts.json: {e}"));
     }

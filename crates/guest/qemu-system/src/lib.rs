@@ -26,6 +26,7 @@ mod callbacks;
 mod codemap;
 mod control;
 mod encoder;
+mod filter;
 mod finish;
 mod goal;
 mod guest;

@@ -5,6 +5,7 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 use crate::goal::Goal;
+use kprism_expr::access::Condition;
 use kprism_tlb::objects::allocs::{self, Signature};
 use kprism_tlb::{Geometry, bank, presets};
 
@@ -69,6 +70,8 @@ pub struct Options {
     pub keep: Keep,
     /// TLBs to model; their misses go to `tlb/` in `out`.
     pub tlb: Vec<Geometry>,
+    /// The misses that are kept, in the format of [`kprism_expr::access::Condition`]; all if `None`.
+    pub misses_if: Option<String>,
     /// Allocating functions of programs to follow.
     pub allocs: Vec<Signature>,
     /// The instruction at which a replay stops. Then nothing is written.
@@ -100,6 +103,7 @@ impl Options {
             tnt_max: 6,
             keep: Keep::All,
             tlb: Vec::new(),
+            misses_if: None,
             allocs: Vec::new(),
             goal: None,
             at: None,
@@ -174,6 +178,10 @@ impl Options {
                         .ok_or_else(|| format!("keep={value}: expected bytes between 4096 and 16 GiB"))?;
                 }
                 "tlb" => o.tlb = geometries(value)?,
+                "misses-if" => {
+                    Condition::from_json(value).map_err(|e| format!("misses-if={value}: {e}"))?;
+                    o.misses_if = Some(value.to_owned());
+                }
                 "goal" => o.goal = Some(Goal::parse(value)?),
                 "at" => o.at = Some(value.to_owned()),
                 "nth" => {
@@ -196,6 +204,9 @@ impl Options {
         };
         if o.out.as_os_str().is_empty() && o.stops.is_none() {
             return Err("out=DIR is missing".into());
+        }
+        if o.misses_if.is_some() && o.tlb.is_empty() {
+            return Err("misses-if= needs tlb=".into());
         }
         if o.at.is_some() != matches!(o.goal, Some(Goal::Place { .. })) {
             return Err("at= and nth= go together".into());
@@ -262,6 +273,7 @@ mod tests {
             "out=/x,cyc=maybe",
             "out=/x,what=1",
             "out=/x,when=a,from=b",
+            "out=/x,tlb=haswell-ep,misses-if=x",
         ] {
             assert!(Options::parse(bad.split(',')).is_err(), "{bad}");
         }

@@ -184,6 +184,7 @@ fn run(
         dropped_records: part.map(|p| p.ring.dropped()),
         footprint: encoder.map.peak() + BUFFERS * tape::BUFFER * 8 + part.map_or(0, |p| p.ring.footprint()),
         pt_bytes: encoder.writer.offset(),
+        left_out: encoder.filter.as_ref().map(|filter| filter.left_out),
         counts: encoder.counts,
     }
 }

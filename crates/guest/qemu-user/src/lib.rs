@@ -32,6 +32,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use kprism_expr::access::Condition;
 use kprism_tlb::stream::live;
 use kprism_tlb::{Geometry, presets};
 
@@ -67,6 +68,8 @@ struct State {
     geometries: Vec<Geometry>,
     /// True if misses are written, false if they are only counted.
     record: bool,
+    /// The misses that are written; all if `None`.
+    only: Option<Condition>,
     maps: Mutex<Maps>,
     words: Words,
     process: u32,
@@ -126,7 +129,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
 
 impl State {
     fn new(args: &[String]) -> Result<Self, String> {
-        let (mut out, mut geometries, mut record) = (None, Vec::new(), true);
+        let (mut out, mut geometries, mut record, mut only) = (None, Vec::new(), true, None);
         for arg in args {
             match arg.split_once('=') {
                 Some(("out", folder)) => out = Some(PathBuf::from(folder)),
@@ -143,7 +146,14 @@ impl State {
                     }
                 }
                 Some(("record", "no")) => record = false,
-                _ => return Err(format!("'{arg}': expected out=FOLDER, tlb=NAME+NAME or record=no")),
+                Some(("misses-if", condition)) => {
+                    let condition = Condition::from_json(condition);
+                    only = Some(condition.map_err(|e| format!("{arg}: {e}"))?);
+                }
+                _ => {
+                    let expected = "out=FOLDER, tlb=NAME+NAME, misses-if=CONDITION or record=no";
+                    return Err(format!("'{arg}': expected {expected}"));
+                }
             }
         }
         let out = out.ok_or("expected out=FOLDER")?;
@@ -152,7 +162,7 @@ impl State {
         let words = Words::new(path.clone()).map_err(|e| format!("{}: {e}", path.display()))?;
         words.head(0).store(live::MAGIC, Ordering::Relaxed);
         let maps = Mutex::new(Maps::new());
-        Ok(State { out, geometries, record, maps, words, process: std::process::id() })
+        Ok(State { out, geometries, record, only, maps, words, process: std::process::id() })
     }
 
     fn count(&self, word: usize) {
@@ -213,7 +223,7 @@ unsafe extern "C" fn on_thread(_: abi::PluginId, cpu: c_uint) {
     let folder = state.out.join("tlb");
     let folder = state.record.then_some(folder.as_path());
     let words = state.words.slot(cpu as usize);
-    match words.and_then(|words| Thread::new(cpu, state.process, &state.geometries, folder, words)) {
+    match words.and_then(|words| Thread::new(cpu, state, folder, words)) {
         Ok(thread) => slot.store(Box::into_raw(Box::new(thread)), Ordering::Release),
         Err(e) => {
             state.count(live::NOT_FOLLOWED);

@@ -5,11 +5,13 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use kprism_expr::access::{self, Condition};
 use kprism_tlb::bank::missed;
 use kprism_tlb::stream::live;
 use kprism_tlb::stream::{Event, Miss, Writer};
 use kprism_tlb::{Bank, Geometry, Sieve};
 
+use crate::State;
 use crate::block::Entry;
 use crate::shared::Stream;
 use crate::sift::{Counted, Sifted, sift};
@@ -46,17 +48,23 @@ pub struct Thread {
     #[cfg(target_arch = "x86_64")]
     newer: bool,
     process: u32,
+    tid: u32,
+    /// The misses that are kept, if not all are. Then hits that a replay needs are left out too.
+    only: Option<&'static Condition>,
+    /// Misses of the last level of the first geometry that do not meet the condition, and those of which it cannot be
+    /// computed.
+    left_out: [u64; 2],
 }
 
 impl Thread {
-    /// Thread number `cpu` of a process. Its misses go to a file in `folder`, if given.
+    /// Thread number `cpu` of the process. Its misses go to a file in `folder`, if given.
     pub fn new(
         cpu: u32,
-        process: u32,
-        geometries: &[Geometry],
+        state: &'static State,
         folder: Option<&Path>,
         words: &'static [AtomicU64],
     ) -> io::Result<Self> {
+        let geometries = &state.geometries;
         let stream = match folder {
             Some(folder) => {
                 Some((Writer::new(geometries), Stream::new(folder.join(format!("cpu{cpu}.miss")))?))
@@ -80,7 +88,10 @@ impl Thread {
                 && is_x86_feature_detected!("bmi1")
                 && is_x86_feature_detected!("bmi2")
                 && is_x86_feature_detected!("lzcnt"),
-            process,
+            process: state.process,
+            tid: 0,
+            only: state.only.as_ref(),
+            left_out: [0; 2],
         };
         thread.publish();
         Ok(thread)
@@ -147,6 +158,7 @@ impl Thread {
             self.begun = true;
             // SAFETY: asks for this thread's number.
             let pid = unsafe { libc::gettid() } as u32;
+            self.tid = pid;
             if let Some((writer, _)) = &mut self.stream {
                 writer.event(&Event::Task { pid, tgid: self.process });
             }
@@ -197,16 +209,22 @@ impl Thread {
         let Sifted { vas, kinds, marks, places } = sifted;
         self.bank.look_up_many(&vas[..count], &kinds[..count], &mut marks[..count]);
         let Some((writer, _)) = &mut self.stream else { return };
+        let (only, left_out, tid, pid) = (self.only, &mut self.left_out, self.tid, self.process);
         writer.many(|to| {
             for i in 0..count {
                 let Some(missed) = missed(marks[i]) else { continue };
                 let (va, access, size) = (vas[i], kinds[i], missed.size);
                 if missed.touched {
-                    to.touch(va, access, size);
+                    if only.is_none() {
+                        to.touch(va, access, size);
+                    }
                     continue;
                 }
                 let (first, last) = (missed.first, missed.last);
-                to.miss(&Miss { ns: places[i].ns, va, ip: places[i].ip, access, size, first, last });
+                let miss = Miss { ns: places[i].ns, va, ip: places[i].ip, access, size, first, last };
+                if only.is_none_or(|only| is_kept(only, &miss, (tid, pid), left_out)) {
+                    to.miss(&miss);
+                }
             }
         });
     }
@@ -233,6 +251,8 @@ impl Thread {
                 eprintln!("kprism-user: misses cannot be written any more, the program runs on: {e}");
             }
         }
+        set(live::UNMET, self.left_out[0]);
+        set(live::NOT_COMPUTED, self.left_out[1]);
         set(live::INSTRUCTIONS, self.counted.instructions);
         for kind in 0..3 {
             set(live::REFERENCES + kind, self.counted.references[kind]);
@@ -248,4 +268,26 @@ impl Thread {
         }
         set(live::IN_USE, 1);
     }
+}
+
+/// Returns true if the miss meets the condition; counts it if not.
+#[cold]
+#[inline(never)]
+fn is_kept(only: &Condition, miss: &Miss, (tid, pid): (u32, u32), left_out: &mut [u64; 2]) -> bool {
+    let own = access::Miss {
+        va: miss.va,
+        ip: miss.ip,
+        page_bytes: miss.size.bytes(),
+        access: miss.access as u8,
+        tid,
+        pid,
+        ..access::Miss::default()
+    };
+    let of_first = u64::from(miss.last & 1);
+    match only.holds(&own) {
+        Ok(true) => return true,
+        Ok(false) => left_out[0] += of_first,
+        Err(_) => left_out[1] += of_first,
+    }
+    false
 }

@@ -33,6 +33,9 @@ pub fn annotate(
     for note in &loaded.notes {
         progress.note(note);
     }
+    if let Some(condition) = loaded.condition() {
+        progress.note(&format!("only misses for which `{condition}` were recorded"));
+    }
     let chosen = choose(&args.func, &symbols)?;
     let mut missed = by_function(&profile, &symbols, &chosen);
     let (func, sites) = match missed.len() {

@@ -12,6 +12,8 @@ use serde_json::Value;
 pub struct Read {
     /// Misses of the last level, of the first geometry; of samples, what they stand for.
     pub misses: u64,
+    /// Only misses that meet a condition were kept.
+    pub chosen: bool,
     /// Allocations whose caller is not known.
     pub nameless: u64,
     /// Files that are damaged or missing.
@@ -37,12 +39,24 @@ fn sum(counts: &Value, of: impl Fn(&Value) -> &Value) -> Option<u64> {
 
 fn models(counts: &Value, read: &Read, user: bool) -> Account {
     let counted = sum(counts, |cpu| &cpu["models"][0]["misses"]);
-    let lost = counted.map(|counted| counted.saturating_sub(read.misses));
+    let left_out = |why: &str| match read.chosen {
+        true => counts["left_out"][why].as_u64(),
+        false => Some(0),
+    };
+    let (unmet, not_computed) = (left_out("unmet"), left_out("not_computed"));
+    let lost = counted.zip(unmet.zip(not_computed)).map(|(counted, (unmet, unknown))| {
+        counted.saturating_sub(read.misses.saturating_add(unmet).saturating_add(unknown))
+    });
     let mut account = Account::new()
         .with(Fate::Seen, "accesses", sum(counts, |cpu| &cpu["references"]))
-        .with(Fate::Seen, "misses", counted)
-        .with(Fate::Kept, "misses", read.misses)
-        .with(Fate::Lost, "misses", lost);
+        .with(Fate::Seen, "misses", counted);
+    if read.chosen {
+        account = account.with(Fate::Seen, "misses that do not meet the condition, left out", unmet);
+    }
+    account = account.with(Fate::Kept, "misses", read.misses).with(Fate::Lost, "misses", lost);
+    if read.chosen {
+        account = account.with(Fate::Lost, "misses whose condition could not be computed", not_computed);
+    }
     if user {
         for (key, unit) in [
             ("threads_not_followed", "threads not followed"),
@@ -109,6 +123,26 @@ mod tests {
         assert_eq!(account.count(Fate::Seen, "accesses"), Some(10));
         assert_eq!(account.count(Fate::Lost, "misses"), Some(3));
         assert!(!account.is_whole());
+    }
+
+    #[test]
+    fn what_a_condition_leaves_out_is_not_lost() {
+        let mut counts = json!({"vcpus": [{"references": {"load": 9}, "models": [{"misses": {"load": 7}}]}],
+            "left_out": {"unmet": 3, "not_computed": 0}});
+        let read = Read { misses: 4, chosen: true, ..Read::default() };
+        let all = account(&counts, &read);
+        assert!(all.is_whole());
+        let unit = "misses that do not meet the condition, left out";
+        assert_eq!((all.count(Fate::Seen, unit), all.count(Fate::Kept, "misses")), (Some(3), Some(4)));
+        // The condition cannot be computed of one, which might have met it.
+        counts["left_out"] = json!({"unmet": 2, "not_computed": 1});
+        let all = account(&counts, &read);
+        let unit = "misses whose condition could not be computed";
+        assert!(!all.is_whole());
+        assert_eq!((all.count(Fate::Lost, unit), all.count(Fate::Lost, "misses")), (Some(1), Some(0)));
+        // The recorder left no such counts.
+        counts["left_out"] = Value::Null;
+        assert!(!account(&counts, &read).is_whole());
     }
 
     #[test]

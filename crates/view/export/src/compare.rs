@@ -158,12 +158,19 @@ pub fn of_misses(paths: [&Path; 2], progress: &Progress) -> Result<Comparison> {
     });
     let (facts, sections) = tlb::compare([&inputs[0], &inputs[1]]);
     let about = |run: &[kprism_tlb::Geometry], loaded: &Loaded| match run.first() {
-        Some(geometry) => format!("misses of the last level of {}", geometry.name),
+        Some(geometry) => {
+            let condition = loaded.condition().map(|text| format!(" for which `{text}`"));
+            format!("misses of the last level of {}{}", geometry.name, condition.unwrap_or_default())
+        }
         None => format!("misses {}", method(loaded)),
     };
     let mut notes = Vec::new();
     if old.1.len().max(new.1.len()) > 1 {
         notes.push("misses are those of the first model; `kprism report tlb` shows the others".to_owned());
+    }
+    if old.0.condition() != new.0.condition() {
+        notes
+            .push("not the same misses were recorded (--if): counts differ for that reason alone".to_owned());
     }
     if old.0.method() == Method::Sampled {
         notes.push("sampled, not complete: small differences may be chance".to_owned());

@@ -25,6 +25,9 @@ pub struct View<'a> {
 /// Why misses without the hits between them cannot be replayed.
 const NO_ADVICE: &str = "advice needs the hits too, and traces of the bus and samples have only misses; record with --method model";
 
+/// Why chosen misses cannot be replayed.
+const NO_ADVICE_OF_CHOSEN: &str = "advice needs every miss and the hits too, and this run has only the misses that meet its condition; record without --if";
+
 const VIEWS: &str = "objects, functions, processes, threads, pages, heat, distribution, advice or counters";
 
 /// Writes a view of a run's misses. Returns true if it has no row.
@@ -97,6 +100,12 @@ pub fn show(
         }
         Some("distribution") => vec![("distribution", tlb::distribution(&profile, tgid))],
         Some("advice") if geometries.is_empty() => bail!(NO_ADVICE),
+        Some("advice") if loaded.condition().is_some() => bail!(NO_ADVICE_OF_CHOSEN),
+        Some("counters") if loaded.condition().is_some() => {
+            bail!(
+                "a processor counts all misses, and this run has only those that meet its condition; record without --if"
+            )
+        }
         Some("advice") => {
             let advice = loaded.advice(&profile, progress)?;
             let table = tlb::advice(&advice.predictions, &advice.now, &loaded.objects, &advice.begun);
@@ -149,9 +158,10 @@ pub fn page(run: &Run, progress: &Progress) -> Result<String> {
     let (map, touched) = loaded.map(&profile)?;
     // Before the advice: its remarks are no damage.
     let account = loaded.account(&profile);
-    let advice = match geometries.is_empty() {
-        true => Err(NO_ADVICE.to_owned()),
-        false => {
+    let advice = match (geometries.is_empty(), loaded.condition()) {
+        (true, _) => Err(NO_ADVICE.to_owned()),
+        (false, Some(_)) => Err(NO_ADVICE_OF_CHOSEN.to_owned()),
+        (false, None) => {
             let advice = loaded.advice(&profile, progress)?;
             Ok(tlb::advice(&advice.predictions, &advice.now, &loaded.objects, &advice.begun))
         }

@@ -362,6 +362,12 @@ fn of_misses(run: &Run, own: &mut Vec<Screen>) -> Result<Account> {
     loaded.name_objects()?;
     let names: Vec<&str> = geometries.iter().map(|geometry| geometry.name.as_str()).collect();
     let account = loaded.account(&profile);
+    if let Some(condition) = loaded.condition() {
+        let text = format!(
+            "Only misses for which `{condition}` were recorded; references and L1 misses are of all accesses."
+        );
+        own.push(Screen::text("TLB condition", [text.as_str()]));
+    }
     let mut push = |name: &str, table: &kprism_report::Table, key: &str| {
         own.push(Screen::of_table(name, table, (key, "misses"), |_| None));
     };

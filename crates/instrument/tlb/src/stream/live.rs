@@ -23,6 +23,8 @@
 //! | 3 | instructions |
 //! | 4–6, 7–9 | references, pages looked up: loads, stores, fetches |
 //! | 10 and on, 7 for each geometry | misses of the first level, of the last (three each, as above), entries read by walks |
+//! | 126 | misses of the first geometry that were left out: they do not meet the condition |
+//! | 127 | the same: the condition cannot be computed of them |
 
 use serde_json::{Value, json};
 
@@ -70,7 +72,12 @@ pub const MODELS: usize = 10;
 /// Words per geometry: misses of the first and of the last level by kind of access, and entries read by walks.
 pub const MODEL: usize = 7;
 
-const _: () = assert!(MODELS + MODEL * MAX_GEOMETRIES <= SLOT);
+/// Word of a slot: misses of the last level of the first geometry that do not meet the recorder's condition.
+pub const UNMET: usize = SLOT - 2;
+/// Word of a slot: the same, of which the condition cannot be computed.
+pub const NOT_COMPUTED: usize = SLOT - 1;
+
+const _: () = assert!(MODELS + MODEL * MAX_GEOMETRIES <= UNMET);
 
 /// A reader of the file. Words missing at its end are 0.
 #[derive(Debug, Clone, Copy)]
@@ -111,8 +118,14 @@ impl<'a> Live<'a> {
             "method": "user", "vcpus": vcpus, "ended": self.head(ENDED) != 0, "threads": self.head(THREADS),
             "threads_not_followed": self.head(NOT_FOLLOWED), "forks_not_followed": self.head(FORKS),
             "programs_not_followed": self.head(EXECUTED), "unwritten_mappings": self.head(UNTOLD),
-            "unwritten_bytes": (0..self.slots()).map(|slot| self.slot(slot, UNWRITTEN)).sum::<u64>(),
+            "unwritten_bytes": self.sum(UNWRITTEN),
+            "left_out": { "unmet": self.sum(UNMET), "not_computed": self.sum(NOT_COMPUTED) },
         })
+    }
+
+    /// The sum of a word over all slots.
+    fn sum(&self, word: usize) -> u64 {
+        (0..self.slots()).map(|slot| self.slot(slot, word)).sum()
     }
 
     fn of_slot(&self, slot: usize, geometries: &[Geometry]) -> Value {

@@ -40,6 +40,9 @@ pub struct Args {
     /// A processor's TLBs: a preset or a JSON file (can be repeated, up to 8)
     #[arg(short, long, value_name = "NAME|FILE", default_value = presets::DEFAULT)]
     geometry: Vec<String>,
+    /// Keep only misses for which this holds; names: va, ip, page_bytes, access (load, store, fetch), $pid, $tid, $comm, $cpu, $ts
+    #[arg(long = "if", value_name = "EXPR")]
+    condition: Option<String>,
     /// How misses are found
     #[arg(long, value_enum, value_name = "METHOD", default_value = "model")]
     method: Method,
@@ -83,8 +86,10 @@ const ANY: [&str; 3] = ["command", "output", "method"];
 /// Refuses options that the method would ignore.
 fn honoured(method: Method, given: &Given) -> Result<()> {
     let (view, more): (&str, &[&[&str]]) = match method {
-        Method::Model => ("--method model", &[&GUEST, &GUEST_PLACE, &["geometry"]]),
-        Method::User => ("--method user, which runs the command on this machine", &[&["geometry"]]),
+        Method::Model => ("--method model", &[&GUEST, &GUEST_PLACE, &["geometry", "condition"]]),
+        Method::User => {
+            ("--method user, which runs the command on this machine", &[&["geometry", "condition"]])
+        }
         Method::Perf => ("--method perf, which runs the command on this machine", &[&["event", "period"]]),
         Method::Ptat => ("--method ptat", &[&GUEST, &GUEST_PLACE, &["ptat", "pmd", "room"]]),
     };
@@ -101,12 +106,13 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
 fn record(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     let geometries = geometries(&args.geometry)?;
     let job = args.place.job(&args.command);
+    let condition = args.condition.as_deref();
     let mut output = Output::new(out, progress);
     let mut report = |p: kprism_lab::Progress<'_>| output.pass(p);
     let code = match args.method {
         Method::Model => {
             let settings = guest::Settings::new(args.output.clone(), args.guest.options(), job);
-            let (_, ran) = model::record(&settings, &geometries, progress, &mut report)?;
+            let (_, ran) = model::record(&settings, &geometries, condition, progress, &mut report)?;
             ended::code(&ran)
         }
         Method::Ptat => {
@@ -116,7 +122,7 @@ fn record(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outco
             let (_, ran) = ptat::record(&guest, module, placed, &args.output, progress, &mut report)?;
             ended::code(&ran)
         }
-        Method::User => code_of(&user::record(&job, &geometries, &args.output, progress)?),
+        Method::User => code_of(&user::record(&job, &geometries, condition, &args.output, progress)?),
         Method::Perf => {
             code_of(&perf::record(&job, args.event.as_deref(), args.period, &args.output, progress)?)
         }

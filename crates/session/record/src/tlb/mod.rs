@@ -23,6 +23,8 @@ pub(crate) use close::close;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use kprism_expr::access::{Condition, Known};
+use kprism_session::tlb::CONDITION;
 use kprism_store::Run;
 use kprism_tlb::{Geometry, bank, presets};
 
@@ -58,6 +60,23 @@ pub fn geometry(name: &str) -> Result<Geometry> {
         format!("{name}: neither a file nor one of the geometries {}", presets::NAMES.join(", "))
     })?;
     Geometry::parse(&text).with_context(|| name.to_owned())
+}
+
+/// The condition of `--if` as recorders take it.
+pub(crate) fn compile(condition: Option<&str>, known: Known) -> Result<Option<String>> {
+    let compile = |text| Condition::compile(text, known).map(|condition| condition.json());
+    match condition.map(compile).transpose() {
+        Ok(json) => Ok(json),
+        Err(why) => bail!("--if:\n{why}"),
+    }
+}
+
+/// Adds the condition to the manifest, so that reports tell which misses they show.
+pub(crate) fn keep_condition(run: &Run, condition: Option<&str>) -> Result<()> {
+    let Some(text) = condition else { return Ok(()) };
+    let mut manifest = run.manifest()?;
+    manifest.options.insert(CONDITION.into(), text.into());
+    Ok(run.write_manifest(&manifest)?)
 }
 
 /// Names of geometries as a recorder in another process finds them: files by their absolute paths.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use anyhow::{Context, Result};
+use kprism_expr::access::Known;
 use kprism_lab::{Outcome, Prepared, Report};
 use kprism_session::Progress;
 use kprism_store::Run;
@@ -15,16 +16,18 @@ use super::close;
 use crate::guest::{self, Settings};
 
 /// Records the job of `settings` with these geometries ([`super::geometries`]), and the flow. The first geometry is the one
-/// that reports are about.
+/// that reports are about. Of the misses those are kept that meet `condition` ([`kprism_expr::access`]).
 ///
 /// # Errors
-/// As of [`guest::run`].
+/// As of [`guest::run`]; the condition is wrong.
 pub fn record(
     settings: &Settings,
     geometries: &[String],
+    condition: Option<&str>,
     progress: &Progress,
     report: Report<'_>,
 ) -> Result<(Run, Outcome)> {
+    let compiled = super::compile(condition, Known::All)?;
     // Better before a long boot than after it.
     kprism_lab::find_observer()?;
     let prepared = guest::prepare(&settings.guest, progress)?;
@@ -37,7 +40,9 @@ pub fn record(
         ("tlb".to_owned(), geometries.join("+")),
         ("allocs".to_owned(), file.display().to_string()),
     ]);
+    settings.observer_arguments.extend(compiled.map(|json| ("misses-if".to_owned(), json)));
     let (run, ran) = guest::run(&settings, progress, report)?;
+    super::keep_condition(&run, condition)?;
     keep(&run, &unread)?;
     close(&run, progress)?;
     Ok((run, ran))

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use kprism_expr::access::Known;
 use kprism_image::sideband::{self, Record};
 use kprism_image::symbols::under_root;
 use kprism_lab::Job;
@@ -24,12 +25,19 @@ use serde_json::{Value, json};
 use super::{Ended, Recorded, close, geometry};
 use crate::here::{self, Stopped};
 
-/// Records the command of `job` with these geometries ([`super::geometries`]) into `output`. An interrupt ends it
-/// ([`kprism_signals`]).
+/// Records the command of `job` with these geometries ([`super::geometries`]) into `output`. Of the misses those are kept that
+/// meet `condition` ([`kprism_expr::access`]). An interrupt ends it ([`kprism_signals`]).
 ///
 /// # Errors
-/// There is no QEMU for programs or no plugin, the command is not there or no program that QEMU runs, or it left no counts.
-pub fn record(job: &Job, geometries: &[String], output: &Path, progress: &Progress) -> Result<Recorded> {
+/// The condition is wrong, there is no QEMU for programs or no plugin, the command is not there or no program that QEMU runs, or it left no counts.
+pub fn record(
+    job: &Job,
+    geometries: &[String],
+    condition: Option<&str>,
+    output: &Path,
+    progress: &Progress,
+) -> Result<Recorded> {
+    let compiled = super::compile(condition, Known::Program)?;
     let command = &job.argv;
     let plugin = kprism_lab::find_user_plugin()?;
     let qemu = kprism_lab::find_qemu_user()?;
@@ -46,6 +54,10 @@ pub fn record(job: &Job, geometries: &[String], output: &Path, progress: &Progre
     argument.push(",out=");
     argument.push(std::path::absolute(run.streams())?);
     argument.push(format!(",tlb={}", geometries.join("+")));
+    if let Some(json) = compiled {
+        // QEMU reads two commas as one that separates nothing.
+        argument.push(format!(",misses-if={}", json.replace(',', ",,")));
+    }
     line.arg("-plugin").arg(&argument).args(&program);
     let mut child = here::start(&mut line)?;
     let pid = child.id();
@@ -86,6 +98,7 @@ pub fn record(job: &Job, geometries: &[String], output: &Path, progress: &Progre
     manifest.instruments = vec![Instrument::Tlb];
     manifest.options.insert("method".into(), "user".into());
     run.write_manifest(&manifest)?;
+    super::keep_condition(&run, condition)?;
     name_process(&run, pid, &command[0])?;
     for note in collect(&run)? {
         progress.note(&note);

@@ -35,6 +35,9 @@ const HOTTEST: usize = 5;
 const BANDS: usize = 8;
 const BINS: usize = 64;
 
+/// Option of a manifest: the condition that the misses of the run meet.
+pub const CONDITION: &str = "condition";
+
 /// The misses of a run, and what names them.
 pub struct Loaded {
     /// Facts on the recording.
@@ -123,6 +126,11 @@ impl Loaded {
         }
     }
 
+    /// The condition that the misses meet, if only such were kept.
+    pub fn condition(&self) -> Option<&str> {
+        self.manifest.options.get(CONDITION).and_then(Value::as_str)
+    }
+
     /// The source of the misses in a few words: the first geometry's name, `sampled` or `off the bus`.
     ///
     /// # Errors
@@ -161,6 +169,7 @@ impl Loaded {
     pub fn account(&self, profile: &Profile) -> Account {
         let read = tlb_account::Read {
             misses: profile.all()[0],
+            chosen: self.condition().is_some(),
             nameless: self.nameless,
             damage: self.notes.clone(),
         };

@@ -181,7 +181,7 @@ fn data<'a>(input: &Input<'a>) -> Data<'a> {
     };
     Data {
         title: printable(&input.manifest.command.join(" ")),
-        method: method_text(input.counts, input.geometries),
+        method: method_text(input.manifest, input.counts, input.geometries),
         stopped: input.manifest.stopped.as_deref().map(printable),
         geometries: input.geometries.iter().map(|g| g.name.as_str()).collect(),
         sampled,

@@ -28,13 +28,25 @@ pub(super) fn is_sampled(counts: &Value) -> bool {
     counts["method"] == "sampled"
 }
 
+/// The condition that the misses meet, if only such were recorded.
+fn condition(manifest: &Manifest) -> Option<&str> {
+    manifest.options.get("condition").and_then(Value::as_str)
+}
+
 /// Misses per sample, on average.
 pub(super) fn period(counts: &Value) -> f64 {
     counts["period"].as_f64().filter(|p| *p >= 1.0).unwrap_or(1.0)
 }
 
-/// The method by which the misses were found, in a line.
-pub(super) fn method_text(counts: &Value, geometries: &[Geometry]) -> String {
+/// The method by which the misses were found, in a line, and which of them are there.
+pub(super) fn method_text(manifest: &Manifest, counts: &Value, geometries: &[Geometry]) -> String {
+    if let Some(condition) = condition(manifest) {
+        let names: Vec<&str> = geometries.iter().map(|g| g.name.as_str()).collect();
+        let (names, condition) = (names.join(", "), units::printable(condition));
+        return format!(
+            "misses of the last level for which `{condition}`, by models: {names}; references and L1 misses are of all accesses"
+        );
+    }
     if is_sampled(counts) {
         let n = counts["samples"].as_u64().unwrap_or(0);
         let events = counts["events"].as_array().into_iter().flatten();
@@ -90,7 +102,7 @@ impl Report<'_> {
         };
         let heads = self.geometries.iter().map(|g| json!({"name": g.name, "source": g.source}));
         let mut value = json!({"command": self.manifest.command, "geometries": heads.collect::<Vec<_>>(),
-            "source": source, "complete": !sampled});
+            "source": source, "complete": !sampled && condition(self.manifest).is_none(), "condition": condition(self.manifest)});
         if sampled {
             value["sampling"] = self.counts.clone();
         }
@@ -108,7 +120,7 @@ impl Report<'_> {
         if let Some(why) = &self.manifest.stopped {
             text += &style.alert(&format!("\nrecording ended early: {}", units::printable(why)));
         }
-        text += &format!("\n{}\n\n", method_text(self.counts, self.geometries));
+        text += &format!("\n{}\n\n", method_text(self.manifest, self.counts, self.geometries));
         let several = self.tables.len() > 1;
         for (name, table) in &self.tables {
             if several {
