@@ -23,11 +23,19 @@ check() {
 	name=$1
 	shift
 	printf '\n== %s\n' "$name"
-	if "$@" </dev/null; then
+	{
+		"$@" 2>&1 </dev/null
+		echo "check exit $?"
+	} | tee "$log" | grep -v '^check exit '
+	if [ "$(tail -n 1 "$log")" = "check exit 0" ]; then
 		passed=$((passed + 1))
 	else
 		printf '== FAILED: %s\n' "$name"
 		failed=$((failed + 1))
+		{
+			printf '%s\n' "$name"
+			tail -n 40 "$log" | cut -c 1-2000
+		} >>"$failures"
 	fi
 }
 
@@ -68,6 +76,10 @@ suite() {
 	if [ "$(tail -n 1 "$log")" != "suite exit 0" ] && [ "$f" -eq 0 ]; then
 		printf '== FAILED: %s\n' "$name"
 		failed=$((failed + 1))
+		{
+			printf '%s\n' "$name"
+			grep -a -B 5 -A 20 '^error' "$log" | cut -c 1-2000 | head -n 100
+		} >>"$failures"
 	fi
 }
 

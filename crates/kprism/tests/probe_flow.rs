@@ -7,7 +7,7 @@ mod guest;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use guest::{alone, ask_perfetto, json, kprism, number, ok, page_data, script, text};
+use guest::{alone, ask_perfetto, json, kprism, number, ok, script, text};
 use kprism_test::{APT, QEMU, needs, test};
 use serde_json::Value;
 
