@@ -39,7 +39,7 @@ if [ -z "$BUILT" ]; then
 	flags="--remap-path-prefix=$target=/kprism/target${us}--remap-path-prefix=$top=/kprism"
 	flags="$flags${us}--remap-path-prefix=$cargo_home=/cargo${us}--remap-path-prefix=$(rustc --print sysroot)=/rust"
 	CARGO_ENCODED_RUSTFLAGS=$flags $CARGO build --locked --profile shipped \
-		-p kprism -p kprism-agent -p kprism-tracefs -p kprism-observer -p kprism-user
+		-p kprism -p kprism-agent -p kprism-observer -p kprism-user
 	BUILT=$target/shipped
 	hidden="$top $cargo_home"
 else

@@ -12,7 +12,7 @@ import pathlib
 import subprocess
 import sys
 
-ROOTS = {"kprism", "kprism-agent", "kprism-tracefs", "kprism-observer", "kprism-user"}
+ROOTS = {"kprism", "kprism-agent", "kprism-observer", "kprism-user"}
 TEXTS = ("LICENSE", "LICENCE", "COPYING", "NOTICE", "UNLICENSE")
 
 

@@ -104,7 +104,7 @@ fn a_killed_recording_leaves_tracefs_as_it_was() {
     let _guard = one_at_a_time();
     let program = env!("CARGO_BIN_EXE_kprism");
     let recorder = Path::new(program).with_file_name("kprism-recorder");
-    assert!(recorder.exists(), "{}: build kprism-tracefs first", recorder.display());
+    assert!(recorder.exists(), "{}: it is a program of this crate", recorder.display());
     let share = format!("--share={}:/test/recorder", recorder.display());
     let said = in_guest("killed.sh", &[&share], &["/test/recorder", "/test/kprism"]);
     assert!(!said.contains("NOT AS IT WAS") && !said.contains("JOURNAL NOT EMPTY"));
@@ -118,6 +118,53 @@ fn a_killed_recording_leaves_tracefs_as_it_was() {
     assert!(said.contains("put back what a killed recording"));
     assert!(said.contains("ended by itself") && said.ends_with("as it was\n"));
     assert!(said.contains("the command ran on") && said.contains("No space left"), "{said}");
+}
+
+/// The tracer is on in a guest that is kept for such recordings. With a command before the user's it is switched on each time.
+#[test]
+fn a_guest_that_is_kept_ready_gives_the_same_each_time() {
+    let _guard = one_at_a_time();
+    let dir = tempfile::tempdir().unwrap();
+    let [first, second, other] = ["first", "second", "other"].map(|name| dir.path().join(name));
+    let command = ["--", "sh", "-c", "cat /etc/passwd > /dev/null; exit 3"];
+    let code = |run: &Path, options: &[&str]| {
+        let place = ["record", "durations", "--guest", "-o", run.to_str().unwrap()];
+        let output = kprism(&[&place, options, &command].concat());
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (_, said) = code(&first, &[]);
+    let (_, again) = code(&second, &[]);
+    assert!(!again.contains("making the guest ready"), "{again}");
+    let (_, whole) = code(&other, &["--before", "true"]);
+    assert!(!whole.contains("making the guest ready"), "{whole}");
+    let pages = |run: &Path| fs::read(run.join("streams/ftrace/cpu0.raw")).unwrap();
+    assert!(pages(&first) == pages(&second), "{said}\n{again}");
+    for run in [&first, &second, &other] {
+        let text = fs::read(run.join("manifest.json")).unwrap();
+        let manifest: Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!(manifest["exit_code"], 3);
+        assert_eq!(manifest["command"][0], "sh");
+        assert!(!run.join("streams/ftrace/ready.json").exists());
+    }
+    // The command made the same system calls.
+    let calls = |run: &Path| {
+        let kallsyms = fs::read_to_string(run.join("symbols/kallsyms")).unwrap();
+        let mut counts = HashMap::new();
+        read(run, 0).0.iter().for_each(|(_, func, _)| *counts.entry(*func).or_insert(0) += 1);
+        let named = counts.into_iter().map(|(func, count)| (name(&kallsyms, func).to_owned(), count));
+        let calls: HashMap<String, u64> = named.filter(|(name, _)| name.contains("_sys_")).collect();
+        calls
+    };
+    let (kept, anew) = (calls(&first), calls(&other));
+    assert!(kept.len() > 20, "{kept:?}");
+    assert_eq!(kept, anew);
+    // What a ready guest refuses is told as always.
+    let output = kprism(&["record", "durations", "--guest", "-o", first.to_str().unwrap(), "--", "no-such"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains("no-such") && said.contains("nothing was recorded"),
+        "{said}"
+    );
 }
 
 #[test]

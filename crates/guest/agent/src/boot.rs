@@ -162,9 +162,10 @@ pub fn has_bpf_programs() -> bool {
 }
 
 /// Returns true if a tracer has put its own code into the kernel: ftrace's trampolines, or the copied instructions of
-/// kprobes. They have names in kallsyms while they exist.
-pub fn is_traced() -> bool {
-    ["/sys/kernel/tracing/enabled_functions", "/sys/kernel/debug/kprobes/list"].iter().any(|path| {
+/// kprobes. They have names in kallsyms while they exist. If `own`, ftrace's are those of a recorder of kprism, and not counted.
+pub fn is_traced(own: bool) -> bool {
+    let lists = ["/sys/kernel/tracing/enabled_functions", "/sys/kernel/debug/kprobes/list"];
+    lists.iter().skip(usize::from(own)).any(|path| {
         let mut first = [0];
         File::open(path).and_then(|mut file| file.read(&mut first)).is_ok_and(|count| count > 0)
     })

@@ -106,6 +106,13 @@ pub struct Job {
     /// True if the command is a recorder that starts the user's command, and marks where that begins and ends.
     #[serde(default)]
     pub marked_by_command: bool,
+    /// True if the command makes the guest ready for another job. If it ends with 0, the guest stops itself to be saved, and
+    /// waits for a job other than this one.
+    #[serde(default)]
+    pub makes_ready: bool,
+    /// True if the command leaves the kernel's function tracer on. The symbols that the tracer adds are not asked for.
+    #[serde(default)]
+    pub leaves_tracer: bool,
 }
 
 /// Ways to read the kernel's coverage counters. With any of them, an empty [`Job::argv`] is an empty window.

@@ -92,22 +92,31 @@ fn serve() -> io::Result<()> {
         None => network::connect()?,
     }
     let before = modules();
-    let job = wait_for_job(&before)?;
+    let mut job = wait_for_job(&before)?;
     say(&Message::Accepted);
+    while job.makes_ready {
+        unpack_share(&job)?;
+        let (code, _) = job::run(&job, |message| say(&message))?;
+        if code != 0 {
+            say(&Message::Exit { code });
+            return Ok(());
+        }
+        job = wait_for_next_job(&job)?;
+        say(&Message::Accepted);
+    }
     if !job.files.is_empty() {
         collect::send_files(&job.files, give_piece)?;
         say(&Message::Exit { code: 0 });
         return Ok(());
     }
-    if job.share {
-        let (selector, size) = ports::find_file(SHARE_FILE)
-            .ok_or_else(|| io::Error::other("the shared files are missing from fw_cfg"))?;
-        unpack::unpack(ports::ConfigFile::new(selector, size)?, Path::new("/"))?;
-    }
+    unpack_share(&job)?;
     let (code, counters) = job::run(&job, |message| say(&message))?;
     let after = modules();
     // Reading kallsyms takes a second of guest time, so it is done only if there is something new in it.
-    if module_names(&after) != module_names(&before) || boot::has_bpf_programs() || boot::is_traced() {
+    if module_names(&after) != module_names(&before)
+        || boot::has_bpf_programs()
+        || boot::is_traced(job.leaves_tracer)
+    {
         let kallsyms = read("/proc/kallsyms");
         let lines =
             kallsyms.lines().filter(|line| line.ends_with(']')).flat_map(|line| [line, "\n"]).collect();
@@ -129,6 +138,16 @@ fn serve() -> io::Result<()> {
     }
     say(&Message::Exit { code });
     Ok(())
+}
+
+/// Unpacks the files that the job comes with.
+fn unpack_share(job: &Job) -> io::Result<()> {
+    if !job.share {
+        return Ok(());
+    }
+    let (selector, size) = ports::find_file(SHARE_FILE)
+        .ok_or_else(|| io::Error::other("the shared files are missing from fw_cfg"))?;
+    unpack::unpack(ports::ConfigFile::new(selector, size)?, Path::new("/"))
 }
 
 /// Folder for counters that the agent read, until the host has them.
@@ -153,21 +172,15 @@ const LET_GO: u32 = 100_000;
 fn wait_for_job(modules: &str) -> io::Result<Job> {
     let mut shown = None;
     loop {
-        if let Some((selector, size)) = ports::find_file(JOB_FILE) {
+        if let Some(job) = read_job()? {
             drop(shown);
-            let text = ports::read_file(selector, size)?;
-            return serde_json::from_slice(&text).map_err(io::Error::other);
+            return Ok(job);
         }
         if shown.is_none() {
             boot::settle();
             shown = Some(show_symbols(modules)?);
-            say(&Message::Stops { at_ns: ports::time_stamp() });
-            // The observer holds the guest here, if there is one, and QEMU stops it. So there is a job when it goes on.
-            mark(MARK_STOP, 0);
-            // A guest that was let go before QEMU stopped it stops somewhere in here, which is noticed: guest time passes.
-            for _ in 0..LET_GO {
-                std::hint::black_box(());
-            }
+            give_memory_back();
+            stop();
             if ports::find_file(JOB_FILE).is_none() {
                 ports::write(PAUSE_PORT, &[PAUSE]);
             }
@@ -175,6 +188,48 @@ fn wait_for_job(modules: &str) -> io::Result<Job> {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Gives freed memory back to the kernel. The kernel's symbols leave 5 MB of it, whose page tables each fork would copy and each
+/// exec would free, within what is recorded of a command; how much depended on where this program's heap begins.
+fn give_memory_back() {
+    // SAFETY: frees only what is free.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// Stops the guest, which a job has made ready, and returns the next job when it goes on. The old job is still in fw_cfg until
+/// then.
+fn wait_for_next_job(last: &Job) -> io::Result<Job> {
+    boot::settle();
+    stop();
+    loop {
+        match read_job()? {
+            Some(job) if job != *last => return Ok(job),
+            _ => ports::write(PAUSE_PORT, &[PAUSE]),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Tells the host that the guest can be saved now, and has the observer hold it there, if there is one: then QEMU stops it, and
+/// there is a job when it goes on.
+fn stop() {
+    say(&Message::Stops { at_ns: ports::time_stamp() });
+    mark(MARK_STOP, 0);
+    // A guest that was let go before QEMU stopped it stops somewhere in here, which is noticed: guest time passes.
+    for _ in 0..LET_GO {
+        std::hint::black_box(());
+    }
+}
+
+/// The job in fw_cfg, if there is one.
+fn read_job() -> io::Result<Option<Job>> {
+    let Some((selector, size)) = ports::find_file(JOB_FILE) else { return Ok(None) };
+    let text = ports::read_file(selector, size)?;
+    serde_json::from_slice(&text).map(Some).map_err(io::Error::other)
 }
 
 /// Sends [`Message::Ready`]. The returned buffers hold the memory to which it refers.

@@ -11,6 +11,8 @@ use kprism_agent::{CONTROL_PORT, EXIT_PORT, PAUSE_PORT, Region};
 /// First port of fw_cfg's range. The last one used is 0x51b.
 const FW_CFG: u16 = 0x510;
 const PAGE: usize = 4096;
+/// Number of pages whose physical addresses are read at once.
+const AT_ONCE: usize = 256;
 
 /// Acquires or gives up the right to use the ports of `lib.rs` and of fw_cfg. A child inherits the right and should
 /// give it up: otherwise each switch to the child loads a port bitmap.
@@ -112,10 +114,16 @@ impl ConfigFile {
         const READ: u32 = 2;
         const SELECT: u32 = 8;
         (self.filled, self.taken) = (0, 0);
+        let mut pages = [0; WINDOW / PAGE];
+        self.buffer.pages(1, &mut pages)?;
         while self.filled < WINDOW && self.rest > 0 {
-            let length = self.rest.min(PAGE);
+            // Pages that follow each other in the machine's memory are one transfer.
+            let first = self.filled / PAGE;
+            let address = pages[first];
+            let follow = |(i, page): &(usize, &u64)| **page == address + (i * PAGE) as u64;
+            let count = pages[first..].iter().enumerate().take_while(follow).count();
+            let length = self.rest.min(count * PAGE);
             let select = self.selector.take().map_or(0, |selector| SELECT | (u32::from(selector) << 16));
-            let address = self.buffer.physical(PAGE + self.filled)?;
             // The command: a big-endian {control u32, length u32, address u64}.
             let bytes = self.buffer.bytes();
             bytes[0..4].copy_from_slice(&(READ | select).to_be_bytes());
@@ -182,31 +190,56 @@ impl PinnedBuffer {
         unsafe { std::slice::from_raw_parts_mut(self.address, self.length) }
     }
 
-    /// The physical address of byte `offset` (Documentation/admin-guide/mm/pagemap.rst).
+    /// The physical address of byte `offset`.
     fn physical(&self, offset: usize) -> io::Result<u64> {
-        let address = self.address as usize + offset;
-        let mut entry = [0; 8];
-        self.pagemap.read_exact_at(&mut entry, (address / PAGE * 8) as u64)?;
-        let entry = u64::from_le_bytes(entry);
-        let frame = entry & ((1 << 55) - 1);
-        if entry >> 63 == 0 || frame == 0 {
-            return Err(io::Error::other("a locked page is not in memory"));
+        let mut page = [0];
+        self.pages(offset / PAGE, &mut page)?;
+        Ok(page[0] + (offset % PAGE) as u64)
+    }
+
+    /// Fills `pages` with the physical addresses of pages from page `first` on (Documentation/admin-guide/mm/pagemap.rst). Nothing is
+    /// allocated: memory that this process keeps costs each command that it forks.
+    fn pages(&self, first: usize, pages: &mut [u64]) -> io::Result<()> {
+        let mut entries = [0; 8 * AT_ONCE];
+        for (i, some) in pages.chunks_mut(AT_ONCE).enumerate() {
+            let entries = &mut entries[..8 * some.len()];
+            let page = self.address as usize / PAGE + first + i * AT_ONCE;
+            self.pagemap.read_exact_at(entries, (page * 8) as u64)?;
+            for (page, entry) in some.iter_mut().zip(entries.chunks_exact(8)) {
+                let entry = entry.try_into().map_or(0, u64::from_le_bytes);
+                let frame = entry & ((1 << 55) - 1);
+                if entry >> 63 == 0 || frame == 0 {
+                    return Err(io::Error::other("a locked page is not in memory"));
+                }
+                *page = frame * PAGE as u64;
+            }
         }
-        Ok(frame * PAGE as u64 + (address % PAGE) as u64)
+        Ok(())
     }
 
     /// The physical ranges of the first `len` bytes.
     pub fn region(&self, len: usize) -> io::Result<Region> {
         let mut runs: Vec<(u64, u64)> = Vec::new();
-        for offset in (0..len).step_by(PAGE) {
-            let address = self.physical(offset)?;
-            let bytes = (len - offset).min(PAGE) as u64;
-            match runs.last_mut() {
-                Some((start, length)) if *start + *length == address => *length += bytes,
-                _ => runs.push((address, bytes)),
+        let mut some = [0; AT_ONCE];
+        for first in (0..len.div_ceil(PAGE)).step_by(AT_ONCE) {
+            let from = first * PAGE;
+            let some = &mut some[..(len - from).div_ceil(PAGE).min(AT_ONCE)];
+            self.pages(first, some)?;
+            for (offset, &mut address) in (from..len).step_by(PAGE).zip(some) {
+                let bytes = (len - offset).min(PAGE) as u64;
+                match runs.last_mut() {
+                    Some((start, length)) if *start + *length == address => *length += bytes,
+                    _ => runs.push((address, bytes)),
+                }
             }
         }
         Ok(Region { len: len as u64, runs })
+    }
+}
+
+impl AsMut<[u8]> for PinnedBuffer {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self.bytes()
     }
 }
 

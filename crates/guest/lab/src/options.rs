@@ -139,6 +139,8 @@ pub struct Job {
     /// If true, the command is a recorder that starts the user's command, and marks for the observer where that begins and
     /// ends.
     pub marked_by_command: bool,
+    /// If true, the command leaves the kernel's function tracer on. The symbols that the tracer adds are no part of the run.
+    pub leaves_tracer: bool,
     /// If true, the disks as the job leaves them are kept in the folder `disks` of the run.
     pub keeps_disks: bool,
     /// Unix socket at which GDB can attach to the guest. QEMU creates it.
@@ -174,6 +176,7 @@ impl Job {
             asks_first: false,
             counters: CounterReading::None,
             marked_by_command: false,
+            leaves_tracer: false,
             keeps_disks: false,
             gdb: None,
             span: Span::Command,

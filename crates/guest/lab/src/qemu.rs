@@ -112,6 +112,15 @@ impl Machine {
         arguments
     }
 
+    /// Arguments for memory that is a file of this machine. If `shared`, what the guest writes goes to the file; otherwise a page
+    /// is copied when the guest writes to it, and the copy is lost when QEMU ends.
+    pub fn memory_arguments(&self, file: &Path, shared: bool) -> Vec<OsString> {
+        let share = if shared { "on" } else { "off" };
+        let start = format!("memory-backend-file,id=ram,size={}M,share={share},mem-path=", self.mem_mib);
+        let machine = ["-machine", "memory-backend=ram"].map(OsString::from);
+        ["-object".into(), option(&start, file)].into_iter().chain(machine).collect()
+    }
+
     /// Arguments for a CXL memory device. QEMU handles its window like a device's registers, so every access, including
     /// the page table walker's, can be traced: a bus monitor.
     pub fn bus_monitor(&self) -> Vec<OsString> {

@@ -3,7 +3,7 @@
 //!
 //! Input: `$KPRISM_QEMU`, or the folders of PATH and the usual other places. Output: the first QEMU of a fitting release that exports
 //! the plugin functions that the observer imports; or each QEMU found, with the reason why it does not fit, and the remedy for
-//! this distribution.
+//! this distribution. [`crate::qemu_known`] remembers one that fits.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -16,6 +16,7 @@ use object::{Endianness, ReadCache, elf};
 use crate::error::{Error, Result, Unfit};
 use crate::files::in_path;
 use crate::qemu::Qemu;
+use crate::qemu_known;
 
 /// The first release with version 4 of the plugin interface: it has `qemu_plugin_read_memory_vaddr`, by which the observer reads
 /// the guest's memory. 9.1 has version 3, without it.
@@ -41,7 +42,7 @@ impl Qemu {
         }
         let mut unfit = Vec::new();
         for program in candidates() {
-            match fits(&program) {
+            match qemu_known::fits(&program) {
                 Ok(version) => return Ok(Self { program, version }),
                 Err(why) => unfit.push(Unfit { program, why }),
             }
@@ -59,7 +60,7 @@ impl Qemu {
             1 => in_path(&path).into_iter().next(),
             _ => path.exists().then(|| path.clone()),
         };
-        let found = match whole.as_deref().map(fits) {
+        let found = match whole.as_deref().map(qemu_known::fits) {
             Some(Ok(version)) => return Ok(Self { program: path, version }),
             Some(Err(why)) => vec![Unfit { program: path.clone(), why }],
             None => Vec::new(),
@@ -96,7 +97,7 @@ fn candidates() -> Vec<PathBuf> {
 }
 
 /// The version line of a QEMU that fits, or the reason why it does not.
-fn fits(program: &Path) -> std::result::Result<String, String> {
+pub(crate) fn fits(program: &Path) -> std::result::Result<String, String> {
     let output = Command::new(program)
         .arg("--version")
         .stdin(Stdio::null())

@@ -184,12 +184,15 @@ pub(crate) fn launch(
     disks: &[PathBuf],
     files: &PortFiles,
 ) -> Result<Running> {
-    let mut arguments = job_arguments(job, prepared.machine.mem_mib, scratch)?;
+    let mut arguments = job_arguments(job, false, prepared.machine.mem_mib, scratch)?;
     if !plugin.is_empty() {
         arguments.extend(["-plugin".into(), plugin]);
     }
     match job.span {
-        Span::Command => arguments.extend(["-incoming", "defer", "-S"].map(OsString::from)),
+        Span::Command => {
+            arguments.extend(["-incoming", "defer", "-S"].map(OsString::from));
+            arguments.extend(prepared.snapshot.memory_arguments(&prepared.machine)?);
+        }
         Span::Boot => arguments.extend(prepared.boot().arguments()),
     }
     arguments.extend(prepared.machine.disk_arguments(disks, job.keeps_disks));
@@ -202,7 +205,7 @@ pub(crate) fn launch(
     let log = scratch.join("qemu.log");
     let mut qemu = Running::start(&prepared.qemu, &prepared.machine, files, &arguments, inherited, &log)?;
     if job.span == Span::Command
-        && let Err(error) = snapshot::restore(&mut qemu, &prepared.machine, &prepared.snapshot)
+        && let Err(error) = snapshot::restore(&mut qemu, &prepared.snapshot)
     {
         let (said, place) = (qemu.stderr_text(), prepared.snapshot.folder.display());
         let reason = if said.is_empty() { error.to_string() } else { said };
@@ -401,7 +404,12 @@ fn ask(qemu: &mut Running) {
 }
 
 /// Writes the job (and the shared folders) to `scratch`, and returns QEMU's arguments for them.
-fn job_arguments(job: &Job, mem_mib: u64, scratch: &Path) -> Result<Vec<OsString>> {
+pub(crate) fn job_arguments(
+    job: &Job,
+    makes_ready: bool,
+    mem_mib: u64,
+    scratch: &Path,
+) -> Result<Vec<OsString>> {
     let mut env: Vec<(String, String)> =
         Job::ENVIRONMENT.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
     for (name, value) in &job.env {
@@ -422,6 +430,8 @@ fn job_arguments(job: &Job, mem_mib: u64, scratch: &Path) -> Result<Vec<OsString
         files: Vec::new(),
         sync: job.keeps_disks,
         marked_by_command: job.marked_by_command,
+        makes_ready,
+        leaves_tracer: job.leaves_tracer,
     };
     let mut arguments = job_file(&message, scratch)?;
     if has_files {
@@ -480,11 +490,12 @@ pub fn fetch(prepared: &Prepared, paths: Vec<String>, to: &Path) -> Result<Vec<M
     };
     let mut arguments = job_file(&kprism_agent::Job { files: paths.clone(), ..Default::default() }, scratch)?;
     arguments.extend(["-incoming", "defer", "-S"].map(OsString::from));
+    arguments.extend(prepared.snapshot.memory_arguments(&prepared.machine)?);
     let disks = prepared.snapshot.disks(prepared.images.len());
     arguments.extend(prepared.machine.disk_arguments(&disks, false));
     let log = scratch.join("fetch.log");
     let mut qemu = Running::start(&prepared.qemu, &prepared.machine, &files, &arguments, None, &log)?;
-    snapshot::restore(&mut qemu, &prepared.machine, &prepared.snapshot)?;
+    snapshot::restore(&mut qemu, &prepared.snapshot)?;
     let counters = CounterReader::new(prepared.snapshot.folder.join("kallsyms"), to, scratch, None);
     let mut watch = Watch::new(&files, (Instant::now(), false), Collected::new(scratch), counters);
     let ended = watch.until_the_end(&mut qemu, (Some(FETCH_PATIENCE), false), &mut |_| {});

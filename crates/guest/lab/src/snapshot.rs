@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Snapshots of a guest that has booted and waits for a command: each kind of guest is booted only once.
 //!
-//! Beside the machine's memory the entry holds the kernel's own data: `kallsyms`, `btf`, `vdso`, `modules`, and the observer's
+//! The guest's memory is a file of its own, which QEMU maps: a run reads only the pages that it touches, and what it writes stays
+//! its own (copy on write). `state` holds the rest of the machine. Beside them the entry holds the kernel's own data: `kallsyms`, `btf`, `vdso`, `modules`, and the observer's
 //! `hooks` made from them.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -28,8 +30,8 @@ use crate::tail::{Lines, Tail, find_panic, last_lines};
 /// Number of snapshots in the cache. Each has 200 MB and more.
 const KEPT: usize = 8;
 
-/// Number of boots after which a snapshot is taken even if guest time jumped. Then the environment of its runs says so.
-const BOOTS: u32 = 4;
+/// Number of times after which a snapshot is taken even if guest time jumped. Then the environment of its runs says so.
+pub(crate) const BOOTS: u32 = 4;
 
 /// A saved guest in the cache.
 #[derive(Debug, Clone)]
@@ -72,7 +74,12 @@ impl Snapshot {
             make(boot, folder, limit, report).map(drop)
         })?;
         cache.keep_recent("snapshot", &place, KEPT);
-        let path = place.join("kernel.json");
+        Self::read(place)
+    }
+
+    /// The snapshot in an entry of the cache.
+    pub(crate) fn read(place: PathBuf) -> Result<Self> {
+        let path = place.join(FACTS);
         let facts = fs::read(&path).at("read", &path)?;
         let kernel = serde_json::from_slice(&facts).map_err(|error| Error::BadFile {
             path: path.clone(),
@@ -81,9 +88,33 @@ impl Snapshot {
         Ok(Self { folder: place, kernel })
     }
 
-    /// The file with the machine's state, for QEMU.
-    pub(crate) fn memory(&self) -> PathBuf {
-        self.folder.join("memory")
+    /// QEMU's arguments for the guest's memory, which the run does not change.
+    ///
+    /// # Errors
+    /// The file is not whole.
+    pub(crate) fn memory_arguments(&self, machine: &Machine) -> Result<Vec<OsString>> {
+        self.require_memory(machine)?;
+        Ok(machine.memory_arguments(&self.folder.join(MEMORY), false))
+    }
+
+    /// Refuses a snapshot whose memory is not whole. QEMU would make a file that is too short longer.
+    ///
+    /// # Errors
+    /// [`Error::BadFile`].
+    pub(crate) fn require_memory(&self, machine: &Machine) -> Result<()> {
+        let path = self.folder.join(MEMORY);
+        let length = fs::metadata(&path).at("read", &path)?.len();
+        if length != machine.mem_mib << 20 {
+            return Err(Error::BadFile {
+                path,
+                reason: format!(
+                    "it has {length} bytes, and not the {} MiB of the guest's memory; delete {} and try again",
+                    machine.mem_mib,
+                    self.folder.display()
+                ),
+            });
+        }
+        Ok(())
     }
 
     /// The images of `count` disks as they were when the state was saved.
@@ -91,6 +122,15 @@ impl Snapshot {
         disks(&self.folder, count)
     }
 }
+
+/// File with the guest's memory.
+pub(crate) const MEMORY: &str = "memory";
+
+/// File with the [`KernelFacts`].
+pub(crate) const FACTS: &str = "kernel.json";
+
+/// File with the state of the machine's devices and CPUs, for QEMU.
+const STATE: &str = "state";
 
 /// Names of disks in a folder.
 pub(crate) fn disks(folder: &Path, count: usize) -> Vec<PathBuf> {
@@ -111,7 +151,7 @@ pub(crate) struct Boot<'a> {
 impl Boot<'_> {
     fn key(&self) -> String {
         Key::default()
-            .add("layout 2")
+            .add("layout 3")
             .add(&self.qemu.version)
             .add(self.machine.arguments().join(" "))
             .add(&self.kernel.key)
@@ -148,6 +188,11 @@ fn make(boot: &Boot<'_>, folder: &Path, limit: Duration, report: Report<'_>) -> 
         disk::copy(&image.raw, disk)?;
     }
     let mut arguments = boot.arguments();
+    let memory = folder.join(MEMORY);
+    let file =
+        File::options().write(true).create_new(true).mode(0o600).open(&memory).at("create", &memory)?;
+    file.set_len(boot.machine.mem_mib << 20).at("write", &memory)?;
+    arguments.extend(boot.machine.memory_arguments(&memory, true));
     arguments.extend(boot.machine.disk_arguments(&disks, true));
     arguments.extend(boot.machine.network_arguments(&[]));
     // Where guest time is the host's, no two snapshots are the same anyway.
@@ -170,17 +215,13 @@ fn make(boot: &Boot<'_>, folder: &Path, limit: Duration, report: Report<'_>) -> 
     report(Progress::Step("saving the guest"));
     // It stops always at the same instruction. So the snapshot does not depend on the host's time.
     let time_jumped = match holder {
-        Some(mut holder) => {
-            holder.stop(&mut qemu)?;
-            let is_at_the_mark = wait_status(&mut qemu, "running", &["paused", STOPPED_ITSELF])? == "paused";
-            !is_at_the_mark || stop_time::jumped(&mut qemu.qmp, told(&files.control)?.1)?
-        }
+        Some(holder) => stop_exactly(&mut qemu, holder, &files.control)?,
         None => {
             wait_stopped(&mut qemu)?;
             false
         }
     };
-    let (Message::Ready { release, kallsyms, btf, vdso, modules, build_id }, _) = told(&files.control)?
+    let (Some(Message::Ready { release, kallsyms, btf, vdso, modules, build_id }), _) = told(&files.control)?
     else {
         return Err(Error::Qemu { reason: "the guest's agent spoke out of turn".into() });
     };
@@ -200,13 +241,13 @@ fn make(boot: &Boot<'_>, folder: &Path, limit: Duration, report: Report<'_>) -> 
         ("btf", btf),
         ("vdso", vdso),
         ("modules", modules.into_bytes()),
-        ("kernel.json", facts.at("write", folder)?),
+        (FACTS, facts.at("write", folder)?),
         ("hooks", hooks.into_bytes()),
     ] {
         let path = folder.join(name);
         fs::write(&path, contents).at("write", &path)?;
     }
-    save(&mut qemu, boot.machine, folder)?;
+    save(&mut qemu, folder)?;
     qemu.quit(Duration::from_secs(5));
     for name in ["control", "qemu.log"] {
         fs::remove_file(folder.join(name)).ok();
@@ -214,8 +255,16 @@ fn make(boot: &Boot<'_>, folder: &Path, limit: Duration, report: Report<'_>) -> 
     Ok(time_jumped)
 }
 
-/// Messages of the agent: the last [`Message::Ready`], and the guest's time right before it stopped.
-fn told(control: &Path) -> Result<(Message, u64)> {
+/// Stops a guest whose agent has announced its stop in `control`. Returns true if guest time jumped meanwhile.
+pub(crate) fn stop_exactly(qemu: &mut Running, mut holder: Holder, control: &Path) -> Result<bool> {
+    holder.stop(qemu)?;
+    let is_at_the_mark = wait_status(qemu, "running", &["paused", STOPPED_ITSELF])? == "paused";
+    let (_, stops) = told(control)?;
+    Ok(!is_at_the_mark || stop_time::jumped(&mut qemu.qmp, stops)?)
+}
+
+/// Messages of the agent: the last [`Message::Ready`], if there is one, and the guest's time right before it stopped.
+fn told(control: &Path) -> Result<(Option<Message>, u64)> {
     let said = fs::read(control).at("read", control)?;
     let (mut ready, mut stops) = (None, None);
     for line in said.split(|&byte| byte == b'\n') {
@@ -225,9 +274,9 @@ fn told(control: &Path) -> Result<(Message, u64)> {
             _ => {}
         }
     }
-    ready
-        .zip(stops)
-        .ok_or_else(|| Error::Qemu { reason: "the guest stopped without its agent's word".into() })
+    let stops =
+        stops.ok_or_else(|| Error::Qemu { reason: "the guest stopped without its agent's word".into() })?;
+    Ok((ready, stops))
 }
 
 /// Waits for the agent's message that is to be `Ready`. Returns the state of an init, which may come before it.
@@ -345,21 +394,21 @@ pub(crate) fn read_region(
     Ok(())
 }
 
-/// Writes the state of the stopped machine.
-fn save(qemu: &mut Running, machine: &Machine, folder: &Path) -> Result<()> {
-    set_capabilities(qemu, machine)?;
-    let memory = folder.join("memory");
-    qemu.qmp.call("migrate", json!({ "uri": format!("file:{}", memory.display()) }))?;
+/// Writes the state of the stopped machine. Its memory is a file already.
+pub(crate) fn save(qemu: &mut Running, folder: &Path) -> Result<()> {
+    leave_files_out(qemu)?;
+    let state = folder.join(STATE);
+    qemu.qmp.call("migrate", json!({ "uri": format!("file:{}", state.display()) }))?;
     loop {
-        let state = qemu.qmp.call("query-migrate", json!({}))?;
+        let said = qemu.qmp.call("query-migrate", json!({}))?;
         let text =
-            |name: &str| state.get(name).and_then(|value| value.as_str()).unwrap_or_default().to_owned();
+            |name: &str| said.get(name).and_then(|value| value.as_str()).unwrap_or_default().to_owned();
         match text("status").as_str() {
             "completed" => break,
             "failed" | "cancelled" => {
                 let reason = text("error-desc");
                 if reason.contains("No space left") {
-                    return Err(Error::NoSpace { path: memory, need_mib: 600 });
+                    return Err(Error::NoSpace { path: state, need_mib: 600 });
                 }
                 return Err(Error::Qemu { reason: format!("saving the guest: {reason}") });
             }
@@ -367,25 +416,27 @@ fn save(qemu: &mut Running, machine: &Machine, folder: &Path) -> Result<()> {
         }
     }
     // After a power cut no incomplete file may have its final name.
-    let file = File::options().append(true).open(&memory).at("open", &memory)?;
-    (&file).flush().and_then(|()| file.sync_data()).at("write", &memory)
+    for path in [state, folder.join(MEMORY)] {
+        let file = File::options().append(true).open(&path).at("open", &path)?;
+        file.sync_data().at("write", &path)?;
+    }
+    Ok(())
 }
 
-/// Makes QEMU write each page at its own offset in the file, which loads quickly, instead of as a stream. With disks it must
-/// be a stream that leaves them out (they are files already): QEMU 10 fails to do both.
-fn set_capabilities(qemu: &mut Running, machine: &Machine) -> Result<()> {
-    let name = if machine.disks.is_empty() { "mapped-ram" } else { "x-ignore-shared" };
-    let on = json!({ "capability": name, "state": true });
+/// Makes QEMU leave memory and disks out of the state: they are files already.
+fn leave_files_out(qemu: &mut Running) -> Result<()> {
+    let on = json!({ "capability": "x-ignore-shared", "state": true });
     qemu.qmp.call("migrate-set-capabilities", json!({ "capabilities": [on] })).map(|_| ())
 }
 
 /// Loads the state into a QEMU started with `-incoming defer -S`, and starts it.
-pub(crate) fn restore(qemu: &mut Running, machine: &Machine, snapshot: &Snapshot) -> Result<()> {
-    set_capabilities(qemu, machine)?;
+pub(crate) fn restore(qemu: &mut Running, snapshot: &Snapshot) -> Result<()> {
+    leave_files_out(qemu)?;
     // QEMU would announce the machine to a network, with timers in host time. Close to such a timer it shortens the
     // CPUs' turns, which a guest with several CPUs could notice.
     qemu.qmp.call("migrate-set-parameters", json!({ "announce-rounds": 0 }))?;
-    qemu.qmp.call("migrate-incoming", json!({ "uri": format!("file:{}", snapshot.memory().display()) }))?;
+    let state = snapshot.folder.join(STATE);
+    qemu.qmp.call("migrate-incoming", json!({ "uri": format!("file:{}", state.display()) }))?;
     wait_status(qemu, "inmigrate", &["paused", STOPPED_ITSELF])?;
     qemu.qmp.call("cont", json!({})).map(|_| ())
 }

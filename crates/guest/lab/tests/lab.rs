@@ -325,12 +325,23 @@ fn a_bad_kernel_a_bad_initrd_and_a_bad_snapshot_are_told() {
     // A truncated snapshot, of a guest that no other test uses.
     let options = Options { append: vec!["kprism.test=bad-snapshot".into()], ..short };
     let prepared = prepare(&options);
-    let memory = prepared.snapshot_folder().join("memory");
-    std::fs::File::options().write(true).open(&memory).unwrap().set_len(10_000).unwrap();
-    let result = kprism_lab::run(&prepared, &Job::new(["true"]), &folder.0, None, &mut |_| {});
+    let mut said = Vec::new();
+    for file in ["memory", "state"] {
+        let file = prepared.snapshot_folder().join(file);
+        let whole = std::fs::metadata(&file).unwrap().len();
+        let file = std::fs::File::options().write(true).open(&file).unwrap();
+        file.set_len(10_000).unwrap();
+        said.push(kprism_lab::run(&prepared, &Job::new(["true"]), &folder.0, None, &mut |_| {}));
+        file.set_len(whole).unwrap();
+    }
     std::fs::remove_dir_all(prepared.snapshot_folder()).unwrap();
-    let text = result.unwrap_err().to_string();
-    assert!(text.contains("delete") && text.contains(prepared.snapshot_folder().to_str().unwrap()), "{text}");
+    for result in said {
+        let text = result.unwrap_err().to_string();
+        assert!(
+            text.contains("delete") && text.contains(prepared.snapshot_folder().to_str().unwrap()),
+            "{text}"
+        );
+    }
     assert_no_qemu(&folder.0);
 }
 

@@ -50,7 +50,8 @@ pub struct Undone {
 /// The changes of the current recording. Dropping the journal undoes all of them.
 #[derive(Debug)]
 pub struct Journal {
-    file: File,
+    /// `None` if nothing is noted.
+    file: Option<File>,
     tracefs: Tracefs,
     entries: Vec<Entry>,
 }
@@ -64,17 +65,23 @@ impl Journal {
             Entry::Begun { pid: std::process::id(), boot: boot(), tracefs: tracefs.root().to_owned() };
         let path = path();
         file.seek(SeekFrom::End(0)).at("write", &path)?;
-        let mut journal = Self { file, tracefs: tracefs.clone(), entries: Vec::new() };
+        let mut journal = Self { file: Some(file), tracefs: tracefs.clone(), entries: Vec::new() };
         journal.note(entry)?;
         Ok((journal, undone))
     }
 
+    /// A journal that notes nothing, so that nothing is undone: for a guest, which ends with the recording.
+    pub fn none(tracefs: &Tracefs) -> Self {
+        Self { file: None, tracefs: tracefs.clone(), entries: Vec::new() }
+    }
+
     /// Writes an entry to disk before anything else happens.
     fn note(&mut self, entry: Entry) -> Result<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
         let path = path();
         let mut line = serde_json::to_vec(&entry).map_err(std::io::Error::other).at("write", &path)?;
         line.push(b'\n');
-        self.file.write_all(&line).and_then(|()| self.file.sync_data()).at("write", &path)?;
+        file.write_all(&line).and_then(|()| file.sync_data()).at("write", &path)?;
         self.entries.push(entry);
         Ok(())
     }
@@ -82,7 +89,7 @@ impl Journal {
     /// Notes the contents of a file, unless the journal has them already.
     fn remember(&mut self, name: &str) -> Result<()> {
         let known = |entry: &Entry| matches!(entry, Entry::File { name: known, .. } if known == name);
-        if self.entries.iter().any(known) {
+        if self.file.is_none() || self.entries.iter().any(known) {
             return Ok(());
         }
         let old = self.tracefs.read(name)?;
@@ -122,7 +129,7 @@ impl Journal {
         let (_, failed) = undo_entries(&self.tracefs, &entries);
         if failed.is_empty() {
             // If a change could not be undone, the file stays for the next start to try again.
-            self.file.set_len(0).ok();
+            self.file.iter().for_each(|file| drop(file.set_len(0)));
         }
         failed
     }

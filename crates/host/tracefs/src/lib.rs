@@ -29,12 +29,14 @@
 //! | `record` | the sequence of a whole recording |
 //! | `beside` | events beside another instrument, in a guest |
 //! | `boot` | trace of a boot that had tracing on its command line |
+//! | `guest` | a recording in a guest: made ready, then recorded; nothing is put back |
 
 pub mod beside;
 pub mod boot;
 pub mod calibrate;
 pub mod error;
 pub mod guard;
+pub mod guest;
 pub mod journal;
 pub mod path;
 pub mod record;

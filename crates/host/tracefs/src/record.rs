@@ -128,8 +128,10 @@ pub fn record(
         undone(&left);
     }
     let guard = Guard::start();
-    let result = setup::prepare(settings, &tracefs, &mut journal).and_then(|mut place| {
-        let result = stream_all(settings, command, folder, &tracefs, &mut journal, &place, &bell);
+    let result = setup::prepare(settings, &tracefs, &mut journal, true).and_then(|mut place| {
+        let described = describe_before(settings, &tracefs, &place.events, folder);
+        let result = described
+            .and_then(|()| stream_all(settings, command, folder, &tracefs, &mut journal, &place, &bell));
         place.release();
         result
     });
@@ -139,6 +141,11 @@ pub fn record(
     }
     let (mut recording, running) = result?;
     recording.not_restored = not_restored;
+    finish(recording, running, &output)
+}
+
+/// Waits for the command, and writes the description of the recording into its folder.
+fn finish(mut recording: Recording, running: Option<command::Running>, output: &Path) -> Result<Recording> {
     // The command is waited for only after all tracing is off.
     if let Some(running) = running {
         let patience = if signals::alone() { Duration::ZERO } else { PATIENCE };
@@ -149,6 +156,36 @@ pub fn record(
     let text = serde_json::to_vec_pretty(&recording).map_err(std::io::Error::other).at("write", &path)?;
     fs::write(&path, text).at("write", &path)?;
     Ok(recording)
+}
+
+/// Copies what describes the trace, before it begins.
+pub(crate) fn describe_before(
+    settings: &Settings,
+    tracefs: &Tracefs,
+    events: &[String],
+    folder: &Path,
+) -> Result<()> {
+    describe::formats(tracefs, events, &folder.join(STREAMS))?;
+    if settings.symbols {
+        describe::symbols(&folder.join("symbols"))?;
+    }
+    Ok(())
+}
+
+/// Records `command` into the run at `folder` with tracefs as [`crate::guest::make_ready`] left it. Nothing is undone.
+pub(crate) fn record_ready(
+    settings: &Settings,
+    tracefs: &Tracefs,
+    place: &Place,
+    command: &[String],
+    folder: &Path,
+) -> Result<Recording> {
+    let output = folder.join(STREAMS);
+    let bell = Bell::new().at("wait for", &output)?;
+    bell.take_signals().at("wait for", &output)?;
+    let mut journal = Journal::none(tracefs);
+    let (recording, running) = stream_all(settings, command, folder, tracefs, &mut journal, place, &bell)?;
+    finish(recording, running, &output)
 }
 
 /// The part between set-up and clean-up. Returns the command too if it still runs.
@@ -162,10 +199,6 @@ fn stream_all(
     bell: &Bell,
 ) -> Result<(Recording, Option<command::Running>)> {
     let output = folder.join(STREAMS);
-    describe::formats(tracefs, &place.events, &output)?;
-    if settings.symbols {
-        describe::symbols(&folder.join("symbols"))?;
-    }
     let (held, running) = match argv {
         [] => (None, None),
         argv => command::hold(argv, bell).map(|(held, running)| (Some(held), Some(running)))?,

@@ -29,11 +29,23 @@ pub struct Place {
     pub functions: Option<usize>,
     /// Overhead of tracing on this machine. It is not measured at the top level, which other users share.
     pub cost: Option<Cost>,
-    /// When this file is closed, including by any end of this process, the recording stops and the buffer is freed.
+    /// When this file is closed, including by any end of this process, the recording stops and the buffer is freed. `None` in a
+    /// guest.
     hold: Option<File>,
 }
 
 impl Place {
+    /// The place that [`prepare`] has made, perhaps in another process, without a hold.
+    pub fn made(
+        folder: String,
+        cpus: Vec<u32>,
+        events: Vec<String>,
+        functions: Option<usize>,
+        cost: Option<Cost>,
+    ) -> Self {
+        Self { folder, cpus, events, functions, cost, hold: None }
+    }
+
     /// Frees the buffer. Must be called before the old buffer size is restored.
     pub fn release(&mut self) {
         self.hold = None;
@@ -59,8 +71,9 @@ pub fn check(settings: &Settings, tracefs: &Tracefs) -> Result<()> {
     threshold(settings).map(|_| ())
 }
 
-/// Prepares everything except the choice of tasks; see [`aim`].
-pub fn prepare(settings: &Settings, tracefs: &Tracefs, journal: &mut Journal) -> Result<Place> {
+/// Prepares everything except the choice of tasks; see [`aim`]. If `holds`, the buffer lives as long as this process; otherwise it
+/// stays, and the recorder may be another process.
+pub fn prepare(settings: &Settings, tracefs: &Tracefs, journal: &mut Journal, holds: bool) -> Result<Place> {
     let thresh = threshold(settings)?;
     // The settings are resolved first, so that a misspelled name fails before anything is set up.
     let wanted = Wanted::find(settings, tracefs)?;
@@ -70,10 +83,12 @@ pub fn prepare(settings: &Settings, tracefs: &Tracefs, journal: &mut Journal) ->
     if place.folder.is_empty() {
         journal.use_buffer()?;
     }
-    // From here on, any end of this process stops the recording and frees the buffer.
-    set(journal, "options/disable_on_free", &["1"])?;
-    let path = tracefs.path(&join(&place.folder, "free_buffer"));
-    place.hold = Some(OpenOptions::new().write(true).open(&path).at("open", &path)?);
+    if holds {
+        // From here on, any end of this process stops the recording and frees the buffer.
+        set(journal, "options/disable_on_free", &["1"])?;
+        let path = tracefs.path(&join(&place.folder, "free_buffer"));
+        place.hold = Some(OpenOptions::new().write(true).open(&path).at("open", &path)?);
+    }
     let set = |journal: &mut Journal, name: &str, values: &[&str]| place.set(tracefs, journal, name, values);
     set(journal, "buffer_size_kb", &[&settings.buffer_kib.to_string()])?;
     set(journal, "trace_clock", &[&settings.clock])?;
@@ -143,14 +158,7 @@ fn threshold(settings: &Settings) -> Result<String> {
 /// Returns an instance if the kernel has the tracer in instances (since 6.11), otherwise the top level. Fails if the
 /// top level is in use.
 fn choose_place(settings: &Settings, tracefs: &Tracefs, journal: &mut Journal) -> Result<Place> {
-    let place = |folder| Place {
-        folder,
-        cpus: Vec::new(),
-        events: Vec::new(),
-        functions: None,
-        cost: None,
-        hold: None,
-    };
+    let place = |folder| Place::made(folder, Vec::new(), Vec::new(), None, None);
     if !settings.top_level {
         let folder = journal.make_instance()?;
         if tracefs.has_tracer(&folder, FUNCTION_GRAPH) {

@@ -111,7 +111,7 @@ pub struct Guest {
     pub options: Options,
     /// The user's command, and what it finds around it.
     pub job: Job,
-    /// The program `kprism`, for recorders that are a part of it: BPF, probes.
+    /// The program `kprism`, for the recorder that is a part of it: durations by BPF.
     pub program: PathBuf,
 }
 

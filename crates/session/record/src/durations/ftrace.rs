@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! By function_graph. In a guest the same recorder runs as a program of its own, `kprism-recorder`, which is given to the
 //! guest, and whose files are brought back; the run looks the same.
+//!
+//! To switch the tracer on for all functions takes QEMU seconds. So a guest is kept in which it is on ([`kprism_lab::made_ready`]),
+//! for the settings that many recordings share. It is never switched off: the guest ends.
 
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use kprism_durations::{Measured, rows};
-use kprism_lab::{Ended, Report, Share};
+use kprism_lab::{Ended, Job, Prepared, Report, Share};
 use kprism_profile::TracingCost;
 use kprism_profile::units::{bytes, grouped};
 use kprism_session::{Progress, durations};
@@ -104,16 +107,27 @@ fn in_guest(
     progress: &Progress,
     report: Report<'_>,
 ) -> Result<(Run, Pass)> {
-    let recorder = kprism_lab::find_recorder()?;
+    let recorder = Share { host: kprism_lab::find_recorder()?, guest: GUEST_RECORDER.into() };
     let prepared = guest::prepare(&guest.options, progress)?;
     let settings = guest.settings(output.to_owned());
-    let mut job = guest.job.clone();
-    job.shares.push(Share { host: recorder, guest: GUEST_RECORDER.into() });
     let told = serde_json::to_string(trace).context("settings")?;
-    job.argv = [GUEST_RECORDER, "record", GUEST_RUN, &told].map(str::to_owned).to_vec();
+    let ready = match is_for_many(trace, guest) && kprism_lab::can_be_ready(&prepared) {
+        true => made_ready(&prepared, &recorder, &told, progress)?,
+        false => None,
+    };
+    let mut job = guest.job.clone();
+    job.argv = match ready {
+        Some(_) => [GUEST_RECORDER, "record-ready", GUEST_RUN].map(str::to_owned).to_vec(),
+        None => [GUEST_RECORDER, "record-here", GUEST_RUN, &told].map(str::to_owned).to_vec(),
+    };
+    if ready.is_none() {
+        job.shares.push(recorder);
+    }
+    let prepared = ready.unwrap_or(prepared);
     job.argv.extend(guest.job.argv.iter().cloned());
     job.collect = Some(GUEST_RUN.into());
     job.asks_first = true;
+    job.leaves_tracer = true;
     let (run, ran) = guest::record(&settings, &job, &prepared, report)?;
     progress.clear();
     guest::complain(&ran, progress);
@@ -129,6 +143,28 @@ fn in_guest(
         // The recorder's own errors went to standard error already.
         Err(_) => bail!("nothing was recorded in the guest; see above, and {}", run.stderr().display()),
     }
+}
+
+/// True if it is worth to keep a guest with the tracer switched on for these settings: without a choice of functions, which differs
+/// from recording to recording, and is quickly switched on. Commands before the user's find the guest as it always was.
+fn is_for_many(trace: &kprism_tracefs::Settings, guest: &Guest) -> bool {
+    let choices =
+        [&trace.functions, &trace.not_functions, &trace.graph, &trace.not_graph, &trace.more_events];
+    choices.iter().all(|globs| globs.is_empty()) && guest.job.before.is_empty()
+}
+
+/// The guest with the tracer switched on.
+fn made_ready(
+    prepared: &Prepared,
+    recorder: &Share,
+    told: &str,
+    progress: &Progress,
+) -> Result<Option<Prepared>> {
+    let mut job = Job::new([GUEST_RECORDER, "make-ready", GUEST_RUN, told]);
+    job.shares.push(recorder.clone());
+    let ready = kprism_lab::made_ready(prepared, &job, &mut |p| guest::show(progress, p))?;
+    progress.clear();
+    Ok(ready)
 }
 
 /// Notes in the manifest what was recorded, and measures it.

@@ -1,19 +1,75 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Records probes in a guest: it gets the program `kprism` and the compiled probes; the run is copied out.
+//! Records probes in a guest: it gets the program `kprism-recorder` and the compiled probes; the run is copied out.
+//! [`record`] is the host's end, [`recorder`] the guest's.
 
 use std::fs;
+use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kprism_lab::{Outcome, Pace, Report, Share};
 use kprism_probe::plan::file::Compiled;
 use kprism_session::Progress;
 use kprism_store::Run;
+use serde::{Deserialize, Serialize};
 
-use super::{KEYS, Settings};
+use super::{Live, Recorded, Settings, load};
 use crate::guest::{self, Guest, Observe};
 
 /// The program, the probes and the run in the guest.
-const GUEST: [&str; 3] = ["/kprism/kprism", "/kprism/probes", "/kprism/run"];
+const GUEST: [&str; 3] = ["/kprism/recorder", "/kprism/probes", "/kprism/run"];
+
+/// The settings that the recorder in the guest is told, as JSON; see [`Settings`].
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Told {
+    everybody: bool,
+    stop_after: Option<u32>,
+    last: Option<u32>,
+    keys: u32,
+    interval: Option<Duration>,
+    beside_flow: bool,
+    buffer_kib: u64,
+}
+
+impl Told {
+    fn of(settings: &Settings) -> Self {
+        let Settings { everybody, stop_after, last, keys, interval, beside_flow, buffer_kib, .. } = *settings;
+        Told { everybody, stop_after, last, keys, interval, beside_flow, buffer_kib }
+    }
+
+    fn settings(self, run: &Path, command: Vec<String>) -> Settings {
+        let Told { everybody, stop_after, last, keys, interval, beside_flow, buffer_kib } = self;
+        Settings {
+            output: run.to_owned(),
+            command,
+            everybody,
+            stop_after,
+            last,
+            keys,
+            interval,
+            beside_flow,
+            buffer_kib,
+            ..Settings::default()
+        }
+    }
+}
+
+/// Records in this guest the probes of a file that [`record`] made, with the settings that it told, into the folder `run`. The
+/// counts so far go to `live`, as often as was asked for.
+///
+/// # Errors
+/// As of [`super::record()`].
+pub fn recorder(
+    told: &str,
+    probes: &Path,
+    run: &Path,
+    command: Vec<String>,
+    progress: &Progress,
+    live: Live<'_>,
+) -> Result<Recorded> {
+    let told: Told = serde_json::from_str(told).context("the settings")?;
+    super::record(load(probes, None, progress)?, &told.settings(run, command), progress, live)
+}
 
 /// Refuses what no probe can be placed in a flow of.
 ///
@@ -45,15 +101,19 @@ pub fn record(
     if settings.beside_flow {
         possible(guest)?;
     }
+    let recorder = kprism_lab::find_recorder()?;
     let folder = tempfile::tempdir().context("a folder for the probes")?;
     let file = folder.path().join("probes");
     fs::write(&file, program.bytes()?).with_context(|| file.display().to_string())?;
     let prepared = guest::prepare(&guest.options, progress)?;
     let mut job = guest.job.clone();
-    job.shares.push(Share { host: guest.program.clone(), guest: GUEST[0].into() });
-    job.shares.push(Share { host: file, guest: GUEST[1].into() });
-    job.argv = argv(settings, &guest.job.argv);
-    job.collect = Some(GUEST[2].into());
+    let [program, probes, run] = GUEST.map(str::to_owned);
+    let told = serde_json::to_string(&Told::of(settings)).context("the settings")?;
+    job.shares.push(Share { host: recorder, guest: program.clone() });
+    job.shares.push(Share { host: file, guest: probes.clone() });
+    job.argv = [program, "probe".to_owned(), run.clone(), told, probes].to_vec();
+    job.argv.extend(guest.job.argv.iter().cloned());
+    job.collect = Some(run);
     let mut recording = guest.settings(settings.output.clone());
     if settings.beside_flow {
         guest::say_gaps(&prepared, progress);
@@ -80,28 +140,27 @@ pub fn record(
     Ok((run, ran))
 }
 
-/// The command line of kprism in the guest. It says nothing of the result: this process does.
-fn argv(settings: &Settings, command: &[String]) -> Vec<String> {
-    let [kprism, probes, run] = GUEST.map(str::to_owned);
-    let words = ["-q", "record", "probe", "--program", &probes, "-o", &run];
-    let mut argv: Vec<String> = std::iter::once(kprism).chain(words.map(str::to_owned)).collect();
-    let flags = [(settings.everybody, "--all"), (settings.beside_flow, "--beside-flow")];
-    argv.extend(flags.iter().filter(|(on, _)| *on).map(|(_, flag)| (*flag).to_owned()));
-    let numbers = [
-        ("--stop-after", settings.stop_after),
-        ("--last", settings.last),
-        // Without keys the option is refused.
-        ("--keys", Some(settings.keys).filter(|keys| *keys != KEYS)),
-    ];
-    for (option, number) in numbers {
-        if let Some(number) = number {
-            argv.extend([option.to_owned(), number.to_string()]);
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_guest_is_told_is_what_it_does() {
+        let settings = Settings {
+            everybody: true,
+            stop_after: Some(3),
+            last: Some(2),
+            keys: 7,
+            interval: Some(Duration::from_millis(20)),
+            beside_flow: true,
+            buffer_kib: 512,
+            output: "/run".into(),
+            command: vec!["true".into()],
+            ..Settings::default()
+        };
+        let text = serde_json::to_string(&Told::of(&settings)).unwrap();
+        let told: Told = serde_json::from_str(&text).unwrap();
+        let there = told.settings(Path::new("/run"), vec!["true".into()]);
+        assert_eq!(format!("{there:?}"), format!("{settings:?}"));
     }
-    if let Some(interval) = settings.interval {
-        argv.extend(["--interval".to_owned(), format!("{}ns", interval.as_nanos())]);
-    }
-    argv.extend(["--buffer-size".to_owned(), format!("{}K", settings.buffer_kib), "--".to_owned()]);
-    argv.extend(command.iter().cloned());
-    argv
 }

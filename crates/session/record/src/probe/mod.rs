@@ -7,7 +7,7 @@
 //! | a file of probes → [`ProbeFile`] | `file` |
 //! | programs and [`Settings`] → attached; the command runs; records → `hits.bin`, counts → `probes.json`, the account | `attach` |
 //! | `hits.bin`: all records as they come, or the last of them | `kept` |
-//! | the same in a guest, by the program `kprism` there | [`guest`] |
+//! | the same in a guest, by the program `kprism-recorder` there | [`guest`] |
 
 mod attach;
 mod compile;
