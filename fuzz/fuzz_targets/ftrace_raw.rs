@@ -32,7 +32,7 @@ fuzz_target!(|bytes: &[u8]| {
         collector.event(&event);
     }
     // An event is 4 bytes at least.
-    let events: u64 = merged.into_streams().iter().map(|cpu| cpu.counts.events).sum();
+    let events: u64 = merged.into_streams().iter().map(|cpu| cpu.counts().events).sum();
     assert!(events <= pages.len() as u64 / 4);
     sound::check(&collector.finish(|_| None));
 });

@@ -59,8 +59,8 @@ fn each(run: &Path, cpu: u32, mut take: impl FnMut(&kprism_ftrace::Event<'_>)) -
     let pages = fs::read(streams.join(format!("cpu{cpu}.raw"))).unwrap();
     let mut reader = Cpu::new(&decoder, layout, cpu, &pages);
     reader.by_ref().for_each(|event| take(&event));
-    assert_eq!(reader.counts.faults, Default::default());
-    reader.counts.events
+    assert_eq!(reader.counts().faults, Default::default());
+    reader.counts().events
 }
 
 /// All exits of functions that a CPU recorded, and how many events there were.

@@ -2,20 +2,28 @@
 //! trace-cmd's `trace.dat`, versions 6 and 7 (trace-cmd.dat.v6(5), trace-cmd.dat.v7(5)).
 //!
 //! Input: the file. Output: a [`Dat`] with formats, symbols, task names and statistics, and the ring buffer's pages of
-//! each buffer and CPU. Pages are borrowed from the file unless they were compressed (zlib, zstd). Both versions
-//! contain the same parts: version 6 in sequence (`v6`), version 7 as sections that options point to (`v7`).
+//! each buffer and CPU. Both versions contain the same parts: version 6 in sequence (`v6`), version 7 as sections that
+//! options point to (`v7`).
+//!
+//! [`Dat::parse`] takes the bytes of a file, and borrows the pages from them unless they were compressed (zlib, zstd).
+//! [`Dat::open`] reads a file up to its pages, and [`Dat::streams`] reads those as their events are needed.
 
+mod input;
 mod unpack;
 mod v6;
 mod v7;
 
 use std::borrow::Cow;
+use std::io::Read;
 
 use crate::bytes::{Cursor, Order};
 use crate::decode::Decoder;
 use crate::fault::FtraceError;
 use crate::format::{Format, PageLayout};
 use crate::raw::Cpu;
+use crate::stream::Stream;
+use input::Packed;
+pub use input::{Input, Place};
 
 /// First bytes of every trace.dat.
 pub const MAGIC: &[u8] = b"\x17\x08\x44tracing";
@@ -81,8 +89,10 @@ pub struct Buffer<'a> {
     pub name: String,
     /// Name of the buffer's clock.
     pub clock: String,
-    /// Pages of each CPU.
+    /// Pages of each CPU; none after [`Dat::open`].
     pub cpus: Vec<(u32, Cow<'a, [u8]>)>,
+    /// Where the pages of each CPU are in the file.
+    pub places: Vec<(u32, Place)>,
     /// Page size in bytes, if it differs from the file's.
     pub page_size: Option<usize>,
 }
@@ -94,12 +104,54 @@ impl<'a> Dat<'a> {
     /// The file is not a trace.dat, or a part that all others need cannot be read. Other damaged parts are skipped and
     /// listed in `notes`.
     pub fn parse(file: &'a [u8]) -> Result<Dat<'a>, FtraceError> {
-        let (mut dat, version, at) = Self::begin(file)?;
+        let input = Input::Whole(file);
+        let mut dat = Dat::head(file, input)?;
+        let mut buffers = std::mem::take(&mut dat.buffers);
+        let mut damaged = 0;
+        for buffer in &mut buffers {
+            for &(cpu, place) in &buffer.places {
+                let pages = match place.packed {
+                    true => {
+                        let mut pages = Vec::new();
+                        if let Err(error) = dat.pages(input, place).read_to_end(&mut pages) {
+                            dat.notes.insert(place.notes + damaged, note(cpu, &error));
+                            damaged += 1;
+                        }
+                        Cow::Owned(pages)
+                    }
+                    false => input.bytes(place.at, place.size)?,
+                };
+                buffer.cpus.push((cpu, pages));
+            }
+        }
+        dat.buffers = buffers;
+        Ok(dat)
+    }
+
+    /// Reads a file up to its pages; these are not read.
+    ///
+    /// # Errors
+    /// As [`Dat::parse`]; or the file cannot be read.
+    pub fn open(input: Input<'_>) -> Result<Dat<'static>, FtraceError> {
+        let mut size = FIRST;
+        loop {
+            let head = input.bytes(0, size)?;
+            let is_all = head.len() as u64 == input.len();
+            match Dat::head(&head, input) {
+                Err(_) if !is_all => size = size.saturating_mul(4),
+                other => return other.map(Dat::into_owned),
+            }
+        }
+    }
+
+    /// Parses all but the pages. `head` is the file's beginning, or all of it.
+    fn head(head: &'a [u8], input: Input<'a>) -> Result<Dat<'a>, FtraceError> {
+        let (mut dat, version, at) = Self::begin(head)?;
         match version.parse().unwrap_or(0) {
-            6 => v6::read(&mut dat, at)?,
+            6 => v6::read(&mut dat, at, input)?,
             7 => {
                 dat.version = 7;
-                v7::read(&mut dat, at)?;
+                v7::read(&mut dat, at, input)?;
             }
             _ => {
                 let what = format!(
@@ -115,6 +167,76 @@ impl<'a> Dat<'a> {
             }
         }
         Ok(dat)
+    }
+
+    fn into_owned(self) -> Dat<'static> {
+        let owned = |text: Cow<'a, [u8]>| Cow::Owned(text.into_owned());
+        let buffer = |b: Buffer<'a>| {
+            let cpus = b.cpus.into_iter().map(|(cpu, pages)| (cpu, owned(pages))).collect();
+            Buffer { name: b.name, clock: b.clock, cpus, places: b.places, page_size: b.page_size }
+        };
+        Dat {
+            version: self.version,
+            compression: self.compression,
+            big: self.big,
+            layout: self.layout,
+            formats: self.formats,
+            kallsyms: owned(self.kallsyms),
+            cmdlines: owned(self.cmdlines),
+            printk: owned(self.printk),
+            buffers: self.buffers.into_iter().map(buffer).collect(),
+            stats: self.stats,
+            uname: self.uname,
+            tsc: self.tsc,
+            offset: self.offset,
+            notes: self.notes,
+            clock: self.clock,
+        }
+    }
+
+    /// A reader of a CPU's pages.
+    fn pages<'i>(&self, input: Input<'i>, place: Place) -> Box<dyn Read + 'i> {
+        let order = if self.big { Order::Big } else { Order::Little };
+        match place.packed {
+            true => Box::new(Packed::new(input, place, &self.compression, order)),
+            false => input.reader(place.at, place.size),
+        }
+    }
+
+    /// Readers of the events of each CPU of a buffer, whose pages are read from the file as they are needed.
+    pub fn streams<'s>(
+        &self,
+        input: Input<'s>,
+        buffer: &Buffer<'_>,
+        decoder: &'s Decoder,
+    ) -> Vec<Stream<'s>> {
+        let layout = self.layout_of(buffer);
+        let stream =
+            |&(cpu, place): &(u32, Place)| Stream::new(decoder, layout, cpu, self.pages(input, place));
+        buffer.places.iter().map(stream).collect()
+    }
+
+    /// Adds the notes that [`Dat::parse`] has on damaged pages to `notes`, which begins with those of `self`. `ended`
+    /// has the errors of the streams of CPUs, in the order of the file.
+    ///
+    /// # Errors
+    /// The first error that is not of the data: the file could not be read.
+    pub fn note_damage(
+        ended: impl Iterator<Item = (u32, Place, Option<std::io::Error>)>,
+        notes: &mut Vec<String>,
+    ) -> Result<(), std::io::Error> {
+        let mut damaged = 0;
+        for (cpu, place, error) in ended {
+            match error {
+                None => {}
+                Some(error) if error.get_ref().is_some_and(|why| why.is::<FtraceError>()) => {
+                    notes.insert((place.notes + damaged).min(notes.len()), note(cpu, &error));
+                    damaged += 1;
+                }
+                Some(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Parses the tracing data in perf's files (`HEADER_TRACING_DATA`): version 6 without buffers.
@@ -174,6 +296,14 @@ impl<'a> Dat<'a> {
         let layout = self.layout_of(buffer);
         buffer.cpus.iter().map(|(cpu, pages)| Cpu::new(decoder, layout, *cpu, pages)).collect()
     }
+}
+
+/// Bytes at the beginning of a file in which its head is looked for first: most is the kernel's symbols.
+const FIRST: u64 = 8 << 20;
+
+/// A note on pages that are damaged.
+fn note(cpu: u32, error: &std::io::Error) -> String {
+    format!("CPU {cpu}: {error}; what comes before is read")
 }
 
 /// Options that exist in both versions.

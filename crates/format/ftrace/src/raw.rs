@@ -5,6 +5,9 @@
 //! bytes used, and two bits about lost events) and events. An event is a word with 5 bits of length and 27 bits of
 //! time, then the record.
 
+use std::ops::Range;
+
+use crate::bytes::Order;
 use crate::decode::Decoder;
 use crate::event::{Context, Data, Event};
 use crate::fault::Faults;
@@ -23,22 +26,31 @@ const TIME_STAMP: u32 = 31;
 /// An absolute time stamp has 59 bits. The higher bits come from the previous time.
 const STAMP_BITS: u32 = 59;
 
-/// Iterator over the events of one CPU.
+/// Iterator over the events of one CPU, whose pages are in memory. [`crate::stream::Stream`] reads them as it goes.
 #[derive(Debug, Clone)]
 pub struct Cpu<'a> {
     decoder: &'a Decoder,
-    layout: PageLayout,
     cpu: u32,
     pages: &'a [u8],
     /// Offset of the next page.
     next_page: usize,
-    /// Events of the current page up to its commit, and the offset of the next one.
+    /// Events of the current page up to its commit.
     data: &'a [u8],
+    walk: Walk,
+}
+
+/// The way through a page's events, and what was counted on it.
+#[derive(Debug, Clone)]
+pub(crate) struct Walk {
+    pub layout: PageLayout,
+    order: Order,
+    /// Offset of the current page's events among all pages of the CPU.
+    base: u64,
+    /// Offset of the next event among the page's events.
     at: usize,
-    ns: u64,
+    pub ns: u64,
     /// Set if events were lost before the next one; the inner value is their number, if known.
-    lost: Option<Option<u64>>,
-    /// Counters so far.
+    pub lost: Option<Option<u64>>,
     pub counts: Counts,
 }
 
@@ -59,43 +71,39 @@ pub struct Counts {
     pub faults: Faults,
 }
 
-impl<'a> Cpu<'a> {
-    /// Creates a reader for the pages of CPU number `cpu`.
-    #[must_use]
-    pub fn new(decoder: &'a Decoder, layout: PageLayout, cpu: u32, pages: &'a [u8]) -> Self {
-        let counts = Counts::default();
-        Cpu { decoder, layout, cpu, pages, next_page: 0, data: &[], at: 0, ns: 0, lost: None, counts }
+impl Walk {
+    pub fn new(order: Order, layout: PageLayout) -> Self {
+        Walk { layout, order, base: 0, at: 0, ns: 0, lost: None, counts: Counts::default() }
     }
 
-    /// Moves to the next page. Returns `false` at the end.
-    fn turn(&mut self) -> bool {
-        let begin = self.next_page;
-        let Some(rest) = self.pages.get(begin..).filter(|rest| !rest.is_empty()) else { return false };
+    /// Begins the page at offset `begin`. Returns the place of its events in it.
+    pub fn turn(&mut self, page: &[u8], begin: u64) -> Range<usize> {
         let layout = self.layout;
-        let page = &rest[..rest.len().min(layout.page_size())];
-        self.next_page += page.len();
-        (self.data, self.at) = (&[], 0);
-        let order = self.decoder.order;
+        self.at = 0;
+        self.base = begin + layout.data_at as u64;
+        let order = self.order;
         let (Some(ns), Some(commit)) =
             (order.u64(page, 0), order.number(page, layout.commit_at, layout.commit_size))
         else {
-            self.counts.faults.add(begin as u64, "a page of the ring buffer");
-            return true;
+            self.counts.faults.add(begin, "a page of the ring buffer");
+            return 0..0;
         };
         self.counts.pages += 1;
         self.ns = ns;
         let used = (commit & (MISSED_STORED - 1)) as usize;
         let data = page.get(layout.data_at..).unwrap_or_default();
         if used > data.len() {
-            self.counts.faults.add(begin as u64, "as many bytes of events as the page's commit word says");
+            self.counts.faults.add(begin, "as many bytes of events as the page's commit word says");
         }
-        self.data = &data[..used.min(data.len())];
         if commit & MISSED_EVENTS != 0 {
             let stored = commit & MISSED_STORED != 0;
             let count = stored.then(|| order.number(data, used, layout.commit_size)).flatten();
             self.lose(count);
         }
-        true
+        match used.min(data.len()) {
+            0 => 0..0,
+            used => layout.data_at..layout.data_at + used,
+        }
     }
 
     fn lose(&mut self, count: Option<u64>) {
@@ -108,101 +116,156 @@ impl<'a> Cpu<'a> {
 
     /// Records a fault at the current position.
     fn fault(&mut self, expected: &'static str) {
-        let into_page = self.data.as_ptr() as usize - self.pages.as_ptr() as usize;
-        self.counts.faults.add((into_page + self.at) as u64, expected);
+        self.counts.faults.add(self.base + self.at as u64, expected);
     }
 
     /// Records a fault and skips the rest of the page.
-    fn give_up(&mut self, expected: &'static str) {
+    fn give_up(&mut self, data: &[u8], expected: &'static str) {
         self.fault(expected);
-        self.at = self.data.len();
+        self.at = data.len();
     }
 
-    /// Returns the next event's record and updates the time. `None` at the end of the page.
+    /// The place of the next event's record in the page's events, and updates the time. `None` at the end of the page.
     #[inline]
-    fn record(&mut self) -> Option<&'a [u8]> {
-        let order = self.decoder.order;
+    pub fn record(&mut self, data: &[u8]) -> Option<Range<usize>> {
+        let order = self.order;
         loop {
-            if self.at >= self.data.len() {
+            if self.at >= data.len() {
                 return None;
             }
-            let Some(word) = order.u32(self.data, self.at) else {
-                self.give_up("the 4 bytes that begin an event");
+            let Some(word) = order.u32(data, self.at) else {
+                self.give_up(data, "the 4 bytes that begin an event");
                 return None;
             };
             // Bit fields start at the least significant bit of a little-endian word, at the most significant of a
             // big-endian one.
             let (type_len, delta) = match order {
-                crate::bytes::Order::Little => (word & 31, u64::from(word >> 5)),
-                crate::bytes::Order::Big => (word >> 27, u64::from(word & 0x07ff_ffff)),
+                Order::Little => (word & 31, u64::from(word >> 5)),
+                Order::Big => (word >> 27, u64::from(word & 0x07ff_ffff)),
             };
             let body = self.at + 4;
             if (1..PADDING).contains(&type_len) {
-                let record = self.data.get(body..body + type_len as usize * 4);
-                if record.is_none() {
-                    self.give_up("an event that ends within its page");
+                let end = body + type_len as usize * 4;
+                if end > data.len() {
+                    self.give_up(data, "an event that ends within its page");
                     return None;
                 }
                 self.ns = self.ns.wrapping_add(delta);
-                self.at = body + type_len as usize * 4;
-                return record;
+                self.at = end;
+                return Some(body..end);
             }
-            let Some(word) = order.u32(self.data, body) else {
-                // Only padding can fill the last word of a page.
-                if type_len != PADDING || delta != 0 {
-                    self.give_up("the length or time of an event");
-                }
-                self.at = self.data.len();
-                return None;
-            };
-            match type_len {
-                TIME_EXTEND => {
-                    self.ns = self.ns.wrapping_add(delta).wrapping_add(u64::from(word) << 27);
-                    self.at = body + 4;
-                }
-                TIME_STAMP => {
-                    let low = delta | u64::from(word) << 27;
-                    let mut ns = self.ns >> STAMP_BITS << STAMP_BITS | low;
-                    // The higher bits have changed since the previous time.
-                    if ns < self.ns && self.ns - ns > 1 << (STAMP_BITS - 1) {
-                        ns = ns.wrapping_add(1 << STAMP_BITS);
-                    }
-                    self.ns = ns;
-                    self.at = body + 4;
-                }
-                PADDING if delta == 0 => {
-                    self.at = self.data.len();
-                    return None;
-                }
-                PADDING => {
-                    self.counts.discarded += 1;
-                    self.ns = self.ns.wrapping_add(delta);
-                    // The length includes the word that contains it.
-                    match (word as usize)
-                        .checked_next_multiple_of(4)
-                        .filter(|&n| n >= 4 && n <= self.data.len() - body)
-                    {
-                        Some(length) => self.at = body + length,
-                        None => {
-                            self.give_up("a discarded event that ends within its page");
-                            return None;
-                        }
-                    }
-                }
-                _ => {
-                    let end = (word as usize)
-                        .checked_next_multiple_of(4)
-                        .filter(|&n| n >= 4 && n <= self.data.len() - body);
-                    let Some(length) = end else {
-                        self.give_up("an event that ends within its page");
-                        return None;
-                    };
-                    self.ns = self.ns.wrapping_add(delta);
-                    self.at = body + length;
-                    return self.data.get(body + 4..body + length);
-                }
+            match self.special(data, type_len, delta, body) {
+                Special::Record(record) => return Some(record),
+                Special::Passed => {}
+                Special::End => return None,
             }
         }
+    }
+
+    /// Passes a word that is no short event: time, padding, a long event.
+    fn special(&mut self, data: &[u8], type_len: u32, delta: u64, body: usize) -> Special {
+        let Some(word) = self.order.u32(data, body) else {
+            // Only padding can fill the last word of a page.
+            if type_len != PADDING || delta != 0 {
+                self.give_up(data, "the length or time of an event");
+            }
+            self.at = data.len();
+            return Special::End;
+        };
+        // The length includes the word that contains it.
+        let length =
+            (word as usize).checked_next_multiple_of(4).filter(|&n| n >= 4 && n <= data.len() - body);
+        match type_len {
+            TIME_EXTEND => {
+                self.ns = self.ns.wrapping_add(delta).wrapping_add(u64::from(word) << 27);
+                self.at = body + 4;
+            }
+            TIME_STAMP => {
+                let low = delta | u64::from(word) << 27;
+                let mut ns = self.ns >> STAMP_BITS << STAMP_BITS | low;
+                // The higher bits have changed since the previous time.
+                if ns < self.ns && self.ns - ns > 1 << (STAMP_BITS - 1) {
+                    ns = ns.wrapping_add(1 << STAMP_BITS);
+                }
+                self.ns = ns;
+                self.at = body + 4;
+            }
+            PADDING if delta == 0 => {
+                self.at = data.len();
+                return Special::End;
+            }
+            PADDING => {
+                self.counts.discarded += 1;
+                self.ns = self.ns.wrapping_add(delta);
+                let Some(length) = length else {
+                    self.give_up(data, "a discarded event that ends within its page");
+                    return Special::End;
+                };
+                self.at = body + length;
+            }
+            _ => {
+                let Some(length) = length else {
+                    self.give_up(data, "an event that ends within its page");
+                    return Special::End;
+                };
+                self.ns = self.ns.wrapping_add(delta);
+                self.at = body + length;
+                return Special::Record(body + 4..body + length);
+            }
+        }
+        Special::Passed
+    }
+
+    /// Decodes a record that [`Walk::record`] returned last.
+    #[inline]
+    pub fn event<'r>(&mut self, decoder: &Decoder, cpu: u32, record: &'r [u8]) -> Event<'r> {
+        self.counts.events += 1;
+        let (pid, context, data) = decoder.decode(record);
+        if let Data::Raw { id, .. } = data
+            && decoder.is_call(id)
+        {
+            self.fault("before here: an entry or exit of a function, at a depth that a stack can have");
+        }
+        Event { ns: self.ns, cpu, pid, context, data }
+    }
+
+    /// The message that events were lost.
+    pub fn lost_event(&self, cpu: u32, count: Option<u64>) -> Event<'static> {
+        let data = Data::Lost { count };
+        Event { ns: self.ns, cpu, pid: crate::UNKNOWN_PID, context: Context::Task, data }
+    }
+}
+
+/// What a word that is no short event was.
+enum Special {
+    Record(Range<usize>),
+    Passed,
+    /// The last one of the page.
+    End,
+}
+
+impl<'a> Cpu<'a> {
+    /// Creates a reader for the pages of CPU number `cpu`.
+    #[must_use]
+    pub fn new(decoder: &'a Decoder, layout: PageLayout, cpu: u32, pages: &'a [u8]) -> Self {
+        let walk = Walk::new(decoder.order, layout);
+        Cpu { decoder, cpu, pages, next_page: 0, data: &[], walk }
+    }
+
+    /// Counters so far.
+    #[must_use]
+    pub fn counts(&self) -> &Counts {
+        &self.walk.counts
+    }
+
+    /// Moves to the next page. Returns `false` at the end.
+    fn turn(&mut self) -> bool {
+        let begin = self.next_page;
+        let Some(rest) = self.pages.get(begin..).filter(|rest| !rest.is_empty()) else { return false };
+        let page = &rest[..rest.len().min(self.walk.layout.page_size())];
+        self.next_page += page.len();
+        self.data = page.get(self.walk.turn(page, begin as u64)).unwrap_or_default();
+        true
     }
 }
 
@@ -212,22 +275,11 @@ impl<'a> Iterator for Cpu<'a> {
     #[inline]
     fn next(&mut self) -> Option<Event<'a>> {
         loop {
-            if let Some(count) = self.lost.take() {
-                let data = Data::Lost { count };
-                let (ns, cpu) = (self.ns, self.cpu);
-                return Some(Event { ns, cpu, pid: crate::UNKNOWN_PID, context: Context::Task, data });
+            if let Some(count) = self.walk.lost.take() {
+                return Some(self.walk.lost_event(self.cpu, count));
             }
-            if let Some(record) = self.record() {
-                self.counts.events += 1;
-                let (pid, context, data) = self.decoder.decode(record);
-                if let Data::Raw { id, .. } = data
-                    && self.decoder.is_call(id)
-                {
-                    self.fault(
-                        "before here: an entry or exit of a function, at a depth that a stack can have",
-                    );
-                }
-                return Some(Event { ns: self.ns, cpu: self.cpu, pid, context, data });
+            if let Some(record) = self.walk.record(self.data) {
+                return Some(self.walk.event(self.decoder, self.cpu, &self.data[record]));
             }
             if !self.turn() {
                 return None;

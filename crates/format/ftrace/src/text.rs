@@ -107,11 +107,19 @@ impl<'a> Text<'a> {
     /// Creates a reader of a text.
     #[must_use]
     pub fn new(text: &'a [u8]) -> Self {
-        let columns = Columns::default();
+        let mut this = Text::of_head(text);
+        this.look(text);
+        this.go_on(text)
+    }
+
+    /// Creates a reader of a text of which only the beginning is there. Then [`Text::look`] at all of it, piece by
+    /// piece; then [`Text::go_on`] through it, piece by piece. Pieces consist of whole lines.
+    #[must_use]
+    pub fn of_head(head: &[u8]) -> Text<'static> {
         let mut this = Text {
-            rest: text,
+            rest: &[],
             line: 0,
-            columns,
+            columns: Columns::default(),
             running: HashMap::new(),
             clocks: HashMap::new(),
             ready: VecDeque::new(),
@@ -121,13 +129,21 @@ impl<'a> Text<'a> {
             last: None,
             guessed: false,
         };
-        match header(text) {
-            Some(at) => this.header(&text[at..]),
-            None => this.columns = guess::columns(text).unwrap_or_default(),
+        match header(head) {
+            Some(at) => this.header(&head[at..]),
+            None => this.columns = guess::columns(head).unwrap_or_default(),
         }
-        this.guessed = header(text).is_none();
-        this.first_tasks(text);
+        this.guessed = header(head).is_none();
         this
+    }
+
+    /// Reads the next piece of the text. Events that were not taken from the previous one are dropped.
+    #[must_use]
+    pub fn go_on(self, piece: &[u8]) -> Text<'_> {
+        // The rest of the reader borrows nothing from the previous piece.
+        let Text { line, columns, running, clocks, comms, tracer, counts, last, guessed, .. } = self;
+        let ready = VecDeque::new();
+        Text { rest: piece, line, columns, running, clocks, ready, comms, tracer, counts, last, guessed }
     }
 
     /// Returns true if times come from the trace and were not reconstructed from durations.
@@ -161,7 +177,7 @@ impl<'a> Text<'a> {
     }
 
     /// Finds the thread of the lines before each CPU's first switch.
-    fn first_tasks(&mut self, text: &[u8]) {
+    pub fn look(&mut self, text: &[u8]) {
         for at in memchr::memmem::find_iter(text, b"=>") {
             let begin = memchr::memrchr(b'\n', &text[..at]).map_or(0, |n| n + 1);
             let end = memchr::memchr(b'\n', &text[at..]).map_or(text.len(), |n| at + n);

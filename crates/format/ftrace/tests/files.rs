@@ -36,7 +36,7 @@ fn a_page_with_every_kind_of_record() {
             event(last, 7, Context::Hardirq, Data::Exit(exit)),
         ];
         assert_eq!(events, expected, "{order:?}");
-        let counts = &cpu.counts;
+        let counts = cpu.counts();
         assert_eq!((counts.events, counts.lost, counts.discarded, counts.faults.count), (2, 42, 1, 0));
     }
 }
@@ -53,7 +53,7 @@ fn real_pages_are_read_to_their_end_and_damaged_ones_with_a_fault() {
         let count = |bytes: &[u8]| {
             let mut cpu = Cpu::new(&decoder, PageLayout::default(), 0, bytes);
             let raw = cpu.by_ref().filter(|e| matches!(e.data, Data::Raw { .. })).count();
-            (cpu.counts.events, raw, cpu.counts.faults.count)
+            (cpu.counts().events, raw, cpu.counts().faults.count)
         };
         let (events, raw, faults) = count(page);
         assert!(events >= least && raw == 0 && faults == 0, "{events} events, {raw} raw, {faults} faults");
@@ -92,8 +92,8 @@ fn trace_dat_of_both_versions_and_all_compressions() {
                 .into_iter()
                 .map(|mut cpu| {
                     let _ = cpu.by_ref().count();
-                    assert_eq!(cpu.counts.faults.count, 0);
-                    cpu.counts.events
+                    assert_eq!(cpu.counts().faults.count, 0);
+                    cpu.counts().events
                 })
                 .sum();
             assert_eq!(events, if dat.version == 7 { 4 } else { 2 });
@@ -239,7 +239,7 @@ fn a_depth_that_no_stack_has_is_a_fault() {
             Data::Exit(exit) => Some(exit.depth),
             _ => None,
         });
-        (deepest.max(), cpu.counts.events, cpu.counts.faults.count)
+        (deepest.max(), cpu.counts().events, cpu.counts().faults.count)
     };
     let (deepest, events, faults) = read(pages);
     assert!(deepest < Some(100) && faults == 0);

@@ -62,9 +62,9 @@ fn raw_pages_hold_what_the_kernel_counted() {
         let stats = side::stats(&read(&dir.join(format!("cpu{cpu}.stats"))));
         let mut reader = Cpu::new(&decoder, layout, cpu, &pages);
         let raw = reader.by_ref().filter(|e| matches!(e.data, Data::Raw { .. })).count();
-        println!("cpu{cpu}: {:?} {stats:?}", reader.counts);
-        assert_eq!(reader.counts.events, stats.entries);
-        assert_eq!(reader.counts.faults.count, 0);
+        println!("cpu{cpu}: {:?} {stats:?}", reader.counts());
+        assert_eq!(reader.counts().events, stats.entries);
+        assert_eq!(reader.counts().faults.count, 0);
         assert_eq!(raw, 0);
     }
 }
@@ -83,9 +83,9 @@ fn trace_dat_holds_what_trace_cmd_reports() {
         for (mut cpu, stats) in dat.cpus(&dat.buffers[0], &decoder).into_iter().zip(&dat.stats) {
             let _ = cpu.by_ref().count();
             let stats = side::stats(stats.as_bytes());
-            println!("{name}: {:?} {stats:?}", cpu.counts);
-            assert_eq!(cpu.counts.faults.count, 0);
-            counts.push(cpu.counts.events);
+            println!("{name}: {:?} {stats:?}", cpu.counts());
+            assert_eq!(cpu.counts().faults.count, 0);
+            counts.push(cpu.counts().events);
         }
         // Raw and without plugins: one line for each event, and function graph's entries and exits on separate lines.
         let report = Command::new("trace-cmd")

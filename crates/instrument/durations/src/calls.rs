@@ -20,6 +20,7 @@ use kprism_ftrace::{Context, Exit};
 use kprism_profile::Counts;
 
 use crate::names::Names;
+use crate::per_cpu::PerCpu;
 use crate::tree::{Ended, Tree};
 
 /// Identifies a task. All idle tasks have pid 0, so the CPU distinguishes them.
@@ -157,7 +158,7 @@ pub struct Calls {
     /// The task looked up last: events of a task come in sequence.
     last: Option<(TaskKey, usize)>,
     strangers: HashMap<TaskKey, UnseenTask>,
-    cpus: HashMap<u32, Cpu>,
+    cpus: PerCpu<Cpu>,
     /// Sums by calling context.
     pub tree: Tree,
     /// Counters of calls, losses and skipped records.
@@ -179,7 +180,7 @@ impl Calls {
             numbers: HashMap::new(),
             last: None,
             strangers: HashMap::new(),
-            cpus: HashMap::new(),
+            cpus: PerCpu::default(),
             tree: Tree::default(),
             counts: Counts::default(),
             log: None,
@@ -222,7 +223,7 @@ impl Calls {
     ///
     /// `began` is the start of the call that ends now, if one does.
     fn runs(&mut self, key: TaskKey, cpu: u32, ns: u64, began: Option<u64>) {
-        let state = self.cpus.entry(cpu).or_default();
+        let state = self.cpus.entry(cpu, Cpu::default);
         state.last_ns = ns;
         if let Some(going) = &mut state.going {
             // Calls that were open when the task left can end only when it is back.
@@ -233,7 +234,7 @@ impl Calls {
             }
             self.gone(cpu);
         }
-        let state = self.cpus.entry(cpu).or_default();
+        let state = self.cpus.entry(cpu, Cpu::default);
         match state.current {
             Some(current) if current == key => {}
             other => {
@@ -250,7 +251,7 @@ impl Calls {
 
     /// The task that left a CPU does nothing more there. The next task has run there since.
     fn gone(&mut self, cpu: u32) {
-        let Some(state) = self.cpus.get_mut(&cpu) else { return };
+        let Some(state) = self.cpus.get_mut(cpu) else { return };
         if let (Some(going), Some(next)) = (state.going.take(), state.current) {
             self.come(next, going.ns);
         }
@@ -290,7 +291,7 @@ impl Calls {
     pub fn switch(&mut self, cpu: u32, ns: u64, prev: TaskKey, next: TaskKey) {
         self.told = true;
         self.gone(cpu);
-        *self.cpus.entry(cpu).or_default() =
+        *self.cpus.entry(cpu, Cpu::default) =
             Cpu { current: Some(next), last_ns: ns, going: Some(Going { prev, told_ns: ns, ns }) };
         self.leave(prev, ns);
     }
@@ -604,7 +605,7 @@ impl Calls {
             None => self.counts.lost_uncounted += 1,
         }
         self.gone(cpu);
-        let state = self.cpus.entry(cpu).or_default();
+        let state = self.cpus.entry(cpu, Cpu::default);
         state.current = None;
         let from = state.last_ns;
         for task in &mut self.tasks {
@@ -616,8 +617,7 @@ impl Calls {
 
     /// Ends the trace. Calls that are still open are unfinished.
     pub fn finish(&mut self) {
-        let mut cpus: Vec<u32> = self.cpus.keys().copied().collect();
-        cpus.sort_unstable();
+        let cpus: Vec<u32> = self.cpus.cpus().collect();
         cpus.into_iter().for_each(|cpu| self.gone(cpu));
         for number in 0..self.tasks.len() {
             while !self.tasks[number].stack.is_empty() {

@@ -3,14 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use foldhash::{HashMap, HashMapExt as _};
 use kprism_ftrace::{Context, Data, Event, Exit, UNKNOWN_PID};
 use kprism_profile::{CpuTotals, Func, Profile, Task, Times, Totals};
 
 use crate::calls::{At, CallEvent, Calls, Inside, TaskKey};
 use crate::measured::{Measured, Switch};
 use crate::names::{Name, Names};
+use crate::per_cpu::PerCpu;
 use crate::record::CallRecord;
+use crate::timeline;
 
 /// Maximum of switches kept for the timeline of CPUs.
 const SWITCHES: usize = 1 << 20;
@@ -22,7 +23,7 @@ pub struct Collector<'n> {
     comms: BTreeMap<u32, String>,
     tgids: BTreeMap<u32, u32>,
     switches: Vec<Switch>,
-    cpus: HashMap<u32, CpuTotals>,
+    cpus: PerCpu<CpuTotals>,
 }
 
 impl<'n> Collector<'n> {
@@ -35,7 +36,7 @@ impl<'n> Collector<'n> {
             comms: BTreeMap::new(),
             tgids: BTreeMap::new(),
             switches: Vec::new(),
-            cpus: HashMap::new(),
+            cpus: PerCpu::default(),
         }
     }
 
@@ -141,7 +142,7 @@ impl<'n> Collector<'n> {
     }
 
     fn seen(&mut self, cpu: u32, ns: u64) {
-        let totals = self.cpus.entry(cpu).or_insert(CpuTotals { first_ns: ns, ..CpuTotals::default() });
+        let totals = self.cpus.entry(cpu, || CpuTotals { first_ns: ns, ..CpuTotals::default() });
         totals.first_ns = totals.first_ns.min(ns);
         totals.last_ns = totals.last_ns.max(ns);
     }
@@ -162,8 +163,8 @@ impl<'n> Collector<'n> {
         };
         let tasks = self.calls.tasks().map(task).collect();
         let keys: Vec<TaskKey> = self.calls.tasks().map(|(key, _)| key).collect();
-        let count = self.cpus.keys().max().map_or(0, |&cpu| cpu as usize + 1).min(1 << 16);
-        let per_cpu = (0..count as u32).map(|cpu| self.cpus.get(&cpu).cloned().unwrap_or_default()).collect();
+        let count = self.cpus.cpus().next_back().map_or(0, |cpu| cpu as usize + 1).min(1 << 16);
+        let per_cpu = (0..count as u32).map(|cpu| self.cpus.get(cpu).cloned().unwrap_or_default()).collect();
         let counts = self.calls.counts;
         let tree = self.calls.tree;
         let times = Times { funcs: tree.func_times(funcs.len()), nodes: tree.times, counts };
@@ -172,7 +173,7 @@ impl<'n> Collector<'n> {
         let mut slices = tree.slices;
         slices.retain(|s| s.end_ns - s.start_ns >= tree.shortest_ns);
         // Outer calls come before the calls inside them, which ended first.
-        slices.sort_by_key(|s| (s.task, s.start_ns, std::cmp::Reverse(s.end_ns), s.depth));
+        timeline::sort(&mut slices);
         let totals = Totals { per_cpu, ..Totals::default() };
         let profile = Profile { funcs, tasks, nodes: tree.nodes, slices, totals, ..Profile::default() };
         Measured { profile, times, switches: self.switches, rebuilt }

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | functions by address or name, numbered | [`names`] |
 //! | entries and exits to calls, task by task | [`calls`] |
-//! | calls to a tree of calling contexts and a timeline | [`tree`] |
+//! | calls to a tree of calling contexts and a timeline | [`tree`], `timeline` |
 //! | the tree to rows: by function, by task, callers, callees | [`rows`] |
 //! | events of a trace without calls | [`events`] |
 //! | the tracer's share of a time | [`cost`] |
@@ -28,8 +28,10 @@ pub mod flow;
 pub mod ftrace;
 pub mod measured;
 pub mod names;
+mod per_cpu;
 pub mod record;
 pub mod rows;
+mod timeline;
 pub mod tree;
 
 pub use calls::{CallEvent, Calls, TaskKey};

@@ -62,11 +62,16 @@ impl Role {
 pub struct Names<'n> {
     by_address: HashMap<u64, u32>,
     by_text: HashMap<String, u32>,
+    /// Functions that were looked up last, each at a place that follows from its address.
+    recent: Vec<Option<(u64, u32)>>,
     names: Vec<Name>,
     roles: Vec<Role>,
     /// Returns the role of the function at an address.
     role_at: Option<Box<dyn Fn(u64) -> Role + 'n>>,
 }
+
+/// Number of functions that are found without a search.
+const RECENT: usize = 1024;
 
 impl<'n> Names<'n> {
     /// Functions of a machine. `name_at` returns the function that contains an address. ftrace's addresses are a few
@@ -81,7 +86,16 @@ impl<'n> Names<'n> {
         let next = self.names.len() as u32;
         let (known, name, role) = match func {
             Func::Address(address) => {
+                // Functions begin at multiples of 16.
+                let place = (address >> 4) as usize % RECENT;
+                if let Some(Some((recent, known))) = self.recent.get(place)
+                    && *recent == address
+                {
+                    return *known;
+                }
                 let known = *self.by_address.entry(address).or_insert(next);
+                self.recent.resize(RECENT, None);
+                self.recent[place] = Some((address, known));
                 if known != next {
                     return known;
                 }

@@ -63,6 +63,8 @@ pub struct Tree {
     /// If enabled: rebuilt calls with the numbers of their tasks, callers before callees.
     pub rebuilt: Option<Vec<(u32, Ended)>>,
     known: HashMap<(u32, u32, bool), u32>,
+    /// The context that was looked up last below each context: callers repeat themselves. 0, a root, is nobody's callee.
+    last: Vec<u32>,
     funcs: Vec<Func>,
 }
 
@@ -81,6 +83,21 @@ impl Tree {
 
     /// The context of `func` called from `parent`. It is added if it is new.
     pub fn child(&mut self, parent: u32, func: u32, interrupt: bool) -> u32 {
+        let last = self.last.get(parent as usize).copied().unwrap_or(0);
+        if let Some(node) = self.nodes.get(last as usize)
+            && (node.parent, node.func) == (parent, func)
+            && (node.kind == FrameKind::Interrupt) == interrupt
+        {
+            return last;
+        }
+        let node = self.known_child(parent, func, interrupt);
+        if let Some(last) = self.last.get_mut(parent as usize) {
+            *last = node;
+        }
+        node
+    }
+
+    fn known_child(&mut self, parent: u32, func: u32, interrupt: bool) -> u32 {
         if let Some(&node) = self.known.get(&(parent, func, interrupt)) {
             return node;
         }
@@ -93,6 +110,7 @@ impl Tree {
     fn push(&mut self, parent: u32, func: u32, kind: FrameKind) -> u32 {
         self.nodes.push(Node { parent, func, calls: 0, insns: 0, ns: 0, kind });
         self.times.push(NodeTimes::default());
+        self.last.push(0);
         (self.nodes.len() - 1) as u32
     }
 
@@ -143,6 +161,10 @@ impl Tree {
 
     /// Adds a call and its callees, which all waited for its callers to be known.
     pub fn end_all(&mut self, parent: u32, task: u32, calls: Vec<Ended>) {
+        // Most calls have none, and this is asked at each end of a call.
+        if calls.is_empty() {
+            return;
+        }
         // An explicit stack, because the input determines the depth.
         let mut todo = vec![(parent, calls.into_iter())];
         while let Some((parent, calls)) = todo.last_mut() {

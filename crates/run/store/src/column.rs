@@ -3,14 +3,15 @@
 //!
 //! The input is a table's columns; the output is its file, or the reverse. Only the types that the tables need are
 //! supported: integers (some of them nullable), strings, and booleans. Every integer is a signed INT64, as Spark and SQL have no
-//! others; addresses and keys are bit patterns. All rows of a table are one row group, except in tables that are too large for
+//! others; addresses and keys are bit patterns. Values are computed when they are written, a chunk at a time ([`crate::rows`]). All rows of a table are one row group, except in tables that are too large for
 //! memory. Encodings are those that every reader knows; pages are compressed with Zstandard, and `created_by` is fixed, so the same values always
 //! give the same bytes.
 //!
 //! Metadata of each file: `kprism.schema` (2), `kprism.table`, `kprism.clock` (the run's), `kprism.units` (JSON: the unit of each
 //! column that has one).
 
-use crate::{Result, StoreError, io_at, write_atomically};
+use crate::rows::Column;
+use crate::{Result, StoreError, io_at};
 use bytes::Bytes;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
@@ -28,31 +29,6 @@ use std::sync::Arc;
 
 /// Number of rows read at once. This limits the allocation that a false row count can cause.
 const BATCH: usize = 64 * 1024;
-
-/// The values of one column.
-pub(crate) enum Column {
-    U64(Vec<u64>),
-    U32(Vec<u32>),
-    /// `None` is SQL's NULL.
-    OptU32(Vec<Option<u32>>),
-    /// `None` is SQL's NULL.
-    OptU64(Vec<Option<u64>>),
-    Str(Vec<String>),
-    Bool(Vec<bool>),
-}
-
-impl Column {
-    fn is_empty(&self) -> bool {
-        match self {
-            Column::U64(v) => v.is_empty(),
-            Column::U32(v) => v.is_empty(),
-            Column::OptU32(v) => v.is_empty(),
-            Column::OptU64(v) => v.is_empty(),
-            Column::Str(v) => v.is_empty(),
-            Column::Bool(v) => v.is_empty(),
-        }
-    }
-}
 
 /// Version of the tables.
 pub(crate) const SCHEMA: u32 = 2;
@@ -78,20 +54,10 @@ fn unit(column: &str) -> Option<&'static str> {
         .map(|(_, unit)| unit)
 }
 
-/// Writes a table completely or not at all.
-pub(crate) fn write_table(path: &Path, about: About<'_>, columns: &[(&str, Column)]) -> Result<()> {
-    let bytes =
-        encode(about, columns).map_err(|source| StoreError::Parquet { path: path.to_path_buf(), source })?;
-    write_atomically(path, &bytes)
-}
-
-fn encode(about: About<'_>, columns: &[(&str, Column)]) -> Result<Vec<u8>, ParquetError> {
-    let mut writer = open_writer(Vec::new(), about, columns)?;
-    if columns.iter().all(|(_, values)| values.is_empty()) {
-        return writer.into_inner(); // an empty row group would be legal, but some readers refuse it
-    }
-    write_group(&mut writer, columns)?;
-    writer.into_inner()
+/// Writes a table completely or not at all. An empty table has no row group: an empty one would be legal, but some
+/// readers refuse it.
+pub(crate) fn write_table(path: &Path, about: About<'_>, columns: Vec<(&str, Column<'_>)>) -> Result<()> {
+    write_groups(path, about, std::iter::once(columns))
 }
 
 /// Writes a table that is too large for memory, one row group at a time, completely or not at all. There must be a
@@ -99,14 +65,28 @@ fn encode(about: About<'_>, columns: &[(&str, Column)]) -> Result<Vec<u8>, Parqu
 pub(crate) fn write_groups<'a>(
     path: &Path,
     about: About<'_>,
-    groups: impl Iterator<Item = Vec<(&'a str, Column)>>,
+    groups: impl Iterator<Item = Vec<(&'a str, Column<'a>)>>,
 ) -> Result<()> {
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
     let part = Path::new(&part);
-    let file = crate::fresh(part).map_err(io_at(part))?;
+    let written =
+        write_part(path, part, about, groups).and_then(|()| std::fs::rename(part, path).map_err(io_at(path)));
+    if written.is_err() {
+        // On a full disk, an incomplete file would only take space.
+        let _ = std::fs::remove_file(part);
+    }
+    written
+}
+
+fn write_part<'a>(
+    path: &Path,
+    part: &Path,
+    about: About<'_>,
+    groups: impl Iterator<Item = Vec<(&'a str, Column<'a>)>>,
+) -> Result<()> {
     let bad = |source| StoreError::Parquet { path: path.to_path_buf(), source };
-    let mut file = Some(std::io::BufWriter::new(file));
+    let mut file = Some(std::io::BufWriter::new(crate::fresh(part).map_err(io_at(path))?));
     let mut writer = None;
     for columns in groups {
         if let Some(file) = file.take() {
@@ -118,15 +98,15 @@ pub(crate) fn write_groups<'a>(
         }
     }
     if let Some(writer) = writer {
-        writer.into_inner().map_err(bad)?.into_inner().map_err(|e| io_at(part)(e.into_error()))?;
+        writer.into_inner().map_err(bad)?.into_inner().map_err(|e| io_at(path)(e.into_error()))?;
     }
-    std::fs::rename(part, path).map_err(io_at(path))
+    Ok(())
 }
 
 fn open_writer<W: std::io::Write + Send>(
     out: W,
     about: About<'_>,
-    columns: &[(&str, Column)],
+    columns: &[(&str, Column<'_>)],
 ) -> Result<SerializedFileWriter<W>, ParquetError> {
     let mut schema = format!("message {} {{ ", about.table);
     let mut properties = properties();
@@ -181,37 +161,25 @@ pub(crate) fn properties() -> WriterPropertiesBuilder {
 
 fn write_group<W: std::io::Write + Send>(
     writer: &mut SerializedFileWriter<W>,
-    columns: &[(&str, Column)],
+    columns: &[(&str, Column<'_>)],
 ) -> Result<(), ParquetError> {
     let mut group = writer.next_row_group()?;
     for (_, values) in columns {
         let Some(mut out) = group.next_column()? else { break };
         match values {
-            // Bit for bit.
-            Column::U64(v) => {
-                let v: Vec<i64> = v.iter().map(|&x| x.cast_signed()).collect();
-                out.typed::<Int64Type>().write_batch(&v, None, None)?;
+            Column::U64(rows) | Column::U32(rows) => {
+                rows.chunks(|ints| out.typed::<Int64Type>().write_batch(ints, None, None).map(drop))?;
             }
-            Column::U32(v) => {
-                let v: Vec<i64> = v.iter().map(|&x| i64::from(x)).collect();
-                out.typed::<Int64Type>().write_batch(&v, None, None)?;
+            Column::OptU32(rows) | Column::OptU64(rows) => rows.chunks(|ints| {
+                let present: Vec<i64> = ints.iter().flatten().copied().collect();
+                let levels: Vec<i16> = ints.iter().map(|x| i16::from(x.is_some())).collect();
+                out.typed::<Int64Type>().write_batch(&present, Some(&levels), None).map(drop)
+            })?,
+            Column::Str(rows) => {
+                rows.chunks(|text| out.typed::<ByteArrayType>().write_batch(text, None, None).map(drop))?;
             }
-            Column::OptU32(v) => {
-                let present: Vec<i64> = v.iter().flatten().map(|&x| i64::from(x)).collect();
-                let levels: Vec<i16> = v.iter().map(|x| i16::from(x.is_some())).collect();
-                out.typed::<Int64Type>().write_batch(&present, Some(&levels), None)?;
-            }
-            Column::OptU64(v) => {
-                let present: Vec<i64> = v.iter().flatten().map(|&x| x.cast_signed()).collect();
-                let levels: Vec<i16> = v.iter().map(|x| i16::from(x.is_some())).collect();
-                out.typed::<Int64Type>().write_batch(&present, Some(&levels), None)?;
-            }
-            Column::Str(v) => {
-                let v: Vec<ByteArray> = v.iter().map(|s| ByteArray::from(s.as_str())).collect();
-                out.typed::<ByteArrayType>().write_batch(&v, None, None)?;
-            }
-            Column::Bool(v) => {
-                out.typed::<BoolType>().write_batch(v, None, None)?;
+            Column::Bool(rows) => {
+                rows.chunks(|bools| out.typed::<BoolType>().write_batch(bools, None, None).map(drop))?;
             }
         }
         out.close()?;

@@ -15,8 +15,9 @@
 
 use kprism_profile::{Bin, Count, Delta, Histogram, Interval, Scope, Site};
 
-use crate::column::{Column, Table};
-use crate::tables::{Saver, below, rows, u32s, u64s};
+use crate::column::Table;
+use crate::rows::Column;
+use crate::tables::{Saver, below, rows};
 use crate::{Result, Run};
 
 /// Numbers of rows in the tables to which these tables refer.
@@ -28,11 +29,11 @@ pub(crate) struct Limits {
 
 /// Writes the tables.
 pub(crate) fn save_deltas(to: &Saver<'_>, deltas: &[Delta], counts: &[Count]) -> Result<()> {
-    let text = |get: fn(&Delta) -> &str| Column::Str(deltas.iter().map(|d| get(d).to_owned()).collect());
+    let text = |get: fn(&Delta) -> &str| Column::strs(deltas, get);
     to.save(
         "deltas",
         vec![
-            ("delta_id", Column::U32((0..deltas.len() as u32).collect())),
+            ("delta_id", Column::numbers(deltas.len())),
             ("name", text(|d| &d.name)),
             ("from_marker", text(|d| &d.from)),
             ("to_marker", text(|d| &d.to)),
@@ -43,8 +44,8 @@ pub(crate) fn save_deltas(to: &Saver<'_>, deltas: &[Delta], counts: &[Count]) ->
                     Scope::Task => "task",
                 }),
             ),
-            ("restarted", u64s(deltas, |d| d.restarted)),
-            ("unfinished", u64s(deltas, |d| d.unfinished)),
+            ("restarted", Column::u64s(deltas, |d| d.restarted)),
+            ("unfinished", Column::u64s(deltas, |d| d.unfinished)),
         ],
     )?;
     let bins: Vec<(u32, &str, &Histogram, &Bin)> = numbered(deltas)
@@ -54,14 +55,14 @@ pub(crate) fn save_deltas(to: &Saver<'_>, deltas: &[Delta], counts: &[Count]) ->
     to.save(
         "delta_bins",
         vec![
-            ("delta_id", u32s(&bins, |b| b.0)),
-            ("quantity", Column::Str(bins.iter().map(|b| b.1.to_owned()).collect())),
-            ("low_value", u64s(&bins, |b| b.3.low)),
-            ("high_value", u64s(&bins, |b| b.3.high)),
-            ("intervals", u64s(&bins, |b| b.3.count)),
-            ("total", u64s(&bins, |b| b.2.sum)),
-            ("smallest", u64s(&bins, |b| b.2.min)),
-            ("largest", u64s(&bins, |b| b.2.max)),
+            ("delta_id", Column::u32s(&bins, |b| b.0)),
+            ("quantity", Column::strs(&bins, |b| b.1)),
+            ("low_value", Column::u64s(&bins, |b| b.3.low)),
+            ("high_value", Column::u64s(&bins, |b| b.3.high)),
+            ("intervals", Column::u64s(&bins, |b| b.3.count)),
+            ("total", Column::u64s(&bins, |b| b.2.sum)),
+            ("smallest", Column::u64s(&bins, |b| b.2.min)),
+            ("largest", Column::u64s(&bins, |b| b.2.max)),
         ],
     )?;
     let longest: Vec<(u32, &Interval)> =
@@ -69,16 +70,16 @@ pub(crate) fn save_deltas(to: &Saver<'_>, deltas: &[Delta], counts: &[Count]) ->
     to.save(
         "delta_longest",
         vec![
-            ("delta_id", u32s(&longest, |i| i.0)),
-            ("task_id", u32s(&longest, |i| i.1.task)),
-            ("cpu", u32s(&longest, |i| i.1.cpu.into())),
-            ("start_ns", u64s(&longest, |i| i.1.start_ns)),
-            ("duration_ns", u64s(&longest, |i| i.1.ns)),
-            ("insns", u64s(&longest, |i| i.1.insns)),
-            ("from_ip", u64s(&longest, |i| i.1.from_ip)),
-            ("to_ip", u64s(&longest, |i| i.1.to_ip)),
-            ("from_node_id", u32s(&longest, |i| i.1.from_node)),
-            ("to_node_id", u32s(&longest, |i| i.1.to_node)),
+            ("delta_id", Column::u32s(&longest, |i| i.0)),
+            ("task_id", Column::u32s(&longest, |i| i.1.task)),
+            ("cpu", Column::u32s(&longest, |i| i.1.cpu.into())),
+            ("start_ns", Column::u64s(&longest, |i| i.1.start_ns)),
+            ("duration_ns", Column::u64s(&longest, |i| i.1.ns)),
+            ("insns", Column::u64s(&longest, |i| i.1.insns)),
+            ("from_ip", Column::u64s(&longest, |i| i.1.from_ip)),
+            ("to_ip", Column::u64s(&longest, |i| i.1.to_ip)),
+            ("from_node_id", Column::u32s(&longest, |i| i.1.from_node)),
+            ("to_node_id", Column::u32s(&longest, |i| i.1.to_node)),
         ],
     )?;
     let sites: Vec<(u32, &Site)> =
@@ -86,20 +87,20 @@ pub(crate) fn save_deltas(to: &Saver<'_>, deltas: &[Delta], counts: &[Count]) ->
     to.save(
         "delta_sites",
         vec![
-            ("delta_id", u32s(&sites, |s| s.0)),
-            ("node_id", u32s(&sites, |s| s.1.node)),
-            ("intervals", u64s(&sites, |s| s.1.count)),
-            ("total_ns", u64s(&sites, |s| s.1.ns)),
-            ("insns", u64s(&sites, |s| s.1.insns)),
-            ("max_ns", u64s(&sites, |s| s.1.max_ns)),
+            ("delta_id", Column::u32s(&sites, |s| s.0)),
+            ("node_id", Column::u32s(&sites, |s| s.1.node)),
+            ("intervals", Column::u64s(&sites, |s| s.1.count)),
+            ("total_ns", Column::u64s(&sites, |s| s.1.ns)),
+            ("insns", Column::u64s(&sites, |s| s.1.insns)),
+            ("max_ns", Column::u64s(&sites, |s| s.1.max_ns)),
         ],
     )?;
     to.save(
         "counts",
         vec![
-            ("pattern", Column::Str(counts.iter().map(|c| c.pattern.clone()).collect())),
-            ("func_id", u32s(counts, |c| c.func)),
-            ("executions", u64s(counts, |c| c.count)),
+            ("pattern", Column::strs(counts, |c| &c.pattern)),
+            ("func_id", Column::u32s(counts, |c| c.func)),
+            ("executions", Column::u64s(counts, |c| c.count)),
         ],
     )
 }

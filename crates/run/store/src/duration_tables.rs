@@ -12,8 +12,9 @@
 
 use kprism_profile::{Bin, Counts, FuncTimes, Histogram, NodeTimes, Profile, Times};
 
-use crate::column::{Column, Table};
-use crate::tables::{Saver, below, rows, u32s, u64s};
+use crate::column::Table;
+use crate::rows::Column;
+use crate::tables::{Saver, below, rows};
 use crate::{Result, Run};
 
 /// Names of the tables.
@@ -29,18 +30,17 @@ const COUNTS: &str = "durations";
 pub fn save_times(run: &Run, times: &Times) -> Result<()> {
     let mut manifest = run.manifest()?;
     let to = Saver::new(run, Some(&manifest));
-    let numbers = |count: usize| Column::U32((0..count as u32).collect());
     let funcs = &times.funcs;
     to.save(
         "durations",
         vec![
-            ("func_id", numbers(funcs.len())),
-            ("calls", u64s(funcs, |f| f.durations.count)),
-            ("sum_ns", u64s(funcs, |f| f.durations.sum)),
-            ("min_ns", u64s(funcs, |f| f.durations.min)),
-            ("max_ns", u64s(funcs, |f| f.durations.max)),
-            ("unfinished", u64s(funcs, |f| f.unfinished)),
-            ("gapped", u64s(funcs, |f| f.gapped)),
+            ("func_id", Column::numbers(funcs.len())),
+            ("calls", Column::u64s(funcs, |f| f.durations.count)),
+            ("sum_ns", Column::u64s(funcs, |f| f.durations.sum)),
+            ("min_ns", Column::u64s(funcs, |f| f.durations.min)),
+            ("max_ns", Column::u64s(funcs, |f| f.durations.max)),
+            ("unfinished", Column::u64s(funcs, |f| f.unfinished)),
+            ("gapped", Column::u64s(funcs, |f| f.gapped)),
         ],
     )?;
     let bins: Vec<(u32, &Bin)> =
@@ -48,20 +48,20 @@ pub fn save_times(run: &Run, times: &Times) -> Result<()> {
     to.save(
         "duration_bins",
         vec![
-            ("func_id", u32s(&bins, |b| b.0)),
-            ("low_ns", u64s(&bins, |b| b.1.low)),
-            ("high_ns", u64s(&bins, |b| b.1.high)),
-            ("calls", u64s(&bins, |b| b.1.count)),
+            ("func_id", Column::u32s(&bins, |b| b.0)),
+            ("low_ns", Column::u64s(&bins, |b| b.1.low)),
+            ("high_ns", Column::u64s(&bins, |b| b.1.high)),
+            ("calls", Column::u64s(&bins, |b| b.1.count)),
         ],
     )?;
     let nodes = &times.nodes;
     to.save(
         "node_times",
         vec![
-            ("node_id", numbers(nodes.len())),
-            ("total_ns", u64s(nodes, |n| n.total_ns)),
-            ("off_cpu_ns", u64s(nodes, |n| n.off_ns)),
-            ("interrupts_ns", u64s(nodes, |n| n.irq_ns)),
+            ("node_id", Column::numbers(nodes.len())),
+            ("total_ns", Column::u64s(nodes, |n| n.total_ns)),
+            ("off_cpu_ns", Column::u64s(nodes, |n| n.off_ns)),
+            ("interrupts_ns", Column::u64s(nodes, |n| n.irq_ns)),
         ],
     )?;
     let counts = serde_json::to_value(times.counts).unwrap_or_default();

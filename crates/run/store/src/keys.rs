@@ -13,6 +13,7 @@
 //! A key is the first 8 bytes of the SHA-256 of its parts, each with its length (`u64`, little-endian) before it; little-endian.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use kprism_profile::{Func, NO_PARENT, Profile};
 
@@ -92,19 +93,26 @@ impl Places {
     /// For the kernel's functions, of all its symbols; for others, of those in the profile.
     fn of(kallsyms: &[u8], funcs: &[Func]) -> Self {
         let mut addresses: HashMap<(&str, &str), Vec<u64>> = HashMap::new();
+        let mut by_name: HashMap<&[u8], Vec<(&str, &str)>> = HashMap::new();
         for func in funcs {
-            addresses.entry((&func.module, &func.name)).or_default();
+            let key = (func.module.as_str(), func.name.as_str());
+            if let Entry::Vacant(new) = addresses.entry(key) {
+                new.insert(Vec::new());
+                by_name.entry(func.name.as_bytes()).or_default().push(key);
+            }
         }
         for line in kallsyms.split(|&byte| byte == b'\n') {
-            let Ok(line) = std::str::from_utf8(line) else { continue };
-            let mut words = line.split_ascii_whitespace();
+            let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
             let (Some(address), Some(_), Some(name)) = (words.next(), words.next(), words.next()) else {
                 continue;
             };
-            let module = words.next().unwrap_or("[kernel]");
-            if let (Some(known), Ok(address)) =
-                (addresses.get_mut(&(module, name)), u64::from_str_radix(address, 16))
-            {
+            // Most lines are of other functions.
+            let Some(modules) = by_name.get(name) else { continue };
+            let Ok(line) = std::str::from_utf8(line) else { continue };
+            let module = line.split_ascii_whitespace().nth(3).unwrap_or("[kernel]");
+            let Some(key) = modules.iter().find(|(known, _)| *known == module) else { continue };
+            let address = std::str::from_utf8(address).ok().and_then(|a| u64::from_str_radix(a, 16).ok());
+            if let (Some(known), Some(address)) = (addresses.get_mut(key), address) {
                 known.push(address);
             }
         }

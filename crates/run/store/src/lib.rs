@@ -31,6 +31,7 @@ mod manifest;
 mod manifest_tables;
 mod mapped;
 mod records;
+mod rows;
 mod run;
 mod tables;
 mod tlb_table;

@@ -17,9 +17,10 @@
 //! `func_id`, `task_id` and `node_id` are row numbers of their own table. They are also that table's first column, so that SQL
 //! can join on them. Keys are the same in all runs ([`crate::keys`]). Counts in `nodes` cover that context only.
 
-use crate::column::{About, Column, Table, write_table};
+use crate::column::{About, Table, write_table};
 use crate::delta_tables::{Limits, load_deltas, save_deltas};
 use crate::keys::{func_keys, name_keys};
+use crate::rows::Column;
 use crate::{Manifest, Result, Run};
 use kprism_profile::{
     CpuTotals, FlowError, FrameKind, Func, NO_PARENT, Node, Part, Parts, Profile, Slice, Syscall, Task,
@@ -39,24 +40,24 @@ pub fn save_profile(run: &Run, profile: &Profile) -> Result<()> {
     to.save(
         "functions",
         vec![
-            ("func_id", row_numbers(f.len())),
-            ("func_key", Column::U64(func_keys(run, kernel, profile))),
-            ("name_key", Column::U64(name_keys(profile))),
-            ("name", Column::Str(f.iter().map(|f| f.name.clone()).collect())),
-            ("module_name", Column::Str(f.iter().map(|f| f.module.clone()).collect())),
-            ("address", u64s(f, |f| f.start)),
-            ("is_kernel", Column::Bool(f.iter().map(|f| f.kernel).collect())),
+            ("func_id", Column::numbers(f.len())),
+            ("func_key", Column::owned_u64s(func_keys(run, kernel, profile))),
+            ("name_key", Column::owned_u64s(name_keys(profile))),
+            ("name", Column::strs(f, |f| &f.name)),
+            ("module_name", Column::strs(f, |f| &f.module)),
+            ("address", Column::u64s(f, |f| f.start)),
+            ("is_kernel", Column::bools(f, |f| f.kernel)),
         ],
     )?;
     let t = &profile.tasks;
     to.save(
         "tasks",
         vec![
-            ("task_id", row_numbers(t.len())),
-            ("pid", u32s(t, |t| t.pid)),
-            ("tgid", u32s(t, |t| t.tgid)),
-            ("comm", Column::Str(t.iter().map(|t| t.comm.clone()).collect())),
-            ("root_node_id", u32s(t, |t| t.root)),
+            ("task_id", Column::numbers(t.len())),
+            ("pid", Column::u32s(t, |t| t.pid)),
+            ("tgid", Column::u32s(t, |t| t.tgid)),
+            ("comm", Column::strs(t, |t| &t.comm)),
+            ("root_node_id", Column::u32s(t, |t| t.root)),
         ],
     )?;
     let n = &profile.nodes;
@@ -64,72 +65,72 @@ pub fn save_profile(run: &Run, profile: &Profile) -> Result<()> {
     to.save(
         "nodes",
         vec![
-            ("node_id", row_numbers(n.len())),
-            ("parent_id", Column::OptU32(n.iter().map(|n| unless_root(n, n.parent)).collect())),
-            ("func_id", Column::OptU32(n.iter().map(|n| unless_root(n, n.func)).collect())),
-            ("kind", kinds(n.iter().map(|n| n.kind))),
-            ("calls", u64s(n, |n| n.calls)),
-            ("insns", u64s(n, |n| n.insns)),
-            ("self_ns", u64s(n, |n| n.ns)),
+            ("node_id", Column::numbers(n.len())),
+            ("parent_id", Column::opt_u32s(n, |n| unless_root(n, n.parent))),
+            ("func_id", Column::opt_u32s(n, |n| unless_root(n, n.func))),
+            ("kind", kinds(n, |n| n.kind)),
+            ("calls", Column::u64s(n, |n| n.calls)),
+            ("insns", Column::u64s(n, |n| n.insns)),
+            ("self_ns", Column::u64s(n, |n| n.ns)),
         ],
     )?;
     let s = &profile.syscalls;
     to.save(
         "syscalls",
         vec![
-            ("task_id", u32s(s, |s| s.task)),
-            ("cpu", u32s(s, |s| s.cpu.into())),
-            ("func_id", u32s(s, |s| s.func)),
-            ("start_ns", u64s(s, |s| s.start_ns)),
-            ("wall_ns", u64s(s, |s| s.wall_ns)),
-            ("on_cpu_ns", u64s(s, |s| s.on_cpu_ns)),
-            ("insns", u64s(s, |s| s.insns)),
-            ("node_id", u32s(s, |s| s.node)),
-            ("entry_ns", u64s(s, |s| s.parts.entry.ns)),
-            ("entry_insns", u64s(s, |s| s.parts.entry.insns)),
-            ("interrupts_ns", u64s(s, |s| s.parts.interrupts.ns)),
-            ("interrupts_insns", u64s(s, |s| s.parts.interrupts.insns)),
-            ("exit_ns", u64s(s, |s| s.parts.exit.ns)),
-            ("exit_insns", u64s(s, |s| s.parts.exit.insns)),
+            ("task_id", Column::u32s(s, |s| s.task)),
+            ("cpu", Column::u32s(s, |s| s.cpu.into())),
+            ("func_id", Column::u32s(s, |s| s.func)),
+            ("start_ns", Column::u64s(s, |s| s.start_ns)),
+            ("wall_ns", Column::u64s(s, |s| s.wall_ns)),
+            ("on_cpu_ns", Column::u64s(s, |s| s.on_cpu_ns)),
+            ("insns", Column::u64s(s, |s| s.insns)),
+            ("node_id", Column::u32s(s, |s| s.node)),
+            ("entry_ns", Column::u64s(s, |s| s.parts.entry.ns)),
+            ("entry_insns", Column::u64s(s, |s| s.parts.entry.insns)),
+            ("interrupts_ns", Column::u64s(s, |s| s.parts.interrupts.ns)),
+            ("interrupts_insns", Column::u64s(s, |s| s.parts.interrupts.insns)),
+            ("exit_ns", Column::u64s(s, |s| s.parts.exit.ns)),
+            ("exit_insns", Column::u64s(s, |s| s.parts.exit.insns)),
         ],
     )?;
     let s = &profile.slices;
     to.save(
         "slices",
         vec![
-            ("task_id", u32s(s, |s| s.task)),
-            ("cpu", u32s(s, |s| s.cpu.into())),
-            ("func_id", u32s(s, |s| s.func)),
-            ("depth", u32s(s, |s| s.depth.into())),
-            ("kind", kinds(s.iter().map(|s| s.kind))),
-            ("start_ns", u64s(s, |s| s.start_ns)),
-            ("end_ns", u64s(s, |s| s.end_ns)),
-            ("insns", u64s(s, |s| s.insns)),
+            ("task_id", Column::u32s(s, |s| s.task)),
+            ("cpu", Column::u32s(s, |s| s.cpu.into())),
+            ("func_id", Column::u32s(s, |s| s.func)),
+            ("depth", Column::u32s(s, |s| s.depth.into())),
+            ("kind", kinds(s, |s| s.kind)),
+            ("start_ns", Column::u64s(s, |s| s.start_ns)),
+            ("end_ns", Column::u64s(s, |s| s.end_ns)),
+            ("insns", Column::u64s(s, |s| s.insns)),
         ],
     )?;
     let e = &profile.errors;
     to.save(
         "errors",
         vec![
-            ("cpu", u32s(e, |e| e.cpu.into())),
-            ("stream_offset", u64s(e, |e| e.offset)),
-            ("time_ns", u64s(e, |e| e.ns)),
-            ("ip", u64s(e, |e| e.ip)),
-            ("kind", Column::Str(e.iter().map(|e| e.kind.clone()).collect())),
+            ("cpu", Column::u32s(e, |e| e.cpu.into())),
+            ("stream_offset", Column::u64s(e, |e| e.offset)),
+            ("time_ns", Column::u64s(e, |e| e.ns)),
+            ("ip", Column::u64s(e, |e| e.ip)),
+            ("kind", Column::strs(e, |e| &e.kind)),
         ],
     )?;
     let c = &profile.totals.per_cpu;
     to.save(
         "cpus",
         vec![
-            ("cpu", row_numbers(c.len())),
-            ("instructions", u64s(c, |c| c.instructions)),
-            ("branches", u64s(c, |c| c.branches)),
-            ("errors", u64s(c, |c| c.errors)),
-            ("overflows", u64s(c, |c| c.overflows)),
-            ("lost_bytes", u64s(c, |c| c.lost_bytes)),
-            ("first_ns", u64s(c, |c| c.first_ns)),
-            ("last_ns", u64s(c, |c| c.last_ns)),
+            ("cpu", Column::numbers(c.len())),
+            ("instructions", Column::u64s(c, |c| c.instructions)),
+            ("branches", Column::u64s(c, |c| c.branches)),
+            ("errors", Column::u64s(c, |c| c.errors)),
+            ("overflows", Column::u64s(c, |c| c.overflows)),
+            ("lost_bytes", Column::u64s(c, |c| c.lost_bytes)),
+            ("first_ns", Column::u64s(c, |c| c.first_ns)),
+            ("last_ns", Column::u64s(c, |c| c.last_ns)),
         ],
     )?;
     save_deltas(&to, &profile.deltas, &profile.counts)
@@ -146,22 +147,10 @@ impl<'a> Saver<'a> {
         Saver { run, clock: manifest.map_or("", |manifest| &manifest.clock.name) }
     }
 
-    pub fn save(&self, name: &str, columns: Vec<(&str, Column)>) -> Result<()> {
+    pub fn save(&self, name: &str, columns: Vec<(&str, Column<'_>)>) -> Result<()> {
         let about = About { table: name, clock: self.clock };
-        write_table(&self.run.table(name), about, &columns)
+        write_table(&self.run.table(name), about, columns)
     }
-}
-
-fn row_numbers(rows: usize) -> Column {
-    Column::U32((0..rows as u32).collect())
-}
-
-pub(crate) fn u64s<T>(rows: &[T], get: impl Fn(&T) -> u64) -> Column {
-    Column::U64(rows.iter().map(get).collect())
-}
-
-pub(crate) fn u32s<T>(rows: &[T], get: impl Fn(&T) -> u32) -> Column {
-    Column::U32(rows.iter().map(get).collect())
 }
 
 const KINDS: [(FrameKind, &str); 8] = [
@@ -177,11 +166,17 @@ const KINDS: [(FrameKind, &str); 8] = [
 
 /// Name of a kind in the tables.
 pub(crate) fn kind_name(kind: FrameKind) -> &'static str {
-    KINDS.iter().find(|(known, _)| *known == kind).map_or("call", |(_, name)| name)
+    KINDS[place_of(kind)].1
 }
 
-fn kinds(kinds: impl Iterator<Item = FrameKind>) -> Column {
-    Column::Str(kinds.map(|kind| kind_name(kind).to_owned()).collect())
+/// Place of a kind in `KINDS`; that of a call for others.
+fn place_of(kind: FrameKind) -> usize {
+    KINDS.iter().position(|(known, _)| *known == kind).unwrap_or(1)
+}
+
+fn kinds<'a, T>(rows: &'a [T], get: impl Fn(&T) -> FrameKind + 'a) -> Column<'a> {
+    let texts = KINDS.map(|(_, name)| name);
+    Column::of_few(rows, &texts, move |row| place_of(get(row)))
 }
 
 fn parse_kinds(table: &Table) -> Result<Vec<FrameKind>> {

@@ -3,7 +3,8 @@
 //! [`MissRow`]s; the output is the table's file. It can have more rows than fit in memory, so it is written in row
 //! groups as the rows arrive.
 
-use crate::column::{About, Column, write_groups};
+use crate::column::{About, write_groups};
+use crate::rows::Column;
 use crate::{Result, Run};
 
 /// Number of rows in a row group.
@@ -50,8 +51,8 @@ pub fn save_tlb_misses(run: &Run, rows: impl Iterator<Item = MissRow>) -> Result
         }
         begun = true;
         let group: Vec<MissRow> = rows.by_ref().take(GROUP).collect();
-        let u64s = |f: fn(&MissRow) -> u64| Column::U64(group.iter().map(f).collect());
-        let u32s = |f: fn(&MissRow) -> u32| Column::U32(group.iter().map(f).collect());
+        let u64s = |f: fn(&MissRow) -> u64| Column::owned_u64s(group.iter().map(f).collect());
+        let u32s = |f: fn(&MissRow) -> u32| Column::owned_u32s(group.iter().map(f).collect());
         Some(vec![
             ("time_ns", u64s(|r| r.time_ns)),
             ("cpu", u32s(|r| r.cpu)),
@@ -60,7 +61,7 @@ pub fn save_tlb_misses(run: &Run, rows: impl Iterator<Item = MissRow>) -> Result
             ("address_space", u64s(|r| r.space)),
             ("va", u64s(|r| r.va)),
             ("page_bytes", u64s(|r| r.page_bytes)),
-            ("pte", Column::OptU64(group.iter().map(|r| r.pte).collect())),
+            ("pte", Column::owned_opt_u64s(group.iter().map(|r| r.pte).collect())),
             ("ip", u64s(|r| r.ip)),
             ("access_kind", u32s(|r| r.access)),
             ("geometries", u32s(|r| r.geometries)),

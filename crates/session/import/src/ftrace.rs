@@ -10,7 +10,7 @@
 //! `cmdline` of a boot, `saved_cmdlines`, `saved_tgids`, `trace_clock`, `tracer`, `tracing_thresh`.
 
 use std::fs;
-use std::io::Read;
+use std::io::{BufReader, BufWriter, ErrorKind, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use kprism_ftrace::{dat, text};
@@ -116,30 +116,56 @@ fn pages(dir: &Path, cpu: u32) -> Option<PathBuf> {
     names.iter().map(|name| dir.join(name)).find(|path| path.is_file())
 }
 
+/// First bytes of gzip data.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+
 /// Unpacks gzip data as far as possible. Other data is returned unchanged.
 fn unpacked(bytes: &[u8]) -> Vec<u8> {
-    unpacked_whole(bytes).0
-}
-
-/// The same, with the error that ended it. A truncated file is one after the readable part.
-fn unpacked_whole(bytes: &[u8]) -> (Vec<u8>, Option<String>) {
-    if !bytes.starts_with(&[0x1f, 0x8b]) {
-        return (bytes.to_vec(), None);
+    if !bytes.starts_with(&GZIP) {
+        return bytes.to_vec();
     }
     let mut out = Vec::new();
-    let mut decoder = flate2::read::MultiGzDecoder::new(bytes).take(MOST_TEXT);
-    match decoder.read_to_end(&mut out) {
-        Err(error) => (out, Some(error.to_string())),
-        Ok(_) if decoder.limit() == 0 => (out, Some("more than 4 GiB of text".to_owned())),
-        Ok(_) => (out, None),
+    // A truncated file is one after the readable part.
+    let _ = unpack(bytes, &mut out);
+    out
+}
+
+/// Unpacks gzip data as far as possible. Returns why it ended early.
+fn unpack(packed: impl Read, out: &mut impl Write) -> std::io::Result<Option<String>> {
+    let mut decoder = flate2::read::MultiGzDecoder::new(packed).take(MOST_TEXT);
+    let mut piece = vec![0; 1 << 16];
+    loop {
+        match decoder.read(&mut piece) {
+            Ok(0) if decoder.limit() == 0 => return Ok(Some("more than 4 GiB of text".to_owned())),
+            Ok(0) => return Ok(None),
+            Ok(size) => out.write_all(&piece[..size])?,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Ok(Some(error.to_string())),
+        }
     }
 }
 
 /// Copies a text, unpacked as far as possible. A file that is not whole is noted.
 fn put_unpacked(from: &Path, to: &Path, notes: &mut Vec<String>) -> Result<(), ImportError> {
-    let (text, fault) = unpacked_whole(&read_file(from)?);
+    let at = |path: &Path| {
+        let path = path.to_owned();
+        move |source| ImportError::Io { path, source }
+    };
+    let mut head = Vec::new();
+    let mut file = fs::File::open(from).map_err(at(from))?;
+    Read::by_ref(&mut file).take(GZIP.len() as u64).read_to_end(&mut head).map_err(at(from))?;
+    file.rewind().map_err(at(from))?;
+    to.parent().map_or(Ok(()), fs::create_dir_all).map_err(at(to))?;
+    let mut copy = fs::File::create(to).map_err(at(to))?;
+    if head != GZIP {
+        // The kernel copies.
+        return std::io::copy(&mut file, &mut copy).map(drop).map_err(at(from));
+    }
+    let mut out = BufWriter::new(copy);
+    let fault = unpack(BufReader::new(file), &mut out).map_err(at(to))?;
+    out.flush().map_err(at(to))?;
     notes.extend(fault.map(|fault| format!("{}: {fault}; what comes before is imported", from.display())));
-    put(to, &text)
+    Ok(())
 }
 
 /// Maximum size of text unpacked from one file, bytes.

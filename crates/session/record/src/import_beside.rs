@@ -97,7 +97,7 @@ fn read(bytes: &[u8]) -> Result<(RecordedEvents, Vec<String>)> {
                 ids.insert(id);
             }
         }
-        let counts = &events.counts;
+        let counts = events.counts();
         if counts.faults.count > 0 {
             notes.push(format!("CPU {cpu}: {} places could not be read", counts.faults.count));
         }

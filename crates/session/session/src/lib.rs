@@ -54,6 +54,7 @@ pub mod kernel_tests;
 pub mod moments;
 pub mod open;
 pub mod perfdata;
+mod pieces;
 pub mod probe;
 pub mod progress;
 pub mod tlb;

@@ -9,7 +9,7 @@
 use std::borrow::Cow;
 
 use super::names::Binding;
-use super::table::{Symbol, Table};
+use super::table::{Function, Symbol, Table};
 use crate::glob::glob;
 
 /// An error in a kallsyms text.
@@ -56,7 +56,9 @@ pub fn parse(text: &[u8]) -> Result<Kernel, KallsymsError> {
         if raw.trim_ascii().is_empty() {
             continue;
         }
-        let (symbol, module) = std::str::from_utf8(raw).ok().and_then(parse_line).ok_or_else(|| {
+        let line = std::str::from_utf8(raw).ok();
+        let parsed = line.and_then(|line| usual_line(line).or_else(|| parse_line(line)));
+        let (symbol, module) = parsed.ok_or_else(|| {
             let found = String::from_utf8_lossy(raw).chars().take(60).collect();
             KallsymsError::Line { line: i + 1, found }
         })?;
@@ -86,7 +88,7 @@ pub fn parse(text: &[u8]) -> Result<Kernel, KallsymsError> {
     let symbols = bounded(&entries);
     let limit = entries.last().map_or(0, |(s, _)| page_end(s.start));
     let table = Table::build(symbols, limit);
-    let module_of = table.functions().iter().map(|f| module_at(&entries, f.start)).collect();
+    let module_of = modules_of(&entries, table.functions());
     Ok(Kernel { table, module_of, modules })
 }
 
@@ -147,14 +149,16 @@ pub fn preemption(text: &[u8]) -> Preemption {
 
 /// If modules share an address, one was loaded where another had been. Keeps the symbols of the module listed last.
 fn keep_last_module(entries: &mut Vec<(Symbol<'_>, u32)>) {
-    let mut kept: Vec<(Symbol<'_>, u32)> = Vec::with_capacity(entries.len());
-    for (symbol, module) in entries.drain(..) {
-        while kept.last().is_some_and(|(s, m)| s.start == symbol.start && *m != module) {
-            kept.pop();
+    let mut kept = 0;
+    for next in 0..entries.len() {
+        let (start, module) = (entries[next].0.start, entries[next].1);
+        while kept > 0 && entries[kept - 1].0.start == start && entries[kept - 1].1 != module {
+            kept -= 1;
         }
-        kept.push((symbol, module));
+        entries.swap(kept, next);
+        kept += 1;
     }
-    *entries = kept;
+    entries.truncate(kept);
 }
 
 /// The symbols, with an end mark after the last one of each module, so that it does not extend into another module.
@@ -182,11 +186,36 @@ fn page_end(address: u64) -> u64 {
     (address | (PAGE - 1)).saturating_add(1)
 }
 
-/// The module of the first code symbol at `start`; 0 (the kernel) if there is none.
-fn module_at(entries: &[(Symbol<'_>, u32)], start: u64) -> u32 {
-    let first = entries.partition_point(|(s, _)| s.start < start);
-    let here = entries[first..].iter().take_while(|(s, _)| s.start == start);
-    here.filter(|(s, _)| s.code).map(|&(_, module)| module).next().unwrap_or(0)
+/// The module of each function: that of the first code symbol at its start; 0 (the kernel) if there is none. Both lists
+/// are in order of address.
+fn modules_of(entries: &[(Symbol<'_>, u32)], functions: &[Function]) -> Vec<u32> {
+    let mut rest = entries;
+    let module = |function: &Function| {
+        let before = rest.iter().take_while(|(s, _)| s.start < function.start).count();
+        rest = &rest[before..];
+        let here = rest.iter().take_while(|(s, _)| s.start == function.start);
+        here.filter(|(s, _)| s.code).map(|&(_, module)| module).next().unwrap_or(0)
+    };
+    functions.iter().map(module).collect()
+}
+
+/// Parses a line as the kernel writes it: 16 digits, one space before and behind the type, a tab before the module.
+/// `None` for others, which [`parse_line`] may know.
+fn usual_line(line: &str) -> Option<(Symbol<'_>, Option<&str>)> {
+    let bytes = line.as_bytes();
+    let (digits, [b' ', kind, b' ', ..]) = bytes.split_first_chunk::<16>()? else { return None };
+    let mut address = 0u64;
+    for &digit in digits {
+        address = address << 4 | u64::from(char::from(digit).to_digit(16)?);
+    }
+    let rest = &line[19..];
+    let (name, module) = rest.split_once('\t').map_or((rest, None), |(name, module)| (name, Some(module)));
+    let is_word = |word: &str| !word.is_empty() && !word.bytes().any(|b| b.is_ascii_whitespace());
+    let is_module = |m: &str| is_word(m) && m.starts_with('[') && m.ends_with(']');
+    if !is_word(name) || !module.is_none_or(is_module) || !kind.is_ascii() || kind.is_ascii_whitespace() {
+        return None;
+    }
+    Some((symbol(address, *kind, name), module))
 }
 
 fn parse_line(line: &str) -> Option<(Symbol<'_>, Option<&str>)> {
@@ -198,13 +227,17 @@ fn parse_line(line: &str) -> Option<(Symbol<'_>, Option<&str>)> {
     if words.next().is_some() || module.is_some_and(|m| !(m.starts_with('[') && m.ends_with(']'))) {
         return None;
     }
+    Some((symbol(address, kind, name), module))
+}
+
+fn symbol(start: u64, kind: u8, name: &str) -> Symbol<'_> {
     let binding = match kind {
         b'w' | b'W' => Binding::Weak,
         k if k.is_ascii_uppercase() => Binding::Global,
         _ => Binding::Local,
     };
     let code = matches!(kind, b't' | b'T' | b'w' | b'W');
-    Some((Symbol { start: address, size: 0, name: Cow::Borrowed(name), binding, code }, module))
+    Symbol { start, size: 0, name: Cow::Borrowed(name), binding, code }
 }
 
 #[cfg(test)]
@@ -248,6 +281,38 @@ ffffffffc0300000 t bpf_prog_6deef7357e7b4530_x\t[bpf]
     fn the_last_module_at_an_address_wins() {
         let text = b"ffffffffc0200000 t old_init\t[old]\nffffffffc0200000 t new_init\t[new]\n";
         assert_eq!(at(&parse(text).unwrap(), 0xffff_ffff_c020_0000), ("new_init", "[new]"));
+    }
+
+    #[test]
+    fn both_ways_to_read_a_line_agree() {
+        let shown = |parsed: Option<(Symbol<'_>, Option<&str>)>| {
+            parsed
+                .map(|(s, module)| format!("{:#x} {} {:?} {} {module:?}", s.start, s.name, s.binding, s.code))
+        };
+        for line in [
+            "ffffffff81000000 T _stext",
+            "FFFFFFFF81000000 w x",
+            "ffffffffc0200000 t ext4_a\t[ext4]",
+            "ffffffffc0200000 t ext4_a [ext4]",
+            "ffffffffc0200000 t ext4_a\t[ext4] ",
+            "ffffffffc0200000 t a\tb",
+            "ffffffffc0200000 t a\t[]\t",
+            "ffffffffc0200000 t ",
+            "ffffffffc020000g t a",
+            "+fffffffc0200000 t a",
+            "ffffffffc0200000  t a",
+            "81000000 t short",
+            "ffffffffc0200000 \u{e9} a",
+            "ffffffffc0200000 t a\u{e9}",
+            "ffffffffc0200000 t a\rb",
+        ] {
+            if let Some(usual) = shown(usual_line(line)) {
+                assert_eq!(Some(usual), shown(parse_line(line)), "{line}");
+            }
+        }
+        for line in std::str::from_utf8(TEXT).unwrap().lines() {
+            assert!(usual_line(line).is_some(), "{line}");
+        }
     }
 
     #[test]

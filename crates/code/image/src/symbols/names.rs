@@ -37,6 +37,10 @@ pub fn demangle(raw: &str) -> String {
 
 /// The name without `.llvm.N` or `.lto_priv.N`.
 fn strip_promoted(name: &str) -> &str {
+    // A kernel has 100,000 names, and few have a dot.
+    if !name.contains('.') {
+        return name;
+    }
     for mark in [".llvm.", ".lto_priv."] {
         if let Some((base, number)) = name.split_once(mark)
             && !base.is_empty()
@@ -54,6 +58,9 @@ pub fn part_of(name: &str) -> Option<&str> {
     let label = ["_after_hwframe", "_safe_stack"].iter().find_map(|label| name.strip_suffix(label));
     if let Some(base) = label.filter(|base| base.starts_with("entry_")) {
         return Some(base);
+    }
+    if !name.contains('.') {
+        return None;
     }
     let (base, rest) = name.rsplit_once(".cold")?;
     let numbered =

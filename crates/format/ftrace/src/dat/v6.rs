@@ -3,12 +3,12 @@
 
 use std::borrow::Cow;
 
-use super::{Buffer, Dat, common_option, event_formats, ftrace_formats, header_info, option};
-use crate::bytes::Cursor;
+use super::{Buffer, Dat, Input, Place, common_option, event_formats, ftrace_formats, header_info, option};
+use crate::bytes::{Cursor, Order, until_nul};
 use crate::fault::FtraceError;
 
-/// Parses everything after the page size.
-pub(super) fn read<'a>(dat: &mut Dat<'a>, mut at: Cursor<'a>) -> Result<(), FtraceError> {
+/// Parses everything after the page size. `at` is in the beginning of the input, or in all of it.
+pub(super) fn read<'a>(dat: &mut Dat<'a>, mut at: Cursor<'a>, input: Input<'a>) -> Result<(), FtraceError> {
     head(dat, &mut at)?;
     let start = place(&at);
     texts(dat, &mut at, true)
@@ -17,13 +17,14 @@ pub(super) fn read<'a>(dat: &mut Dat<'a>, mut at: Cursor<'a>) -> Result<(), Ftra
     let mut cpus = at.u32().ok_or_else(|| FtraceError::format(&start, "the number of CPUs"))?;
 
     let mut instances = Vec::new();
-    if at.bytes.get(at.at..).is_some_and(|rest| rest.starts_with(b"options  \0")) {
+    let next = input.bytes(at.at as u64, MARK)?;
+    if next.starts_with(b"options  \0") {
         at.at += 10;
         let start = place(&at);
         options(dat, &mut at, &mut cpus, &mut instances)
             .ok_or_else(|| FtraceError::format(&start, "options, up to one with the number 0"))?;
     }
-    match buffer(at, cpus) {
+    match buffer(input, at.at as u64, cpus, dat, at.order)? {
         Some(Ok((top, clock))) => {
             if !clock.is_empty() {
                 dat.clock = clock;
@@ -34,8 +35,7 @@ pub(super) fn read<'a>(dat: &mut Dat<'a>, mut at: Cursor<'a>) -> Result<(), Ftra
         None => return Err(FtraceError::format(place(&at), "`flyrecord` and where each CPU's pages are")),
     }
     for (offset, name) in instances {
-        let from = Cursor { at: usize::try_from(offset).unwrap_or(usize::MAX), ..at };
-        match buffer(from, cpus) {
+        match buffer(input, offset, cpus, dat, at.order)? {
             Some(Ok((found, clock))) => dat.buffers.push(Buffer { name, clock, ..found }),
             Some(Err(error)) => dat.notes.push(format!("buffer {name}: {error}")),
             None => dat.notes.push(format!(
@@ -102,22 +102,46 @@ fn options(
     }
 }
 
-/// Parses `flyrecord`, the offset and size of each CPU's pages, and the clock. `None` if these are absent.
-fn buffer<'a>(mut at: Cursor<'a>, cpus: u32) -> Option<Result<(Buffer<'a>, String), FtraceError>> {
-    let kind = at.take(10)?;
-    if kind == b"latency  \0" {
+/// Size of the mark of a part.
+const MARK: u64 = 10;
+
+/// What [`buffer`] finds: the buffer and its clock, or why it cannot be read; `None` if it is not there.
+type Found<'a> = Option<Result<(Buffer<'a>, String), FtraceError>>;
+
+/// Parses `flyrecord`, the offset and size of each CPU's pages, and the clock.
+fn buffer<'a>(
+    input: Input<'_>,
+    offset: u64,
+    cpus: u32,
+    dat: &Dat<'_>,
+    order: Order,
+) -> Result<Found<'a>, FtraceError> {
+    let size = MARK + 16 * u64::from(cpus) + 8;
+    let bytes = input.bytes(offset, size)?;
+    let mut at = Cursor { bytes: &bytes, at: 0, order };
+    let kind = at.take(MARK as usize);
+    if kind == Some(b"latency  \0") {
         let what = "a trace.dat of a latency tracer holds text: import the output of `trace-cmd report` or `trace` instead";
-        return Some(Err(FtraceError::Unsupported { what: what.into() }));
+        return Ok(Some(Err(FtraceError::Unsupported { what: what.into() })));
     }
-    (kind == b"flyrecord\0").then_some(())?;
+    if kind != Some(b"flyrecord\0") {
+        return Ok(None);
+    }
     let mut buffer = Buffer::default();
     for cpu in 0..cpus {
-        let (offset, size) = (at.u64()?, at.u64()?);
-        let pages = Cursor { at: usize::try_from(offset).ok()?, ..at }.take_u64(size);
+        let (Some(begin), Some(stored)) = (at.u64(), at.u64()) else { return Ok(None) };
         // A truncated file still contains the first pages.
-        let pages = pages.or_else(|| at.bytes.get(usize::try_from(offset).ok()?..)).unwrap_or_default();
-        buffer.cpus.push((cpu, Cow::Borrowed(pages)));
+        let (begin, stored) = input.clipped(begin, stored);
+        let place = Place { at: begin, size: stored, packed: false, notes: dat.notes.len() };
+        buffer.places.push((cpu, place));
     }
-    let clock = at.u64().and_then(|size| crate::side::clock(crate::bytes::until_nul(at.take_u64(size)?)));
-    Some(Ok((buffer, clock.unwrap_or_default())))
+    let clock = match at.u64() {
+        Some(length) => {
+            let text = input.bytes(offset.saturating_add(size), length)?;
+            let whole = (text.len() as u64 == length).then(|| crate::side::clock(until_nul(&text)));
+            whole.flatten().unwrap_or_default()
+        }
+        None => String::new(),
+    };
+    Ok(Some(Ok((buffer, clock))))
 }

@@ -4,8 +4,11 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use super::{Buffer, Dat, common_option, event_formats, ftrace_formats, header_info, option, unpack::unpack};
-use crate::bytes::Cursor;
+use super::{
+    Buffer, Dat, Input, Place, common_option, event_formats, ftrace_formats, header_info, option,
+    unpack::unpack,
+};
+use crate::bytes::{Cursor, Order};
 use crate::fault::FtraceError;
 
 const HEADER_INFO: u16 = 16;
@@ -19,17 +22,18 @@ const BUFFER_TEXT: u16 = 22;
 /// Section flag: the contents are compressed.
 const COMPRESSED: u16 = 1;
 
-struct Section<'a> {
+#[derive(Clone, Copy)]
+struct Section {
     id: u16,
     compressed: bool,
-    /// Data after the section's header, as stored.
-    data: &'a [u8],
-    /// Offset of the data in the file.
-    at: usize,
+    /// Offset of the data after the section's header.
+    at: u64,
+    /// Size of the data as stored.
+    size: u64,
 }
 
 /// Parses everything after the page size.
-pub(super) fn read<'a>(dat: &mut Dat<'a>, mut at: Cursor<'a>) -> Result<(), FtraceError> {
+pub(super) fn read<'a>(dat: &mut Dat<'a>, mut at: Cursor<'a>, input: Input<'a>) -> Result<(), FtraceError> {
     let head = |at: &mut Cursor<'a>| Some((at.string()?, at.string()?, at.u64()?));
     let (method, _version, mut options) = head(&mut at).ok_or_else(|| {
         FtraceError::format(format!("offset {}", at.at), "compression and the offset of options")
@@ -39,8 +43,8 @@ pub(super) fn read<'a>(dat: &mut Dat<'a>, mut at: Cursor<'a>) -> Result<(), Ftra
     let mut parts = Vec::new();
     // The chain of options ends if it returns to an offset it had before.
     while options != 0 && seen.insert(options) {
-        let read = section(at, options).and_then(|section| {
-            let data = contents(&section, &dat.compression, at.order)?;
+        let read = section(input, at.order, options).and_then(|section| {
+            let data = contents(input, section, &dat.compression, at.order)?;
             Ok((section.id, data))
         });
         let data = match read {
@@ -69,7 +73,7 @@ pub(super) fn read<'a>(dat: &mut Dat<'a>, mut at: Cursor<'a>) -> Result<(), Ftra
     for (id, data) in &parts {
         match *id {
             HEADER_INFO | FTRACE_EVENTS | EVENT_FORMATS | KALLSYMS | PRINTK | CMDLINES => {
-                if let Err(error) = pointed(dat, at, *id, data) {
+                if let Err(error) = pointed(dat, (input, at.order), *id, data) {
                     if *id == HEADER_INFO {
                         return Err(error);
                     }
@@ -82,7 +86,7 @@ pub(super) fn read<'a>(dat: &mut Dat<'a>, mut at: Cursor<'a>) -> Result<(), Ftra
         }
     }
     for (_, data) in parts.iter().filter(|(id, _)| *id == option::BUFFER) {
-        match buffer(dat, at, data) {
+        match buffer(dat, (input, at.order), data) {
             Ok(Some(buffer)) => dat.buffers.push(buffer),
             Ok(None) => dat.notes.push("an option on a buffer is too short".into()),
             Err(error) => dat.notes.push(error.to_string()),
@@ -100,31 +104,34 @@ fn one_option<'d>(of: &mut Cursor<'d>) -> Option<(u16, &'d [u8])> {
     Some((id, of.take_u64(size.into())?))
 }
 
-fn section<'a>(file: Cursor<'a>, offset: u64) -> Result<Section<'a>, FtraceError> {
+/// Size of a section's header: two numbers of 2 bytes, one of 4 and one of 8. trace-cmd writes 8 bytes for the last; its
+/// documentation says 4.
+const HEADER: u64 = 16;
+
+fn section(input: Input<'_>, order: Order, offset: u64) -> Result<Section, FtraceError> {
+    let header = input.bytes(offset, HEADER)?;
     let read = || {
-        let mut at = Cursor { at: usize::try_from(offset).ok()?, ..file };
+        let mut at = Cursor { bytes: &header, at: 0, order };
         let (id, flags) = (at.u16()?, at.u16()?);
         let _description = at.u32()?;
-        // trace-cmd writes 8 bytes here; its documentation says 4.
-        let size = at.u64()?;
-        let begin = at.at;
-        let rest = file.bytes.get(begin..)?;
-        let data = &rest[..usize::try_from(size).unwrap_or(usize::MAX).min(rest.len())];
-        Some(Section { id, compressed: flags & COMPRESSED != 0, data, at: begin })
+        let (begin, size) = input.clipped(offset + HEADER, at.u64()?);
+        Some(Section { id, compressed: flags & COMPRESSED != 0, at: begin, size })
     };
     read().ok_or_else(|| FtraceError::format(format!("offset {offset}"), "a section"))
 }
 
 /// Returns a section's contents, decompressed.
 fn contents<'a>(
-    section: &Section<'a>,
+    input: Input<'a>,
+    section: Section,
     method: &str,
-    order: crate::bytes::Order,
+    order: Order,
 ) -> Result<Cow<'a, [u8]>, FtraceError> {
+    let data = input.bytes(section.at, section.size)?;
     if !section.compressed {
-        return Ok(Cow::Borrowed(section.data));
+        return Ok(data);
     }
-    let mut at = Cursor { bytes: section.data, at: 0, order };
+    let mut at = Cursor { bytes: &data, at: 0, order };
     let packed = (|| {
         let (packed, whole) = (at.u32()?, at.u32()?);
         Some((at.take_u64(packed.into())?, whole))
@@ -135,17 +142,22 @@ fn contents<'a>(
 }
 
 /// Parses the part that an option of one of these kinds points to.
-fn pointed<'a>(dat: &mut Dat<'a>, file: Cursor<'a>, id: u16, data: &[u8]) -> Result<(), FtraceError> {
-    let offset = file.order.u64(data, 0).unwrap_or(0);
-    let section = section(file, offset)?;
+fn pointed(
+    dat: &mut Dat<'_>,
+    (input, order): (Input<'_>, Order),
+    id: u16,
+    data: &[u8],
+) -> Result<(), FtraceError> {
+    let offset = order.u64(data, 0).unwrap_or(0);
+    let section = section(input, order, offset)?;
     if section.id != id {
         return Err(FtraceError::format(
             format!("offset {offset}"),
             format!("section {id}, not {}", section.id),
         ));
     }
-    let bytes = contents(&section, &dat.compression, file.order)?;
-    let mut at = Cursor { bytes: &bytes, at: 0, order: file.order };
+    let bytes = contents(input, section, &dat.compression, order)?;
+    let mut at = Cursor { bytes: &bytes, at: 0, order };
     let done = match id {
         HEADER_INFO => match header_info(dat, &mut at) {
             Some(result) => return result,
@@ -171,64 +183,31 @@ fn pointed<'a>(dat: &mut Dat<'a>, file: Cursor<'a>, id: u16, data: &[u8]) -> Res
     })
 }
 
-/// Parses a buffer and its pages. `None` if the option is truncated.
-fn buffer<'a>(dat: &mut Dat<'a>, file: Cursor<'a>, data: &[u8]) -> Result<Option<Buffer<'a>>, FtraceError> {
-    let mut at = Cursor { bytes: data, at: 0, order: file.order };
+/// Parses a buffer and where its pages are. `None` if the option is truncated.
+fn buffer<'a>(
+    dat: &Dat<'_>,
+    (input, order): (Input<'_>, Order),
+    data: &[u8],
+) -> Result<Option<Buffer<'a>>, FtraceError> {
+    let mut at = Cursor { bytes: data, at: 0, order };
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let head = (|| Some((at.u64()?, text(at.string()?), text(at.string()?), at.u32()?, at.u32()?)))();
     let Some((offset, name, clock, page_size, count)) = head else { return Ok(None) };
-    let section = section(file, offset)?;
+    let section = section(input, order, offset)?;
     let page_size = Some(page_size as usize).filter(|size| size.is_power_of_two() && *size <= 1 << 20);
-    let mut buffer = Buffer { name, clock, cpus: Vec::new(), page_size };
+    let mut buffer = Buffer { name, clock, page_size, ..Buffer::default() };
     for _ in 0..count {
         let Some((cpu, offset, size)) = (|| Some((at.u32()?, at.u64()?, at.u64()?)))() else {
             return Ok(None);
         };
-        let begin = usize::try_from(offset).unwrap_or(usize::MAX);
-        let rest = file.bytes.get(begin..).unwrap_or_default();
-        let stored = &rest[..usize::try_from(size).unwrap_or(usize::MAX).min(rest.len())];
-        let pages = if section.compressed && !stored.is_empty() {
-            // trace-cmd 3.1 leaves the four bytes of the count of chunks out of the size. The count says where they end.
-            let whole = &rest[..stored.len().saturating_add(COUNT).min(rest.len())];
-            let (pages, fault) = chunks(&dat.compression, whole, begin, file.order);
-            dat.notes.extend(fault.map(|fault| format!("CPU {cpu}: {fault}; what comes before is read")));
-            Cow::Owned(pages)
-        } else {
-            Cow::Borrowed(stored)
-        };
-        buffer.cpus.push((cpu, pages));
+        let (begin, stored) = input.clipped(offset, size);
+        let packed = section.compressed && stored > 0;
+        // trace-cmd 3.1 leaves the four bytes of the count of chunks out of the size. The count says where they end.
+        let (at, size) = input.clipped(begin, if packed { stored.saturating_add(COUNT) } else { stored });
+        buffer.places.push((cpu, Place { at, size, packed, notes: dat.notes.len() }));
     }
     Ok(Some(buffer))
 }
 
 /// Size of the count of chunks, bytes.
-const COUNT: usize = 4;
-
-/// Decompresses a CPU's pages, which are stored in chunks, up to one that is damaged.
-fn chunks(
-    method: &str,
-    stored: &[u8],
-    begin: usize,
-    order: crate::bytes::Order,
-) -> (Vec<u8>, Option<FtraceError>) {
-    let mut at = Cursor { bytes: stored, at: 0, order };
-    let short =
-        |at: &Cursor<'_>| FtraceError::format(format!("offset {}", begin + at.at), "a compressed chunk");
-    let mut pages = Vec::new();
-    let Some(count) = at.u32() else { return (pages, Some(short(&at))) };
-    for _ in 0..count {
-        let here = at;
-        let chunk = (|| {
-            let (packed, whole) = (at.u32()?, at.u32()?);
-            Some((at.take_u64(packed.into())?, whole))
-        })();
-        let unpacked = chunk.ok_or_else(|| short(&here)).and_then(|(packed, whole)| {
-            unpack(method, packed, whole as usize, &format!("offset {}", begin + here.at))
-        });
-        match unpacked {
-            Ok(unpacked) => pages.extend(unpacked),
-            Err(error) => return (pages, Some(error)),
-        }
-    }
-    (pages, None)
-}
+const COUNT: u64 = 4;

@@ -6,9 +6,8 @@ use std::collections::BTreeMap;
 use kprism_durations::ftrace::Collector;
 use kprism_ftrace::dat::TscToNs;
 use kprism_ftrace::format::Format;
-use kprism_ftrace::merge::Merged;
-use kprism_ftrace::raw::Cpu;
 use kprism_ftrace::show::Shown;
+use kprism_ftrace::stream::{Stream, Streams};
 use kprism_ftrace::{Data, Event, Exit};
 use kprism_image::symbols::Symbols;
 use kprism_profile::units::grouped;
@@ -30,15 +29,15 @@ pub(super) fn faults(faults: &kprism_ftrace::Faults, place: &str, facts: &mut Fa
     }
 }
 
-/// Merges the CPUs' events and counts them.
+/// Merges the CPUs' events and counts them. Returns the CPUs' streams.
 pub(super) fn collect<'a>(
-    cpus: Vec<Cpu<'a>>,
+    cpus: Vec<Stream<'a>>,
     (names, formats, symbols): (&[String], (&[Format], bool), &Symbols),
     time: &Time,
     mut wanted: Option<Wanted>,
     collector: &mut Collector<'_>,
     (facts, consumer): (&mut Facts, &mut Consumer<'_>),
-) {
+) -> Vec<Stream<'a>> {
     consumer.prepare(collector);
     let shown = Shown::new(formats.0, formats.1);
     let named = |address: u64| place(symbols, address);
@@ -47,8 +46,8 @@ pub(super) fn collect<'a>(
         _ => false,
     };
     let mut last = BTreeMap::new();
-    let mut merged = Merged::new(cpus);
-    for mut event in merged.by_ref() {
+    let mut merged = Streams::new(cpus);
+    while let Some(mut event) = merged.next() {
         time.apply(&mut event, &mut last);
         facts.count(&event);
         if let Some(wanted) = wanted.as_mut()
@@ -69,10 +68,12 @@ pub(super) fn collect<'a>(
             grouped(others)
         ));
     }
-    for (cpu, name) in merged.into_streams().iter().zip(names) {
-        facts.events += cpu.counts.events;
-        faults(&cpu.counts.faults, &format!("{name}: offset"), facts);
+    let cpus = merged.into_streams();
+    for (cpu, name) in cpus.iter().zip(names) {
+        facts.events += cpu.counts().events;
+        faults(&cpu.counts().faults, &format!("{name}: offset"), facts);
     }
+    cpus
 }
 
 /// Conversion of a trace's times to ns.

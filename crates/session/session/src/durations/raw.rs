@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Pages of the ring buffer: `cpuN.raw`, with the formats beside them.
 
-use std::borrow::Cow;
-use std::fs;
+use std::fs::{self, File};
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use kprism_durations::Measured;
+use kprism_ftrace::dat::Input;
 use kprism_ftrace::decode::Decoder;
 use kprism_ftrace::format::{Format, PageLayout};
-use kprism_ftrace::raw::Cpu;
 use kprism_ftrace::side;
+use kprism_ftrace::stream::Stream;
 
 use super::consumer::Consumer;
 use super::facts::Facts;
@@ -19,7 +19,7 @@ use super::names::{collector, finish, symbols};
 use super::wanted::Wanted;
 use crate::files::{read, read_if_there};
 
-/// Measures them.
+/// Measures them. They are read as their events are needed.
 pub(super) fn measure(
     dir: &Path,
     kallsyms: &[u8],
@@ -36,9 +36,12 @@ pub(super) fn measure(
         None
     });
     let symbols = symbols(kallsyms, facts);
-    let mut streams: Vec<(u32, Cow<'_, [u8]>)> = Vec::new();
+    let mut streams: Vec<(u32, File, u64)> = Vec::new();
     for cpu in numbered(dir) {
-        streams.push((cpu, read(&dir.join(format!("cpu{cpu}.raw")))?.into()));
+        let path = dir.join(format!("cpu{cpu}.raw"));
+        let opened = File::open(&path).and_then(|file| Ok((file.metadata()?.len(), file)));
+        let (size, file) = opened.with_context(|| path.display().to_string())?;
+        streams.push((cpu, file, size));
         let stats = read_if_there(&dir.join(format!("stats/cpu{cpu}")))?;
         if !stats.is_empty() {
             let stats = side::stats(&stats);
@@ -54,9 +57,16 @@ pub(super) fn measure(
     collector.name_tasks(side::by_pid(&read_if_there(&dir.join("saved_cmdlines"))?));
     let tgids = side::by_pid(&read_if_there(&dir.join("saved_tgids"))?);
     collector.group_tasks(tgids.iter().filter_map(|(pid, tgid)| Some((*pid, tgid.trim().parse().ok()?))));
-    let cpus = streams.iter().map(|(cpu, pages)| Cpu::new(&decoder, layout, *cpu, pages)).collect();
-    let names: Vec<String> = streams.iter().map(|(cpu, _)| format!("cpu{cpu}.raw")).collect();
-    collect(cpus, (&names, (&formats, false), &symbols), &time, wanted, &mut collector, (facts, consumer));
+    let cpus = streams.iter().map(|(cpu, file, size)| {
+        Stream::new(&decoder, layout, *cpu, Input::File(file, *size).reader(0, *size))
+    });
+    let cpus = cpus.collect();
+    let names: Vec<String> = streams.iter().map(|(cpu, ..)| format!("cpu{cpu}.raw")).collect();
+    let of = (names.as_slice(), (formats.as_slice(), false), &symbols);
+    let ended = collect(cpus, of, &time, wanted, &mut collector, (facts, consumer));
+    for (stream, name) in ended.into_iter().zip(&names) {
+        stream.error.map_or(Ok(()), Err).with_context(|| dir.join(name).display().to_string())?;
+    }
     Ok(finish(collector, &symbols))
 }
 

@@ -5,7 +5,6 @@
 
 use anyhow::{Context, Result};
 use kprism_durations::Measured;
-use kprism_ftrace::dat::Dat;
 use kprism_store::Run;
 
 use super::consumer::Consumer;
@@ -21,11 +20,9 @@ pub(super) fn read_trace(run: &Run, facts: &mut Facts, consumer: &mut Consumer<'
     let (dat, txt) = (dir.join("trace.dat"), dir.join("trace.txt"));
     let of_perf = dir.join("perf.data");
     let mut measured = if dat.is_file() {
-        let bytes = read(&dat)?;
-        let dat = Dat::parse(&bytes).with_context(|| dat.display().to_string())?;
-        dat::measure(&dat, &kallsyms, facts, consumer)
+        dat::measure(&dat, &kallsyms, facts, consumer)?
     } else if txt.is_file() {
-        text::measure(&read(&txt)?, facts, consumer)
+        text::measure(&txt, facts, consumer)?
     } else if of_perf.is_file() {
         perf::measure(&read(&of_perf)?, &kallsyms, facts, consumer)
             .with_context(|| of_perf.display().to_string())?

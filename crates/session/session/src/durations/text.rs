@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! ftrace's text: `trace.txt`.
 
+use std::fs::File;
+use std::path::Path;
+
+use anyhow::{Context, Result};
 use kprism_durations::ftrace::Collector;
 use kprism_durations::{Measured, Names};
 use kprism_ftrace::text::Text;
@@ -9,10 +13,12 @@ use kprism_ftrace::{Data, Event};
 use super::consumer::Consumer;
 use super::facts::Facts;
 use super::merged::faults;
+use crate::pieces::Pieces;
 
-/// Measures it.
-pub(super) fn measure(text: &[u8], facts: &mut Facts, consumer: &mut Consumer<'_>) -> Measured {
-    let mut reader = Text::new(text);
+/// Measures it. It is read twice, in pieces, and may be larger than memory.
+pub(super) fn measure(path: &Path, facts: &mut Facts, consumer: &mut Consumer<'_>) -> Result<Measured> {
+    let named = || path.display().to_string();
+    let mut reader = begin(path).with_context(named)?;
     facts.source = "text";
     let columns = reader.columns();
     let mut collector = Collector::new(Names::default(), reader.timed());
@@ -29,15 +35,19 @@ pub(super) fn measure(text: &[u8], facts: &mut Facts, consumer: &mut Consumer<'_
         }
         _ => false,
     };
-    while let Some(event) = reader.next() {
-        if collector.comm(event.pid).is_none()
-            && let Some(comm) = reader.comms.get(&event.pid)
-        {
-            collector.name_tasks([(event.pid, comm.clone())]);
+    let mut pieces = Pieces::new(File::open(path).with_context(named)?);
+    let mut more = true;
+    while more && let Some(piece) = pieces.next().with_context(named)? {
+        let mut part = reader.go_on(piece);
+        while more && let Some(event) = part.next() {
+            if collector.comm(event.pid).is_none()
+                && let Some(comm) = part.comms.get(&event.pid)
+            {
+                collector.name_tasks([(event.pid, comm.clone())]);
+            }
+            more = consumer.event(&mut collector, &event, &describe);
         }
-        if !consumer.event(&mut collector, &event, &describe) {
-            break;
-        }
+        reader = part.go_on(&[]);
     }
     collector.name_tasks(std::mem::take(&mut reader.comms));
     facts.events = reader.counts.events;
@@ -70,5 +80,15 @@ pub(super) fn measure(text: &[u8], facts: &mut Facts, consumer: &mut Consumer<'_
         );
     }
     faults(&reader.counts.faults, "trace.txt: line", facts);
-    collector.finish(|_| None)
+    Ok(collector.finish(|_| None))
+}
+
+/// A reader of the text that knows its columns, and the tasks before the first switches.
+fn begin(path: &Path) -> std::io::Result<Text<'static>> {
+    let mut pieces = Pieces::new(File::open(path)?);
+    let mut reader: Option<Text<'static>> = None;
+    while let Some(piece) = pieces.next()? {
+        reader.get_or_insert_with(|| Text::of_head(piece)).look(piece);
+    }
+    Ok(reader.unwrap_or_else(|| Text::of_head(&[])))
 }
