@@ -27,9 +27,11 @@ const CHUNK: usize = 16 * 1024;
 /// Values that are computed when they are written.
 pub(crate) struct Rows<'a, T> {
     count: usize,
-    /// Appends the values of a range of rows.
-    fill: Box<dyn Fn(Range<usize>, &mut Vec<T>) + 'a>,
+    fill: Fill<'a, T>,
 }
+
+/// Appends the values of a range of rows.
+type Fill<'a, T> = Box<dyn Fn(Range<usize>, &mut Vec<T>) + 'a>;
 
 impl<'a, T> Rows<'a, T> {
     /// The value `get` for each element of a slice.
@@ -87,7 +89,7 @@ impl<'a> Column<'a> {
     }
 
     pub fn bools<R>(rows: &'a [R], get: impl Fn(&R) -> bool + 'a) -> Self {
-        Column::Bool(Rows::of(rows, move |row| get(row)))
+        Column::Bool(Rows::of(rows, get))
     }
 
     pub fn strs<R>(rows: &'a [R], get: impl Fn(&R) -> &str + 'a) -> Self {
