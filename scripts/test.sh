@@ -10,7 +10,8 @@ set -u
 log=$(mktemp) || exit 1
 reasons=$(mktemp) || exit 1
 failures=$(mktemp) || exit 1
-trap 'rm -f "$log" "$reasons" "$failures"' EXIT
+slow=$(mktemp) || exit 1
+trap 'rm -f "$log" "$reasons" "$failures" "$slow"' EXIT
 passed=0
 failed=0
 skipped=0
@@ -18,15 +19,22 @@ skipped=0
 : "${KPRISM_CACHE_KEEP:=60}"
 export KPRISM_CACHE_KEEP
 
+# took NAME BEGIN: keeps how long a part took, for the table at the end.
+took() {
+	printf '%6d s  %s\n' "$(($(date +%s) - $2))" "$1" >>"$slow"
+}
+
 # check NAME COMMAND...: one check that passes or fails as a whole.
 check() {
 	name=$1
 	shift
 	printf '\n== %s\n' "$name"
+	started=$(date +%s)
 	{
 		"$@" 2>&1 </dev/null
 		echo "check exit $?"
 	} | tee "$log" | grep -v '^check exit '
+	took "$name" "$started"
 	if [ "$(tail -n 1 "$log")" = "check exit 0" ]; then
 		passed=$((passed + 1))
 	else
@@ -50,11 +58,18 @@ suite() {
 	name=$1
 	shift
 	printf '\n== %s\n' "$name"
+	started=$(date +%s)
 	# A pipe would hide cargo's exit code, and POSIX sh has no pipefail: it goes through the file.
 	{
 		"$@" 2>&1 </dev/null
 		echo "suite exit $?"
 	} | tee "$log"
+	took "$name, and their compilation" "$started"
+	# Of each program of tests, by cargo's and the runners' lines.
+	awk '/^ +Running / { name = $0; sub(/ \(.*/, "", name); sub(/^ +Running (unittests )?/, "", name)
+			of = $NF; sub(/.*\//, "", of); sub(/-[0-9a-f]*\)$/, "", of) }
+		/^test result:.* finished in / { took = $0; sub(/.* finished in /, "", took); sub(/s$/, "", took)
+			if (took >= 10) printf "%6d s  %s (%s)\n", took, of, name }' "$log" >>"$slow"
 	counts=$(awk '/^test result:/ { p += $4; f += $6; s += $8 } END { print p + 0, f + 0, s + 0 }' "$log")
 	read -r p f s <<-END
 		$counts
@@ -122,6 +137,8 @@ if [ "$skipped" -gt 0 ]; then
 	printf '\nskipped:\n'
 	sed 's/^/  /' "$reasons"
 fi
+printf '\nwhat took longest:\n'
+sort -rn "$slow" | head -n 20 | sed 's/^/  /'
 if [ -s "$failures" ]; then
 	printf '\nfailed:\n'
 	sed 's/^/  /' "$failures"

@@ -6,18 +6,11 @@ use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kprism_ftrace::format::{Format, PageLayout};
 use kprism_ftrace::{Data, Exit, Func, decode::Decoder, raw::Cpu, side};
 use serde_json::Value;
-
-/// Guests are large and the machine may be small: one at a time.
-fn one_at_a_time() -> MutexGuard<'static, ()> {
-    static GUEST: Mutex<()> = Mutex::new(());
-    GUEST.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn kprism(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_kprism")).args(args).output().expect("kprism runs")
@@ -101,7 +94,6 @@ fn in_guest(script: &str, options: &[&str], arguments: &[&str]) -> String {
 
 #[test]
 fn a_killed_recording_leaves_tracefs_as_it_was() {
-    let _guard = one_at_a_time();
     let program = env!("CARGO_BIN_EXE_kprism");
     let recorder = Path::new(program).with_file_name("kprism-recorder");
     assert!(recorder.exists(), "{}: it is a program of this crate", recorder.display());
@@ -123,7 +115,6 @@ fn a_killed_recording_leaves_tracefs_as_it_was() {
 /// The tracer is on in a guest that is kept for such recordings. With a command before the user's it is switched on each time.
 #[test]
 fn a_guest_that_is_kept_ready_gives_the_same_each_time() {
-    let _guard = one_at_a_time();
     let dir = tempfile::tempdir().unwrap();
     let [first, second, other] = ["first", "second", "other"].map(|name| dir.path().join(name));
     let command = ["--", "sh", "-c", "cat /etc/passwd > /dev/null; exit 3"];
@@ -169,7 +160,6 @@ fn a_guest_that_is_kept_ready_gives_the_same_each_time() {
 
 #[test]
 fn a_threshold_is_the_kernels_own() {
-    let _guard = one_at_a_time();
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
     let script = "for i in 1 2 3 4 5; do sleep 0.005; done";
@@ -204,7 +194,6 @@ fn a_threshold_is_the_kernels_own() {
 /// as the command's are.
 #[test]
 fn with_a_threshold_only_those_asked_for_are_shown() {
-    let _guard = one_at_a_time();
     // For the control groups' file system.
     let said = in_guest("whose.sh", &["--package", "mount"], &["/test/kprism"]);
     let mut others = 0;
@@ -243,7 +232,6 @@ fn calls(section: &str) -> HashMap<String, (u64, u64)> {
 /// Each option of function_graph does what the kernel's own documentation says of its file.
 #[test]
 fn options_are_honoured() {
-    let _guard = one_at_a_time();
     let said = in_guest("options.sh", &["--smp=2"], &["/test/kprism"]);
     assert!(!said.contains("failed"), "{said}");
     let sections: HashMap<&str, &str> =
@@ -281,7 +269,6 @@ fn options_are_honoured() {
 /// it was away, but for that way, which is counted here.
 #[test]
 fn off_the_cpu_is_what_the_switches_say() {
-    let _guard = one_at_a_time();
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
     let said = record(&run, &["--", "sh", "-c", "for i in 1 2 3 4 5 6; do sleep 0.007; done"]);
@@ -351,7 +338,6 @@ fn off_the_cpu_is_what_the_switches_say() {
 
 #[test]
 fn events_are_what_the_kernel_counted() {
-    let _guard = one_at_a_time();
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
     // So small a buffer overflows in the time it takes to be read.
@@ -382,7 +368,6 @@ fn events_are_what_the_kernel_counted() {
 /// Of several names at one address the kernel's list has one, and a report another.
 #[test]
 fn a_function_is_found_by_any_of_its_names() {
-    let _guard = one_at_a_time();
     let dir = tempfile::tempdir().unwrap();
     for backend in ["ftrace", "bpf-kprobe"] {
         let run = dir.path().join(backend);
@@ -427,7 +412,6 @@ fn what_cannot_be_recorded_is_refused_early() {
 
 #[test]
 fn ctrl_c_keeps_what_was_recorded() {
-    let _guard = one_at_a_time();
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
     let script = "echo begun; while :; do ls /bin > /dev/null; done";
@@ -459,7 +443,6 @@ fn ctrl_c_keeps_what_was_recorded() {
 
 #[test]
 fn what_was_found_is_measured_again() {
-    let _guard = one_at_a_time();
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
     let script = "for i in 1 2 3 4 5; do sleep 0.005; done; ls -R /sys/kernel > /dev/null";
