@@ -8,9 +8,9 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(found) = Compiled::parse(bytes, "fuzz") else { return };
-    let vars = found.vars.len() as u32;
+    let (vars, thread_vars) = (found.vars.len() as u32, found.thread_vars.len() as u32);
     let Ok(layout) = Layout::of(&found.plans, 4, 1 << 16) else { return };
-    let layout = Layout { stop_after: Some(3), vars, ..layout };
+    let layout = Layout { stop_after: Some(3), vars, thread_vars, ..layout };
     for (number, plan) in found.plans.iter().enumerate().take(32) {
         let _ = program::probe(plan, number as u32, &layout);
         let _ = program::entry(plan, number as u32, &layout);

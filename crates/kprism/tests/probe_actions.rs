@@ -18,11 +18,16 @@ struct Case {
 impl Case {
     /// uprobes need root, and a kernel that has them.
     fn new() -> Self {
+        Self::of("case.c")
+    }
+
+    fn of(source: &str) -> Self {
         needs(&[ROOT, BPF, UPROBES]);
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("case");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/probe/case.c");
-        let status = Command::new("gcc").args(["-g", "-O0", "-o"]).arg(&program).arg(source).status();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/probe").join(source);
+        let flags = ["-g", "-O0", "-pthread", "-o"];
+        let status = Command::new("gcc").args(flags).arg(&program).arg(source).status();
         assert!(status.expect("gcc runs").success());
         Self { dir, program }
     }
@@ -244,6 +249,69 @@ fn variables_are_set_by_hits() {
     assert!(refused(&["--linear", "n,3,1,1"]).contains("MIN must be below MAX"));
     assert!(refused(&["--by", "nn"]).contains("no `nn`"));
     assert!(refused(&["--pause-when", "busy"]).contains("--start-when"));
+}
+
+/// Between two calls of one thread the other thread makes its own, so a variable of all would have the other's value.
+#[test]
+fn threads_have_variables_of_their_own() {
+    let case = Case::of("threads.c");
+    let file = "thread $token\nthread $count\nbegan set $token = token\n by token % 1000\nended if $token == token\n set $count++\n collect token,$count,$tid";
+    std::fs::write(case.dir.path().join("after.kp"), file).unwrap();
+    let tokens = |first: i64| (0..90).filter(|i| i % 3 > 0).map(move |i| first + i);
+    let checked = |report: &Value| {
+        for first in [1000, 2000, 3000, 4000] {
+            let of_thread =
+                |record: &&Value| record["values"]["token"].as_i64().unwrap() / 1000 == first / 1000;
+            let records: Vec<&Value> =
+                report["records"].as_array().unwrap().iter().filter(of_thread).collect();
+            let expected: Vec<(i64, i64)> = tokens(first).zip(1..).collect();
+            let found: Vec<(i64, i64)> = records
+                .iter()
+                .map(|record| (&record["values"]["token"], &record["values"]["$count"]))
+                .map(|(token, count)| (token.as_i64().unwrap(), count.as_i64().unwrap()))
+                .collect();
+            assert_eq!(found, expected);
+        }
+        assert_eq!(report["records"].as_array().unwrap().len(), 240);
+        assert_eq!(report["counts"].as_array().unwrap().last().unwrap()["hits"], 360);
+        // They end with their threads, so there is none to tell of at the end.
+        assert_eq!(report["variables"], Value::Null);
+    };
+    checked(&case.recorded(&["-f", "after.kp"], &[]).1);
+    case.kprism(&[
+        "compile",
+        "-f",
+        "after.kp",
+        "--exec",
+        case.program.to_str().unwrap(),
+        "-o",
+        "after.kprobe",
+    ]);
+    let program = case.program.to_str().unwrap();
+    case.kprism(&["record", "probe", "--program", "after.kprobe", "-o", "again", "--", program]);
+    let report = case.kprism(&["report", "probe", "-i", "again", "--json", "--limit", "0"]);
+    checked(&serde_json::from_str(&report).unwrap());
+
+    // As options, beside a variable of all threads.
+    let set = ["--thread-var", "n", "--var", "all=5", "--set", "$n++", "--set", "$all += $n"];
+    let (_, report) = case.recorded(&[&["began"][..], &set, &["--collect", "$n,$all"]].concat(), &[]);
+    let records = report["records"].as_array().unwrap();
+    let counts: i64 = records.iter().map(|record| record["values"]["$n"].as_i64().unwrap()).sum();
+    assert_eq!((records.len(), counts), (240, 4 * 60 * 61 / 2));
+    assert_eq!(report["variables"], json!({"all": 5 + counts}));
+
+    for (args, said) in [
+        (&["--thread-var", "n", "--var", "n"][..], "all threads share `$n`"),
+        (&["--thread-var", "n", "--thread-var", "n"], "there twice"),
+        (&["--thread-var", "tid"], "has a meaning already"),
+        (&["--thread-var", "n=1"], "no name"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kprism"));
+        command.args(["record", "probe", "began", "--exec", program]).args(args).args(["--", "true"]);
+        let output = command.output().expect("kprism runs");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && text.contains(said), "{args:?}: {text}");
+    }
 }
 
 /// Windows of a recording, and what led to its end.

@@ -175,6 +175,7 @@ helpers! {
     RingbufDiscard = 133, "ringbuf_discard";
     RingbufQuery = 134, "ringbuf_query";
     CopyFromUser = 148, "copy_from_user";
+    TaskStorageGet = 156, "task_storage_get";
     CurrentTaskBtf = 158, "get_current_task_btf";
     GetFuncIp = 173, "get_func_ip";
     GetAttachCookie = 174, "get_attach_cookie";

@@ -291,10 +291,13 @@ pub enum Fault {
     Loop,
     /// The scratch memory is not available.
     Scratch,
+    /// The memory of the thread's variables is not available.
+    NoThread,
 }
 
 /// All faults, in the order of their counters.
-pub const FAULTS: [Fault; 5] = [Fault::Read, Fault::Divide, Fault::NoEntry, Fault::Loop, Fault::Scratch];
+pub const FAULTS: [Fault; 6] =
+    [Fault::Read, Fault::Divide, Fault::NoEntry, Fault::Loop, Fault::Scratch, Fault::NoThread];
 
 impl Fault {
     /// The fault in words, for reports.
@@ -305,6 +308,7 @@ impl Fault {
             Fault::NoEntry => "entry not seen",
             Fault::Loop => "loop too long",
             Fault::Scratch => "no scratch memory",
+            Fault::NoThread => "no memory for the thread's variables",
         }
     }
 }

@@ -24,6 +24,7 @@ pub enum MapKind {
     Queue = 22,
     Stack = 23,
     RingBuffer = 27,
+    TaskStorage = 29,
 }
 
 impl MapKind {
@@ -34,6 +35,9 @@ impl MapKind {
 
 /// Map flag: the array can be mapped into a process.
 pub const MMAPABLE: u32 = 1 << 10;
+
+/// Map flag: memory is allocated when it is needed. Task storage has to be made with it.
+const NO_PREALLOC: u32 = 1;
 
 /// A BPF map, which the kernel frees when the last descriptor is closed.
 #[derive(Debug)]
@@ -82,6 +86,39 @@ impl Map {
     /// Creates a ring buffer of this size in bytes.
     pub fn ring(name: &str, bytes: u32) -> Result<Self, Error> {
         Self::create(name, MapKind::RingBuffer, 0, 0, bytes, 0)
+    }
+
+    /// Creates memory of this many 64-bit words for each thread, which the kernel frees when the thread ends (Linux 5.13).
+    /// A thread's words are 0 at first.
+    pub fn of_threads(name: &str, words: u32) -> Result<Self, Error> {
+        let failed = |source| host::explain(format!("map {name} of {words} words for each thread"), source);
+        // The kernel wants types of these maps, so that others can show them (`bpf_local_storage_map_check_btf`).
+        let types = thread_types(words);
+        let mut load =
+            sys::BtfLoad { btf: types.as_ptr() as u64, size: types.len() as u32, ..Default::default() };
+        let types = sys::bpf_fd(Cmd::BtfLoad, &mut load).map_err(failed)?;
+        let (kind, flags) = (MapKind::TaskStorage, NO_PREALLOC);
+        let mut attr = sys::MapCreate {
+            map_type: kind as u32,
+            key_size: 4,
+            value_size: 8 * words,
+            map_flags: flags,
+            name: sys::object_name(name),
+            btf_fd: sys::raw(types.as_fd()),
+            btf_key_type: 1,
+            btf_value_type: 3,
+            ..Default::default()
+        };
+        let fd = sys::bpf_fd(Cmd::MapCreate, &mut attr).map_err(failed)?;
+        Ok(Self {
+            fd,
+            name: name.into(),
+            kind,
+            key_size: 4,
+            value_size: 8 * words as usize,
+            entries: 0,
+            flags,
+        })
     }
 
     /// Limit of entries.
@@ -181,6 +218,23 @@ impl Map {
         }
         Ok(keys)
     }
+}
+
+/// BTF (Documentation/bpf/btf.rst) with three types: 1 is a key, an `int`; 3 is a value, an array of 64-bit words.
+fn thread_types(words: u32) -> Vec<u8> {
+    const INT: u32 = 1 << 24;
+    const ARRAY: u32 = 3 << 24;
+    let strings = b"\0int\0long\0";
+    // Name, kind and size; of an integer its bits, of an array the types of its elements and its index, and their number.
+    let types: [&[u32]; 3] = [&[1, INT, 4, 32], &[5, INT, 8, 64], &[0, ARRAY, 0, 2, 1, words]];
+    let types = types.concat();
+    let (header, length) = (24_u32, 4 * types.len() as u32);
+    let mut bytes = vec![0x9f, 0xeb, 1, 0];
+    for word in [header, 0, length, length, strings.len() as u32].iter().chain(&types) {
+        bytes.extend(word.to_ne_bytes());
+    }
+    bytes.extend(strings);
+    bytes
 }
 
 impl AsFd for Map {

@@ -3,12 +3,12 @@
 //! and addresses.
 
 use kprism_ebpf::asm::{Asm, Label};
-use kprism_ebpf::insn::{Helper, Reg, Width};
+use kprism_ebpf::insn::{Alu, Helper, Reg, Width};
 use kprism_ebpf::opcode::{CALL, EXIT};
 use kprism_expr::emit::{Program, Reloc};
 
 /// Bytes of stack that segments may use, from the top.
-pub const STACK: u32 = 472;
+pub const STACK: u32 = 464;
 /// Stack offset at which the program keeps its context, the input of every segment.
 pub const CONTEXT: i16 = -512;
 
@@ -19,6 +19,8 @@ pub enum Operand {
     Map(usize),
     /// An offset in a map's memory.
     Memory(usize, u32),
+    /// An offset in the memory whose address the program keeps at this offset of its stack.
+    Kept(i16, u32),
     /// An address.
     Address(u64),
 }
@@ -56,6 +58,9 @@ pub fn insert(
         match find(reloc).ok_or_else(|| format!("a value here has no {reloc:?}"))? {
             Operand::Map(map) => asm.map(dst, map),
             Operand::Memory(map, offset) => asm.map_value(dst, map, offset),
+            Operand::Kept(slot, offset) => {
+                asm.load(Width::B8, dst, Reg::R10, slot).alu_imm(Alu::Add, dst, offset.cast_signed())
+            }
             Operand::Address(address) => asm.mov_wide(dst, address),
         };
         at += 2;

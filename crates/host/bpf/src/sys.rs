@@ -20,6 +20,7 @@ pub(crate) enum Cmd {
     ProgTestRun = 10,
     InfoByFd = 15,
     RawTracepointOpen = 17,
+    BtfLoad = 18,
     BtfFdById = 19,
     BtfNextId = 23,
     LinkCreate = 28,
@@ -38,6 +39,19 @@ pub(crate) struct MapCreate {
     pub numa_node: u32,
     pub name: [u8; 16],
     pub ifindex: u32,
+    pub btf_fd: u32,
+    pub btf_key_type: u32,
+    pub btf_value_type: u32,
+}
+
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(crate) struct BtfLoad {
+    pub btf: u64,
+    pub log: u64,
+    pub size: u32,
+    pub log_size: u32,
+    pub log_level: u32,
 }
 
 #[derive(Debug, Default)]

@@ -7,9 +7,9 @@ use kprism_probe::program::{self, Layout};
 
 fn tried(bytes: &[u8]) -> bool {
     let Ok(found) = Compiled::parse(bytes, "test") else { return false };
-    let vars = found.vars.len() as u32;
+    let (vars, thread_vars) = (found.vars.len() as u32, found.thread_vars.len() as u32);
     let Ok(layout) = Layout::of(&found.plans, 4, 1 << 16) else { return true };
-    let layout = Layout { stop_after: Some(3), vars, ..layout };
+    let layout = Layout { stop_after: Some(3), vars, thread_vars, ..layout };
     for (number, plan) in found.plans.iter().enumerate() {
         let _ = program::probe(plan, number as u32, &layout);
         let _ = program::entry(plan, number as u32, &layout);

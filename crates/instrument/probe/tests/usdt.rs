@@ -15,8 +15,14 @@ use serde_json::{Value, json};
 /// The program's output, and each probe's records.
 fn recorded(program: &Path, all: Vec<Plan>) -> (String, Vec<Vec<Vec<Value>>>) {
     let probes: Vec<_> = all.iter().map(|plan| plan.probe.clone()).collect();
-    let config =
-        Config { who: HitScope::Children, ring_bytes: 1 << 20, stop_after: None, vars: vec![], keys: 1 };
+    let config = Config {
+        who: HitScope::Children,
+        ring_bytes: 1 << 20,
+        stop_after: None,
+        vars: vec![],
+        thread_vars: 0,
+        keys: 1,
+    };
     let session = Session::start(all, &config).expect("attached");
     let output = Command::new(program).output().expect("it runs");
     session.stop();

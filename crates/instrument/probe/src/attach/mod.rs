@@ -55,6 +55,8 @@ pub struct Config {
     pub stop_after: Option<u32>,
     /// Initial values of trace state variables.
     pub vars: Vec<i64>,
+    /// Number of trace state variables that each thread has for itself.
+    pub thread_vars: u32,
     /// Maximum of key combinations per probe.
     pub keys: u32,
 }
@@ -89,6 +91,7 @@ impl Session {
             all_but: (config.who == HitScope::All).then_some(numbers.own()),
             stop_after: config.stop_after,
             vars: config.vars.len() as u32,
+            thread_vars: config.thread_vars,
             slide,
             ..Layout::of(&plans, host::possible_cpus() as u32, config.ring_bytes)?
         };
@@ -115,7 +118,12 @@ impl Session {
             let program = Program::load("kp_fork", kind, &code, &[tasks.map()])?;
             links.push((None, Link::tracing(&program, 0)?));
         }
-        let shared = [tasks.map(), &rings, &state];
+        let of_threads = match config.thread_vars {
+            0 => None,
+            words => Some(Map::of_threads("kp_threads", words)?),
+        };
+        let mut shared = vec![tasks.map(), &rings, &state];
+        shared.extend(&of_threads);
         let (mut attached_plans, mut notes, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         let mut first_place = 0;
         for mut plan in plans {

@@ -13,7 +13,7 @@ use kprism_expr::scope::{Scope, Sym};
 
 use super::layout::{Compile, Limits, lay_out};
 use super::lower::{Fix, Lowered, Wanted, request_to_ir};
-use super::{Actions, CompiledActions, Fill, Origin, Plan, Request, Segment, Site, gdb, key_stack};
+use super::{Actions, CompiledActions, Origin, Plan, Request, Segment, Site, gdb, key_stack};
 use crate::Error;
 use crate::stream::printf::{self, Kind, Printf};
 use crate::stream::tally::{LONGEST_KEY, Tally};
@@ -106,15 +106,8 @@ fn actions(
         return Err(Error::Cannot(what));
     }
     for slot in &keys {
-        let segments = match &slot.fill {
-            Fill::Value(s) | Fill::Text(s, ..) | Fill::Memory(s, _) => [Some(s), None],
-            Fill::Elements { address, count, .. } => [Some(address), Some(count)],
-            _ => continue,
-        };
-        for segment in segments.into_iter().flatten() {
-            if segment.program.stack > key_stack(key_bytes) {
-                return Err(Error::Cannot(format!("`{}`: too large to count by", segment.text)));
-            }
+        if let Some(segment) = slot.fill.segments().find(|s| s.program.stack > key_stack(key_bytes)) {
+            return Err(Error::Cannot(format!("`{}`: too large to count by", segment.text)));
         }
     }
     let mut values = Vec::new();

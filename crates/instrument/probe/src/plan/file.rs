@@ -14,7 +14,10 @@ use crate::stream::{HEADER, LONGEST, MOST_ITEMS};
 use kprism_bpf::segment::STACK;
 
 /// The version of the format.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
+
+/// Maximum of variables that each thread has for itself.
+pub const MOST_THREAD_VARS: usize = 64;
 
 /// Contents of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +26,8 @@ pub struct Compiled {
     pub version: u32,
     /// Trace state variables and their initial values.
     pub vars: Vec<(String, i64)>,
+    /// Trace state variables that each thread has for itself, 0 at first. Their numbers follow those of the others.
+    pub thread_vars: Vec<String>,
     /// The probes.
     pub plans: Vec<Plan>,
 }
@@ -44,14 +49,15 @@ impl Compiled {
         if found.version != VERSION {
             return Err(bad(format!("version {}, this kprism reads {VERSION}", found.version)));
         }
-        if found.vars.len() > VARS_END as usize / 8 {
-            return Err(bad(format!("{} trace state variables", found.vars.len())));
+        let vars = found.vars.len() + found.thread_vars.len();
+        if found.vars.len() > VARS_END as usize / 8 || found.thread_vars.len() > MOST_THREAD_VARS {
+            return Err(bad(format!("{vars} trace state variables")));
         }
         for (number, plan) in found.plans.iter().enumerate() {
             if plan.after_first as usize > number {
                 return Err(bad(format!("`{}`: no plan {} before it", plan.probe.place, plan.after_first)));
             }
-            check(plan, found.vars.len()).map_err(|what| bad(format!("`{}`: {what}", plan.probe.place)))?;
+            check(plan, vars).map_err(|what| bad(format!("`{}`: {what}", plan.probe.place)))?;
         }
         Ok(found)
     }
@@ -111,15 +117,8 @@ fn check_actions(plan: &Plan, vars: usize) -> Result<(), String> {
     }
     for slot in &actions.keys {
         check_slot(slot, HEADER as u64 + u64::from(actions.key_bytes), vars)?;
-        let segments = match &slot.fill {
-            Fill::Value(segment) | Fill::Text(segment, ..) | Fill::Memory(segment, _) => {
-                [Some(segment), None]
-            }
-            Fill::Elements { address, count, .. } => [Some(address), Some(count)],
-            _ => [None, None],
-        };
         let out = |segment: &&Segment| segment.program.stack > key_stack(actions.key_bytes);
-        if let Some(segment) = segments.into_iter().flatten().find(out) {
+        if let Some(segment) = slot.fill.segments().find(out) {
             return Err(format!("`{}`: reaches out of its memory", segment.text));
         }
     }

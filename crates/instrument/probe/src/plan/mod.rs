@@ -23,7 +23,7 @@ mod request;
 
 use std::path::PathBuf;
 
-use kprism_expr::emit::Program;
+use kprism_expr::emit::{self, Program, Reloc};
 use kprism_expr::ir::{Kept, Space};
 use serde::{Deserialize, Serialize};
 
@@ -214,6 +214,20 @@ pub enum Fill {
     },
 }
 
+impl Fill {
+    /// Its expressions.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = &Segment> {
+        let all = match self {
+            Fill::Value(segment) | Fill::Text(segment, ..) | Fill::Memory(segment, _) => {
+                [Some(segment), None]
+            }
+            Fill::Elements { address, count, .. } => [Some(address), Some(count)],
+            Fill::Comm | Fill::Registers | Fill::Stack { .. } => [None, None],
+        };
+        all.into_iter().flatten()
+    }
+}
+
 /// A value's place in the record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slot {
@@ -264,6 +278,20 @@ impl CompiledActions {
     /// All expressions.
     pub(crate) fn segments(&self) -> impl Iterator<Item = &Segment> {
         self.set.iter().chain(&self.values).chain(&self.aggregates)
+    }
+}
+
+impl Plan {
+    /// Returns true if an expression reads or sets a trace state variable with this number or a greater one.
+    pub(crate) fn uses_vars_from(&self, number: u32) -> bool {
+        let slots = self.slots.iter().chain(&self.hidden).chain(&self.actions.keys);
+        let segments = slots.flat_map(|slot| slot.fill.segments()).chain(self.actions.segments());
+        let mut all = segments.chain(&self.condition).chain(&self.guard);
+        let first = i64::from(emit::VARS) + 8 * i64::from(number);
+        all.any(|segment| {
+            let mut relocs = segment.program.relocs.iter();
+            relocs.any(|(_, reloc)| matches!(reloc, Reloc::MapValue(_, at) if i64::from(*at) >= first))
+        })
     }
 }
 

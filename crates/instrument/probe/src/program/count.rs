@@ -7,7 +7,7 @@
 use kprism_ebpf::asm::{Asm, Label};
 use kprism_ebpf::insn::{self, Alu, Cond, Helper, Reg, Width};
 
-use super::memory::{CELL, CELL_AT, Counter, ENTRIES, Layout, PROBE_STATE, RECORD, STATE, VALUE_FAULTS};
+use super::memory::{CELL, CELL_AT, Counter, Layout, PROBE_STATE, RECORD, STATE, VALUE_FAULTS};
 use super::values::{fill, increment, insert_with_maps};
 use crate::Error;
 use crate::plan::Plan;
@@ -126,7 +126,7 @@ fn exceed(asm: &mut Asm, flips: u64, lost: Label, done: Label) {
 /// Sets r0 to the cell of the hit's keys. Jumps to `done` if there is none.
 fn keyed(asm: &mut Asm, plan: &Plan, faults: u32, layout: &Layout, done: Label) -> Result<(), Error> {
     const ONLY_NEW: i32 = 1;
-    let keys = ENTRIES + usize::from(!plan.kept.is_empty());
+    let keys = layout.entries_map() + usize::from(!plan.kept.is_empty());
     let bytes = plan.actions.key_bytes as i16;
     asm.note("keys");
     for at in (FAILED..KEY + bytes).step_by(8) {

@@ -2,6 +2,7 @@
 //! The memory that programs share with this process: maps by index, and offsets in the state, the counters and the stack.
 
 use kprism_bpf::cpu_ring;
+use kprism_bpf::segment::Operand;
 
 use crate::Error;
 use crate::plan::Plan;
@@ -12,8 +13,9 @@ pub const TASKS: usize = 0;
 pub const RINGS: usize = 1;
 /// Faults, trace state variables, the number of records.
 pub const STATE: usize = 2;
-/// The map that this probe's entry program fills, if it has one; then the map of its counts by keys, if it has one.
-pub const ENTRIES: usize = 3;
+/// The first map that not all programs have, in this order: that of the threads' variables, if there are any; the one that this
+/// probe's entry program fills, if it has one; that of its counts by keys, if it has one.
+pub const FIRST_OWN: usize = 3;
 
 /// Bytes of counters per probe and CPU: one word for each [`Counter`].
 pub const CELL: u32 = 64;
@@ -63,6 +65,8 @@ pub(super) const CELL_AT: i16 = -496;
 pub(super) const PID_TGID: i16 = -488;
 /// Stack offset of the address of a string that is read twice.
 pub(super) const ADDRESS: i16 = -480;
+/// Offset on the stack: address of the thread's variables.
+pub(super) const OF_THREAD: i16 = -472;
 
 /// Settings and sizes common to all probes of a session.
 #[derive(Debug, Clone, Copy)]
@@ -75,8 +79,10 @@ pub struct Layout {
     pub all_but: Option<u32>,
     /// Maximum of records; then recording ends.
     pub stop_after: Option<u32>,
-    /// Number of trace state variables.
+    /// Number of trace state variables that all threads share. Those with greater numbers are of each thread.
     pub vars: u32,
+    /// Number of trace state variables that each thread has for itself.
+    pub thread_vars: u32,
     /// Bytes of counts per probe and CPU, without keys.
     pub tally: u32,
     /// Bytes of counts per combination of keys.
@@ -112,12 +118,26 @@ impl Layout {
             all_but: None,
             stop_after: None,
             vars: 0,
+            thread_vars: 0,
             tally,
             keyed: cells(true),
             lasts,
             sleeps: false,
             slide: 0,
         })
+    }
+
+    /// Index of the map that the probe's entry program fills, if it has one; then comes that of its counts by keys.
+    pub(super) fn entries_map(&self) -> usize {
+        FIRST_OWN + usize::from(self.thread_vars > 0)
+    }
+
+    /// Place of a trace state variable, by its number times 8.
+    pub(super) fn var_at(&self, offset: u32) -> Operand {
+        match offset.checked_sub(8 * self.vars) {
+            None => Operand::Memory(STATE, self.vars_at() + offset),
+            Some(offset) => Operand::Kept(OF_THREAD, offset),
+        }
     }
 
     /// Size of the state, bytes.

@@ -24,7 +24,7 @@ use kprism_ebpf::insn::{self, Alu, Cond, Helper, Reg, Width};
 use kprism_expr::emit;
 use kprism_expr::ir::Fault;
 
-use self::memory::{CELL_AT, HIDDEN_FAULTS, PID_TGID, RECORD, RINGS, STATE, TASKS};
+use self::memory::{CELL_AT, FIRST_OWN, HIDDEN_FAULTS, OF_THREAD, PID_TGID, RECORD, RINGS, STATE, TASKS};
 use self::values::{fault, fill, increment, insert_with_maps};
 use crate::Error;
 use crate::plan::{CompiledActions, Plan, Segment, Site};
@@ -54,6 +54,9 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     asm.store(B8, R10, CELL_AT, R1);
     increment(&mut asm, Counter::Hits);
 
+    if layout.thread_vars > 0 && plan.uses_vars_from(layout.vars) {
+        of_thread(&mut asm, state, out);
+    }
     if let Some(guard) = &plan.guard {
         asm.note("is the stack as it should be?");
         let value = insert_with_maps(&mut asm, guard, state, layout, out)?;
@@ -137,6 +140,17 @@ fn is_on(asm: &mut Asm, effect: RecordingEffect, layout: &Layout, out: Label) {
         RecordingEffect::Start => asm.branch_imm(Cond::Gt, R0, RUNNING as i32, out),
         _ => asm.branch_imm(Cond::Ne, R0, RUNNING as i32, out),
     };
+}
+
+/// Finds the memory of the thread's variables; at the thread's first hit the kernel makes it. Jumps to `out` if there is none.
+fn of_thread(asm: &mut Asm, state: u32, out: Label) {
+    const CREATE: u64 = 1;
+    asm.note("the thread's variables").call(Helper::CurrentTaskBtf).mov(R2, R0).map(R1, FIRST_OWN);
+    asm.mov_imm(Reg::R3, 0).mov_u64(Reg::R4, CREATE).call(Helper::TaskStorageGet);
+    let fine = asm.label();
+    asm.branch_imm(Cond::Ne, R0, 0, fine);
+    fault(asm, state, Fault::NoThread);
+    asm.goto(out).bind(fine).store(B8, R10, OF_THREAD, R0);
 }
 
 /// Skips the first hits, and jumps to `out` once the pass limit is reached.

@@ -7,7 +7,7 @@ use kprism_expr::emit::{self, Map, Reloc};
 use kprism_expr::ir::{FAULTS, Fault, Space};
 use kprism_expr::regs;
 
-use super::memory::{ADDRESS, Counter, ENTRIES, Layout, RECORD, STATE};
+use super::memory::{ADDRESS, Counter, Layout, RECORD, STATE};
 use crate::Error;
 use crate::plan::{Fill, Plan, Segment, Site, Slot};
 use crate::stream::HEADER;
@@ -26,11 +26,11 @@ pub(super) fn insert_with_maps(
 ) -> Result<Label, Error> {
     let find = |reloc| {
         Some(match reloc {
-            Reloc::Map(Map::Entries) => Operand::Map(ENTRIES),
+            Reloc::Map(Map::Entries) => Operand::Map(layout.entries_map()),
             Reloc::Map(_) => return None,
             // From `VARS` on: trace state variables. Below: the fault counters of this probe.
             Reloc::MapValue(_, offset) => match offset.checked_sub(emit::VARS) {
-                Some(var @ 0..) => Operand::Memory(STATE, layout.vars_at() + var.cast_unsigned()),
+                Some(var @ 0..) => layout.var_at(var.cast_unsigned()),
                 _ => Operand::Memory(STATE, state + offset.cast_unsigned()),
             },
             Reloc::Address(link) => Operand::Address(link.wrapping_add(layout.slide)),

@@ -4,7 +4,7 @@
 use kprism_expr::error::suggestion;
 
 use super::token::{Sort, Token};
-use super::{Text, Wanted, WrittenError, variable as parse_variable};
+use super::{Text, Wanted, WrittenError, thread_variable, variable as parse_variable};
 use crate::stream::RecordingEffect;
 use crate::stream::aggregate::Function;
 
@@ -20,17 +20,39 @@ const ALONE: [&str; 3] = ["start", "pause", "stop"];
 type Result<T> = std::result::Result<T, WrittenError>;
 
 /// The variable that an entry defines, if it does: `var $NAME`, `var $NAME = N`.
-pub(super) fn variable(entry: &[Token<'_>]) -> Result<Option<(String, i64)>> {
-    let [var, name, rest @ ..] = entry else { return Ok(None) };
-    if var.text != "var" || !name.text.starts_with('$') {
+pub(super) fn variable(entry: &[Token<'_>]) -> Result<Option<Variable>> {
+    let [kind, name, rest @ ..] = entry else { return Ok(None) };
+    if !name.text.starts_with('$') {
         return Ok(None);
     }
-    let error = |what: String| name.error(format!("{what}: expected `var $NAME` or `var $NAME = N`"));
     let text: String = entry[1..].iter().map(|token| token.text).collect();
-    match rest.first().map(|token| token.text) {
-        Some("=") | None => parse_variable(&text).map(Some).map_err(error),
-        Some(_) => Err(error(format!("`{text}`"))),
+    match (kind.text, rest.first().map(|token| token.text)) {
+        ("var", next) => {
+            let error = |what: String| name.error(format!("{what}: expected `var $NAME` or `var $NAME = N`"));
+            match next {
+                Some("=") | None => parse_variable(&text)
+                    .map(|(name, value)| Some(Variable::Shared(name, value)))
+                    .map_err(error),
+                Some(_) => Err(error(format!("`{text}`"))),
+            }
+        }
+        ("thread", None) => {
+            let error = |what: String| name.error(format!("{what}: expected `thread $NAME`"));
+            thread_variable(&text).map(|name| Some(Variable::OfThread(name))).map_err(error)
+        }
+        ("thread", Some(_)) => {
+            Err(name.error(format!("`{text}`: expected `thread $NAME`, which is 0 at first in each thread")))
+        }
+        _ => Ok(None),
     }
+}
+
+/// A variable that a line defines.
+pub(super) enum Variable {
+    /// Its name and first value.
+    Shared(String, i64),
+    /// The name of one that each thread has for itself.
+    OfThread(String),
 }
 
 /// A probe.

@@ -7,6 +7,7 @@
 //! ```text
 //! # a comment; so is what follows //
 //! var $n = 0
+//! thread $began
 //! LOCATION if CONDITION  collect EXPR, …  by EXPR, …
 //!     hist EXPR  set $n += 1
 //!     printf "FORMAT", EXPR, …
@@ -26,6 +27,8 @@ mod token;
 use crate::stream::RecordingEffect;
 use crate::stream::aggregate::Function;
 
+use clause::Variable;
+
 pub use clause::KEYWORDS;
 
 /// Contents of a file of probes.
@@ -33,6 +36,8 @@ pub use clause::KEYWORDS;
 pub struct Written {
     /// Trace state variables and their first values.
     pub vars: Vec<(String, i64)>,
+    /// Trace state variables that each thread has for itself.
+    pub thread_vars: Vec<String>,
     /// The probes, in the order of the file.
     pub probes: Vec<Wanted>,
 }
@@ -139,15 +144,18 @@ pub struct WrittenError {
 pub fn parse(bytes: &[u8]) -> Result<Written, WrittenError> {
     let mut written = Written::default();
     for entry in token::entries(bytes)? {
-        match clause::variable(&entry)? {
-            Some((name, value)) => {
-                if written.vars.iter().any(|(other, _)| *other == name) {
-                    let what = format!("`${name}` is there already");
-                    return Err(WrittenError { at: entry[0].at, what });
-                }
-                written.vars.push((name, value));
-            }
-            None => written.probes.push(clause::probe(&entry)?),
+        let Some(variable) = clause::variable(&entry)? else {
+            written.probes.push(clause::probe(&entry)?);
+            continue;
+        };
+        let (Variable::Shared(name, _) | Variable::OfThread(name)) = &variable;
+        if written.vars.iter().any(|(other, _)| other == name) || written.thread_vars.contains(name) {
+            let what = format!("`${name}` is there already");
+            return Err(WrittenError { at: entry[0].at, what });
+        }
+        match variable {
+            Variable::Shared(name, value) => written.vars.push((name, value)),
+            Variable::OfThread(name) => written.thread_vars.push(name),
         }
     }
     Ok(written)
@@ -159,13 +167,22 @@ pub fn parse(bytes: &[u8]) -> Result<Written, WrittenError> {
 /// The name is none of C's, or the value no number.
 pub fn variable(text: &str) -> Result<(String, i64), String> {
     let (name, value) = text.split_once('=').unwrap_or((text, "0"));
-    let name = name.trim().trim_start_matches('$');
+    let name = thread_variable(name)?;
+    let value = value.trim().parse().map_err(|e| format!("`{value}`: {e}"))?;
+    Ok((name, value))
+}
+
+/// The name of a variable of each thread as a user writes it, with `$` or without. It is 0 at first.
+///
+/// # Errors
+/// The name is none of C's.
+pub fn thread_variable(text: &str) -> Result<String, String> {
+    let name = text.trim().trim_start_matches('$');
     let first = |c: char| c.is_ascii_alphabetic() || c == '_';
     if !name.starts_with(first) || !name.chars().all(|c| first(c) || c.is_ascii_digit()) {
         return Err(format!("`{name}` is no name: letters, digits and _"));
     }
-    let value = value.trim().parse().map_err(|e| format!("`{value}`: {e}"))?;
-    Ok((name.to_owned(), value))
+    Ok(name.to_owned())
 }
 
 #[cfg(test)]

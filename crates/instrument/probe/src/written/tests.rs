@@ -48,6 +48,21 @@ fn all_that_a_command_line_can_say() {
     assert_eq!(busy.at, Position { line: 13, column: 1 });
 }
 
+#[test]
+fn variables_of_threads() {
+    let written = parse(b"thread $begun // of each\nvar $n\nthread if $begun set $n++\n").expect("a file");
+    assert_eq!(written.thread_vars, ["begun"]);
+    assert_eq!(written.vars, [("n".to_owned(), 0)]);
+    assert_eq!(written.probes[0].spec(), "thread if $begun");
+    for (text, said) in [
+        ("thread $n = 3", "1:8: `$n=3`: expected `thread $NAME`, which is 0 at first in each thread"),
+        ("var $n\nthread $n", "2:1: `$n` is there already"),
+        ("thread $1", "1:8: `1` is no name: letters, digits and _: expected `thread $NAME`"),
+    ] {
+        assert_eq!(parse(text.as_bytes()).unwrap_err().to_string(), said);
+    }
+}
+
 /// Keywords are words of C too.
 #[test]
 fn names_like_keywords_are_names_where_c_has_one() {

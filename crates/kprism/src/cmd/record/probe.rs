@@ -43,7 +43,7 @@ Nothing outlives kprism, also not kill -9. Then: kprism report probe, kprism scr
 Exit codes: 0 done, 1 no hit, 2 error, 130 interrupted.";
 
 /// Options fixed when probes are compiled.
-const COMPILED: [&str; 23] = [
+const COMPILED: [&str; 24] = [
     "probes",
     "file",
     "collect",
@@ -51,6 +51,7 @@ const COMPILED: [&str; 23] = [
     "debug_file",
     "vmlinux",
     "vars",
+    "thread_vars",
     "for_gdb",
     "set",
     "by",

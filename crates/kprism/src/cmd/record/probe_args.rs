@@ -34,6 +34,9 @@ pub struct ProbeArgs {
     /// A trace state variable, 0 at first if nothing is said (can be repeated)
     #[arg(long = "var", value_name = "NAME[=N]", value_parser = kprism_record::probe::variable)]
     pub vars: Vec<(String, i64)>,
+    /// A trace state variable that each thread has for itself, 0 at first (can be repeated)
+    #[arg(long = "thread-var", value_name = "NAME", value_parser = kprism_record::probe::thread_variable)]
+    pub thread_vars: Vec<String>,
     /// Set a trace state variable at each hit whose condition holds: `$n += 1` (can be repeated)
     #[arg(long, value_name = "$NAME=EXPR")]
     pub set: Vec<String>,
@@ -120,6 +123,7 @@ impl ProbeArgs {
             debug_file: self.debug_file.clone(),
             vmlinux: self.vmlinux.clone(),
             vars: self.vars.clone(),
+            thread_vars: self.thread_vars.clone(),
             set: self.set.clone(),
             by: self.by.clone(),
             hist: self.hist.clone(),

@@ -236,6 +236,7 @@ fn config(compiled: &Compiled, settings: &Settings) -> Config {
         ring_bytes: bytes.next_power_of_two() as u32,
         stop_after: settings.stop_after,
         vars: compiled.vars.iter().map(|(_, value)| *value).collect(),
+        thread_vars: compiled.thread_vars.len() as u32,
         keys: settings.keys,
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, anyhow, bail};
 use kprism_probe::place::{Target, kernel_plans, plans};
 use kprism_probe::plan::Actions;
-use kprism_probe::plan::file::{Compiled, VERSION};
+use kprism_probe::plan::file::{Compiled, MOST_THREAD_VARS, VERSION};
 use kprism_probe::plan::{Plan, Request, Site, expressions, split};
 use kprism_probe::stream::aggregate::Function;
 use kprism_probe::stream::{RecordingEffect, printf};
@@ -37,6 +37,8 @@ pub struct Probes {
     pub vmlinux: Option<PathBuf>,
     /// A trace state variable, 0 at first if nothing is said (can be repeated).
     pub vars: Vec<(String, i64)>,
+    /// Names of trace state variables that each thread has for itself, 0 at first.
+    pub thread_vars: Vec<String>,
     /// Set a trace state variable at each hit whose condition holds: `$n += 1` (can be repeated).
     pub set: Vec<String>,
     /// Count hits by values, in the kernel; no records without --collect.
@@ -75,6 +77,7 @@ impl Default for Probes {
             debug_file: None,
             vmlinux: None,
             vars: Vec::new(),
+            thread_vars: Vec::new(),
             set: Vec::new(),
             by: Vec::new(),
             hist: Vec::new(),
@@ -105,8 +108,9 @@ impl Probes {
                 "which probes? write `FUNC if EXPR`, FILE:LINE or another place, or name a file of probes (-f)"
             );
         }
-        let vars = self.variables()?;
-        let names: Vec<String> = vars.iter().map(|(name, _)| name.clone()).collect();
+        let (vars, thread_vars) = self.variables()?;
+        let names = vars.iter().map(|(name, _)| name).chain(&thread_vars);
+        let names: Vec<String> = names.cloned().collect();
         let request = |wanted| self.request(wanted, &names);
         let requests: Vec<_> = wanted.iter().map(request).collect();
         let planned = match &self.vmlinux {
@@ -126,7 +130,7 @@ impl Probes {
         if all.len() > MOST_PLANS {
             bail!("{} places for probes, a recording has room for {MOST_PLANS}", all.len());
         }
-        Ok(Compiled { version: VERSION, vars, plans: all })
+        Ok(Compiled { version: VERSION, vars, thread_vars, plans: all })
     }
 
     /// The probes as they are written: those of the file, those of `probes`, those that switch the recording.
@@ -186,8 +190,9 @@ impl Probes {
         Ok(all)
     }
 
-    /// Trace state variables and their first values: an option's instead of the file's.
-    fn variables(&self) -> Result<Vec<(String, i64)>> {
+    /// Trace state variables and their first values, an option's instead of the file's; and the names of those that each thread
+    /// has for itself.
+    fn variables(&self) -> Result<(Vec<(String, i64)>, Vec<String>)> {
         let mut all: Vec<(String, i64)> =
             self.file.iter().flat_map(|file| file.written.vars.clone()).collect();
         for (number, (name, value)) in self.vars.iter().enumerate() {
@@ -202,7 +207,30 @@ impl Probes {
         if let Some((name, _)) = all.iter().find(|(name, _)| kprism_expr::lower::is_built_in(name)) {
             bail!("--var {name}: `${name}` has a meaning already; choose another name");
         }
-        Ok(all)
+        let mut of_threads: Vec<String> =
+            self.file.iter().flat_map(|file| file.written.thread_vars.clone()).collect();
+        for (number, name) in self.thread_vars.iter().enumerate() {
+            if self.thread_vars[..number].contains(name) {
+                bail!("--thread-var {name}: it is there twice");
+            }
+            if !of_threads.contains(name) {
+                of_threads.push(name.clone());
+            }
+        }
+        for name in &of_threads {
+            if kprism_expr::lower::is_built_in(name) {
+                bail!("--thread-var {name}: `${name}` has a meaning already; choose another name");
+            }
+            if all.iter().any(|(other, _)| other == name) {
+                bail!(
+                    "--thread-var {name}: all threads share `${name}` (--var, or `var` in the file); choose another name"
+                );
+            }
+        }
+        if of_threads.len() > MOST_THREAD_VARS {
+            bail!("{} variables of each thread, there can be {MOST_THREAD_VARS}", of_threads.len());
+        }
+        Ok((all, of_threads))
     }
 
     fn request<'w>(&self, wanted: &'w Wanted, vars: &'w [String]) -> Request<'w> {

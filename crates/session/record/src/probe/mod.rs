@@ -18,7 +18,7 @@ mod kept;
 pub use attach::{KEYS, Live, Recorded, Settings, record};
 pub use compile::{Probes, load};
 pub use file::ProbeFile;
-pub use kprism_probe::written::variable;
+pub use kprism_probe::written::{thread_variable, variable};
 
 use kprism_probe::stream::Description;
 
