@@ -67,6 +67,14 @@ pub struct Probes {
     pub strings: u32,
 }
 
+/// Trace state variables, in the order of their numbers.
+struct Variables {
+    /// Those of all threads, and their first values.
+    shared: Vec<(String, i64)>,
+    /// Those that each thread has for itself.
+    of_threads: Vec<String>,
+}
+
 impl Default for Probes {
     fn default() -> Self {
         Probes {
@@ -108,7 +116,7 @@ impl Probes {
                 "which probes? write `FUNC if EXPR`, FILE:LINE or another place, or name a file of probes (-f)"
             );
         }
-        let (vars, thread_vars) = self.variables()?;
+        let Variables { shared: vars, of_threads: thread_vars } = self.variables()?;
         let names = vars.iter().map(|(name, _)| name).chain(&thread_vars);
         let names: Vec<String> = names.cloned().collect();
         let request = |wanted| self.request(wanted, &names);
@@ -192,7 +200,7 @@ impl Probes {
 
     /// Trace state variables and their first values, an option's instead of the file's; and the names of those that each thread
     /// has for itself.
-    fn variables(&self) -> Result<(Vec<(String, i64)>, Vec<String>)> {
+    fn variables(&self) -> Result<Variables> {
         let mut all: Vec<(String, i64)> =
             self.file.iter().flat_map(|file| file.written.vars.clone()).collect();
         for (number, (name, value)) in self.vars.iter().enumerate() {
@@ -230,7 +238,7 @@ impl Probes {
         if of_threads.len() > MOST_THREAD_VARS {
             bail!("{} variables of each thread, there can be {MOST_THREAD_VARS}", of_threads.len());
         }
-        Ok((all, of_threads))
+        Ok(Variables { shared: all, of_threads })
     }
 
     fn request<'w>(&self, wanted: &'w Wanted, vars: &'w [String]) -> Request<'w> {
