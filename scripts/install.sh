@@ -33,6 +33,7 @@ install -Dm644 "$build/libkprism_observer.so" "$to/lib/kprism/libkprism_observer
 install -Dm644 "$build/libkprism_user.so" "$to/lib/kprism/libkprism_user.so"
 
 share=$to/share
+install -Dm644 "$top/scripts/collect-ftrace.sh" "$share/kprism/collect-ftrace.sh"
 mkdir -p "$share/man/man1" "$share/bash-completion/completions" "$share/$ZSH" "$share/$FISH"
 "$build/kprism" man "$share/man/man1"
 "$build/kprism" completions bash >"$share/bash-completion/completions/kprism"

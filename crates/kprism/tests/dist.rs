@@ -69,6 +69,7 @@ fn every_file_is_there_and_the_program_runs_from_there() {
             "share/doc/kprism/LICENSE-MIT",
             "share/doc/kprism/README.md",
             "share/fish/vendor_completions.d/kprism.fish",
+            "share/kprism/collect-ftrace.sh",
             "share/zsh/site-functions/_kprism",
         ]
     );

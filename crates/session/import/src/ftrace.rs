@@ -7,7 +7,7 @@
 //! recording has, whatever their names were:
 //!
 //! `trace.dat`, or `trace.txt`, or `cpuN.raw`, `stats/cpuN`, `header_page`, `events/SYSTEM/NAME/format`, `dmesg` and
-//! `cmdline` of a boot, `saved_cmdlines`, `saved_tgids`, `trace_clock`, `tracer`, `tracing_thresh`.
+//! `cmdline` of a boot, `saved_cmdlines`, `saved_tgids`, `trace_clock`, `tracer`, `tracing_thresh`, `version`.
 
 use std::fs;
 use std::io::{BufReader, BufWriter, ErrorKind, Read, Seek, Write};
@@ -236,6 +236,7 @@ fn folder(dir: &Path, to: &Path, notes: &mut Vec<String>) -> Result<(), ImportEr
         ("saved_tgids", &["saved_tgids"]),
         ("trace_clock", &["trace_clock"]),
         ("tracer", &["tracer", "current_tracer"]),
+        ("version", &["version", "uname"]),
         ("tracing_thresh", &["tracing_thresh"]),
     ];
     for (name, places) in single {

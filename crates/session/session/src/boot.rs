@@ -15,6 +15,7 @@ use kprism_ftrace::raw::Cpu;
 use kprism_ftrace::side;
 use kprism_ftrace::text::Text;
 use kprism_image::symbols::Symbols;
+use kprism_image::symbols::kallsyms::upper_half;
 use kprism_import::logs;
 use kprism_store::{Account, Fate, Instrument, Manifest, Run};
 use kprism_tracefs::boot::Collected;
@@ -70,6 +71,7 @@ pub fn load(path: &Path) -> Result<Boot> {
         text => Symbols::load(&text, &[], None).with_context(|| kallsyms.display().to_string())?,
     };
     let name = |address: u64| {
+        let address = upper_half(address);
         let function = symbols.function(symbols.locate(0, address, 0).filter(|located| located.known)?.func);
         let module = function.module.trim_matches(['[', ']']);
         Some((function.name.clone(), (module != "kernel").then(|| module.to_owned())))

@@ -5,6 +5,8 @@
 //! programs are listed as module `[bpf]`. Types are those of `nm`: `t T w W` are code, and others are data, which only
 //! bound their neighbours. kallsyms contains no sizes, so a function extends to the next symbol of any type, and the
 //! last symbol of a module to the end of its page.
+//!
+//! Addresses of a 32-bit kernel have 8 digits. [`upper_half`] makes addresses of them that lie where those of other kernels do.
 
 use std::borrow::Cow;
 
@@ -44,6 +46,12 @@ pub struct Kernel {
 
 const PAGE: u64 = 4096;
 
+/// The address of a kernel's code, from 32 bits too: those of a 32-bit kernel are put into the upper half.
+#[must_use]
+pub fn upper_half(address: u64) -> u64 {
+    if address >> 32 == 0 { address | 0xffff_ffff_0000_0000 } else { address }
+}
+
 /// Parses one or more concatenated kallsyms texts. Later lines add to earlier ones.
 ///
 /// # Errors
@@ -52,17 +60,21 @@ pub fn parse(text: &[u8]) -> Result<Kernel, KallsymsError> {
     let mut modules = vec!["[kernel]".to_owned()];
     let mut entries: Vec<(Symbol<'_>, u32)> = Vec::with_capacity(text.len() / 40);
     let mut seen = 0usize;
+    let has_32_bits = text.iter().take_while(|byte| byte.is_ascii_hexdigit()).count() == 8;
     for (i, raw) in text.split(|&b| b == b'\n').enumerate() {
         if raw.trim_ascii().is_empty() {
             continue;
         }
         let line = std::str::from_utf8(raw).ok();
         let parsed = line.and_then(|line| usual_line(line).or_else(|| parse_line(line)));
-        let (symbol, module) = parsed.ok_or_else(|| {
+        let (mut symbol, module) = parsed.ok_or_else(|| {
             let found = String::from_utf8_lossy(raw).chars().take(60).collect();
             KallsymsError::Line { line: i + 1, found }
         })?;
         seen += 1;
+        if has_32_bits && symbol.start != 0 {
+            symbol.start = upper_half(symbol.start);
+        }
         // Per-CPU symbols are offsets and not addresses. User addresses cannot be kernel code.
         if symbol.start < 1 << 63 {
             continue;
@@ -320,6 +332,21 @@ ffffffffc0300000 t bpf_prog_6deef7357e7b4530_x\t[bpf]
         assert_eq!(value_of(TEXT, "some_data"), Some(0xffff_ffff_8100_0300));
         assert_eq!(value_of(TEXT, "ext4_b"), Some(0xffff_ffff_c020_0800));
         assert_eq!(value_of(TEXT, "some"), None);
+    }
+
+    #[test]
+    fn addresses_of_32_bits_are_put_into_the_upper_half() {
+        let kernel =
+            parse(b"c0300000 T _stext\nc0300100 t vfs_read\n00000000 A nothing\nbf000000 t f\t[m]\n")
+                .unwrap();
+        let names = ["_stext", "vfs_read", "f"].map(|name| {
+            let function = kernel.table.functions().iter().find(|function| function.name == name);
+            function.map(|function| function.start)
+        });
+        assert_eq!(names, [0xffff_ffff_c030_0000, 0xffff_ffff_c030_0100, 0xffff_ffff_bf00_0000].map(Some));
+        assert_eq!(upper_half(0xc030_0000), 0xffff_ffff_c030_0000);
+        assert_eq!(upper_half(0xffff_ffff_8100_0000), 0xffff_ffff_8100_0000);
+        assert!(matches!(parse(b"00000000 T _stext\n00000000 t vfs_read\n"), Err(KallsymsError::Hidden)));
     }
 
     #[test]

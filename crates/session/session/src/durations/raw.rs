@@ -51,6 +51,10 @@ pub(super) fn measure(
     if streams.is_empty() {
         bail!("{}: no cpuN.raw: the recording left nothing", dir.display());
     }
+    // `/proc/version` and `uname -a` both have the release in the third place.
+    let version = read_if_there(&dir.join("version"))?;
+    let release = String::from_utf8_lossy(&version).split_whitespace().nth(2).map(str::to_owned);
+    facts.kernel = release.unwrap_or_default();
     facts.clock = side::clock(&read_if_there(&dir.join("trace_clock"))?).unwrap_or_else(|| "local".into());
     let time = Time::new(&facts.clock.clone(), None, 0, facts);
     let mut collector = collector(&symbols, true);
