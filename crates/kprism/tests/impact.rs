@@ -72,6 +72,10 @@ fn tracers_add_what_they_do() {
             "events",
             "--tracer",
             "function",
+            "--tracer",
+            "function_graph",
+            "--tracer",
+            "kprobes",
             "--html",
             html, //
             "--with",
@@ -91,7 +95,7 @@ fn tracers_add_what_they_do() {
         assert!(functions(call).is_empty(), "{name}: {call:#}");
     }
 
-    for name in ["events", "function"] {
+    for name in ["events", "function", "function_graph", "kprobes"] {
         let tracer = tracer(&page, name);
         let calls = syscalls(tracer);
         let counted: Vec<(&str, u64)> =
@@ -128,6 +132,29 @@ fn tracers_add_what_they_do() {
         let functions = functions(call);
         for own in ["function_trace_call", "ftrace_trampoline", "ring_buffer_lock_reserve"] {
             assert!(functions.get(own).is_some_and(|&n| n > 0.0), "{syscall} without {own}: {functions:?}");
+        }
+    }
+    // function_graph does the same work for each function, so the shares of its own functions are everywhere the same.
+    for (syscall, call) in &syscalls(tracer(&page, "function_graph")) {
+        let functions = functions(call);
+        let [enter, entry, back] = ["function_graph_enter", "trace_graph_entry", "ftrace_return_to_handler"]
+            .map(|own| functions[own]);
+        assert!(enter > 0.0, "{syscall}: {functions:?}");
+        for (share, expected) in [(entry / enter, 1.39), (back / enter, 0.93)] {
+            assert!((share - expected).abs() < 0.05, "{syscall}: {share}: {functions:?}");
+        }
+    }
+    // A kprobe is hit once in each call, at its entry.
+    let kprobes = syscalls(tracer(&page, "kprobes"));
+    let getppid = number(&kprobes["getppid"]["median_added_instructions"]);
+    for (syscall, call) in &kprobes {
+        let functions = functions(call);
+        for own in ["kprobe_ftrace_handler", "kprobe_trace_func", "ftrace_trampoline"] {
+            assert!(functions.get(own).is_some_and(|&n| n > 0.0), "{syscall} without {own}: {functions:?}");
+        }
+        if *syscall != "execve" {
+            let added = number(&call["median_added_instructions"]);
+            assert!((added - getppid).abs() < 0.1 * getppid, "{syscall}: {added}, not about {getppid}");
         }
     }
     // Events of system calls are made at entry and exit, and cost each of them the same.
