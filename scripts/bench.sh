@@ -5,6 +5,7 @@
 #
 #   1. the observer: the same guest command with and without it, in turns; wall-clock time from the moment
 #      the guest takes the command to its end, best of RUNS
+#      and whole commands whose guest does nothing
 #   2. the flow decoder against Intel's (libipt's block decoder, its fastest) on the stream just recorded,
 #      and on the real captures in KPRISM_TEST_DATA, if that is set
 #   3. perf on the same stream, where it is installed: all errors, of which there are none, so that it decodes
@@ -58,6 +59,8 @@ slowdown "demo workload" sh -c 'for i in 1 2 3 4 5 6 7 8 9 10; do ls /bin | sed 
 mv "$work/on" "$work/demo"
 slowdown "system calls (dd, 1 byte each)" dd if=/dev/zero of=/dev/null bs=1 count=100000
 slowdown "user code (sha256sum of 8 MB)" sh -c 'head -c 8000000 /dev/zero | sha256sum'
+echo
+RUNS=$RUNS sh bench/guest/run.sh "$kprism"
 
 echo
 echo "flow decoder, the demo's stream"
