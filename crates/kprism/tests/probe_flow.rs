@@ -144,6 +144,51 @@ fn the_page_and_perfetto_have_every_record() {
     }
 }
 
+/// Structures differ from kernel to kernel, and probes for a guest are compiled outside of it. What the kernel says of the current
+/// task is the judge of what a probe reads in its structure.
+#[test]
+fn types_are_those_of_the_guests_kernel() {
+    needs(&[QEMU, APT]);
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let values = |place: &str, collect: &str| -> Vec<Value> {
+        let args = ["record", "probe", "-q", "--guest", "-o", text(&run), place, "--collect", collect];
+        ok(&[&args[..], &["--", "sh", "-c", "/bin/true; /bin/true | /bin/true"]].concat());
+        let report = json(&["report", "probe", "-q", "--json", "--limit", "0", "-i", text(&run)]);
+        std::fs::remove_dir_all(&run).unwrap();
+        let records = report["records"].as_array().unwrap().iter();
+        records.map(|record| record["values"].clone()).collect()
+    };
+    // By fentry: the new task has its parent's name yet.
+    let new = values("wake_up_new_task", "p->pid,p->comm,p->real_parent->tgid,$pid,$comm");
+    // By a raw tracepoint, and by the tracepoint's record, in the format that this kernel has.
+    let arguments =
+        values("sched:sched_process_fork if parent->pid > 0", "parent->pid,parent->comm,$tid,$comm");
+    let record = values("sched:sched_process_fork", "$sdata,$tid,$comm");
+    for (found, pairs) in [
+        (&new, [("p->comm", "$comm"), ("p->real_parent->tgid", "$pid")]),
+        (&arguments, [("parent->comm", "$comm"), ("parent->pid", "$tid")]),
+        (&record, [("parent_comm", "$comm"), ("parent_pid", "$tid")]),
+    ] {
+        assert!(found.len() >= 2, "{found:?}");
+        for values in found {
+            for (read, judge) in pairs {
+                assert!(!values[read].is_null() && values[read] == values[judge], "{read}: {values}");
+            }
+        }
+    }
+    assert!(new.iter().all(|values| values["p->pid"].as_i64() > values["$pid"].as_i64()), "{new:?}");
+    for (place, said) in [
+        ("sched:no_such", "no event `sched:no_such` in this kernel"),
+        ("no_such_f", "no function `no_such_f`"),
+    ] {
+        let refused = kprism(&["record", "probe", "--guest", place, "-o", text(&run), "--", "true"]);
+        let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(2) && text.contains(said), "{text}");
+    }
+}
+
 /// A recording that cannot be placed on the flow's clock is refused, before a guest is started.
 #[test]
 fn what_cannot_be_placed_is_refused() {

@@ -42,6 +42,8 @@ pub enum Target<'a> {
     Program(&'a Path, Option<&'a Path>),
     /// The running kernel or its modules, with their types as BTF.
     Btf(&'a Path),
+    /// Another kernel: its types as BTF, and a folder that has the `SYSTEM/NAME/format` of its events.
+    Foreign(&'a Path, &'a Path),
 }
 
 /// Compiles a probe without the kernel's debug information. A place with several code addresses gives several plans.
@@ -49,7 +51,10 @@ pub fn plans(target: Target<'_>, request: &Request<'_>) -> Result<Vec<Plan>, Err
     let one = |plan: Result<Plan, Error>| plan.map(|plan| vec![plan]);
     match (target, Name::of(request.place)) {
         (Target::Btf(path), Some(name)) => one(tracepoint::running(path, name, request)),
-        (Target::Btf(path), None) => one(btf::plan(path, request)),
+        (Target::Foreign(path, events), Some(name)) => {
+            one(tracepoint::by_format(path, events, name, request))
+        }
+        (Target::Btf(path) | Target::Foreign(path, _), None) => one(btf::plan(path, request)),
         (Target::Program(path, debug), Some(name)) => usdt::plans(path, debug, name, request),
         (Target::Program(path, debug), None) => program::plans(path, debug, request),
     }

@@ -160,18 +160,28 @@ pub fn scoped<T>(
 
 /// An event of the running kernel, as its tracefs and BTF describe it.
 pub(crate) fn running(path: &Path, name: Name<'_>, request: &Request<'_>) -> Result<Plan, Error> {
+    let tracefs = kprism_bpf::host::tracefs().ok_or_else(|| {
+        Error::Cannot("tracefs is not mounted: mount -t tracefs tracefs /sys/kernel/tracing".to_owned())
+    })?;
+    by_format(path, &tracefs.join("events"), name, request)
+}
+
+/// An event of a kernel with this BTF, which the formats below `events` describe.
+pub(crate) fn by_format(
+    path: &Path,
+    events: &Path,
+    name: Name<'_>,
+    request: &Request<'_>,
+) -> Result<Plan, Error> {
     if let Some(around) = name.around {
         let what =
             format!("what `{around}` has around a tracepoint, only debug information tells (-k VMLINUX)");
         return Err(Error::Cannot(what));
     }
-    let tracefs = kprism_bpf::host::tracefs().ok_or_else(|| {
-        Error::Cannot("tracefs is not mounted: mount -t tracefs tracefs /sys/kernel/tracing".to_owned())
-    })?;
-    let format = tracefs.join("events").join(name.system).join(name.event).join("format");
+    let format = events.join(name.system).join(name.event).join("format");
     let text = std::fs::read(&format).map_err(|e| {
         let what = format!("no event `{}:{}`", name.system, name.event);
-        Error::Cannot(format!("{what} ({}: {e}); kprism list events shows all", format.display()))
+        Error::Cannot(format!("{what} in this kernel ({e}); kprism list events shows all of the running one"))
     })?;
     let event = described(name.system, &text)?;
     let file = path.display().to_string();

@@ -164,7 +164,18 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
     } else if args.current.is_some() {
         bail!("--current does not go with --guest");
     }
-    let probes = args.what.probes(given)?;
+    let mut probes = args.what.probes(given)?;
+    // Probes for a guest are compiled with its kernel's types, not with those of the kernel that runs here.
+    let elsewhere = args.program.is_some() || args.what.vmlinux.is_some() || args.what.exec.is_some();
+    let described = match args.guest && !elsewhere {
+        true => {
+            kprism_signals::catch(Second::EndsProcess)?;
+            let guest = args.guest_args.guest(args.place.job(&args.command))?;
+            Some(recorder::guest::describe(&guest, &probes.events()?, progress)?)
+        }
+        false => None,
+    };
+    probes.kernel = described.as_ref().map(|described| described.kernel.clone());
     let compiled = match &args.program {
         Some(path) => load(&kprism_remote::given(path), args.what.exec.as_deref(), progress)?,
         None => probes.compile(&args.command, &args.pid, progress)?,

@@ -122,6 +122,7 @@ impl ProbeArgs {
             exec: self.exec.clone(),
             debug_file: self.debug_file.clone(),
             vmlinux: self.vmlinux.clone(),
+            kernel: None,
             vars: self.vars.clone(),
             thread_vars: self.thread_vars.clone(),
             set: self.set.clone(),

@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use kprism_probe::place::tracepoint::Name;
 use kprism_probe::place::{Target, kernel_plans, plans};
 use kprism_probe::plan::Actions;
 use kprism_probe::plan::file::{Compiled, MOST_THREAD_VARS, VERSION};
@@ -35,6 +36,8 @@ pub struct Probes {
     pub debug_file: Option<PathBuf>,
     /// The kernel's debug information; without it, the running kernel's BTF: entry and return.
     pub vmlinux: Option<PathBuf>,
+    /// The kernel that is probed, if it is not the running one and `vmlinux` does not describe it.
+    pub kernel: Option<ForeignKernel>,
     /// A trace state variable, 0 at first if nothing is said (can be repeated).
     pub vars: Vec<(String, i64)>,
     /// Names of trace state variables that each thread has for itself, 0 at first.
@@ -67,6 +70,15 @@ pub struct Probes {
     pub strings: u32,
 }
 
+/// What describes a kernel that does not run here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForeignKernel {
+    /// Its types as BTF, in a folder that has nothing else but its modules' types.
+    pub btf: PathBuf,
+    /// Folder with the `SYSTEM/NAME/format` of its events.
+    pub events: PathBuf,
+}
+
 /// Trace state variables, in the order of their numbers.
 struct Variables {
     /// Those of all threads, and their first values.
@@ -84,6 +96,7 @@ impl Default for Probes {
             exec: None,
             debug_file: None,
             vmlinux: None,
+            kernel: None,
             vars: Vec::new(),
             thread_vars: Vec::new(),
             set: Vec::new(),
@@ -145,6 +158,16 @@ impl Probes {
     pub fn specs(&self) -> Vec<String> {
         let of_file = self.file.iter().flat_map(|file| &file.written.probes);
         of_file.map(Wanted::spec).chain(self.probes.iter().cloned()).collect()
+    }
+
+    /// The static tracepoints among all places, as system and name. Those of programs may be among them.
+    pub fn events(&self) -> Result<Vec<(String, String)>> {
+        let wanted = self.wanted()?;
+        let names = wanted.iter().filter_map(|wanted| Name::of(&wanted.place));
+        let mut all: Vec<_> = names.map(|name| (name.system.to_owned(), name.event.to_owned())).collect();
+        all.sort();
+        all.dedup();
+        Ok(all)
     }
 
     /// The values to collect, as they are written.
@@ -276,7 +299,10 @@ impl Probes {
                     request.place
                 )
             }
-            None => Ok(Target::Btf(Path::new("/sys/kernel/btf/vmlinux"))),
+            None => Ok(match &self.kernel {
+                Some(ForeignKernel { btf, events }) => Target::Foreign(btf, events),
+                None => Target::Btf(Path::new("/sys/kernel/btf/vmlinux")),
+            }),
         };
         let program = match (command.first(), pids) {
             (Some(name), _) => match path::find_here(name) {

@@ -7,13 +7,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use kprism_lab::{Outcome, Pace, Report, Share};
+use kprism_lab::{Job, Outcome, Pace, Report, Share};
 use kprism_probe::plan::file::Compiled;
 use kprism_session::Progress;
 use kprism_store::Run;
 use serde::{Deserialize, Serialize};
 
-use super::{Live, Recorded, Settings, load};
+use super::{ForeignKernel, Live, Recorded, Settings, load};
 use crate::guest::{self, Guest, Observe};
 
 /// The program, the probes and the run in the guest.
@@ -69,6 +69,44 @@ pub fn recorder(
 ) -> Result<Recorded> {
     let told: Told = serde_json::from_str(told).context("the settings")?;
     super::record(load(probes, None, progress)?, &told.settings(run, command), progress, live)
+}
+
+/// Describes the guest's kernel, as probes are compiled here and not there: its types, and the formats of these
+/// events, which a guest is asked for. An event that it has not is left out.
+///
+/// # Errors
+/// The guest cannot be booted.
+pub fn describe(guest: &Guest, events: &[(String, String)], progress: &Progress) -> Result<Described> {
+    let place = tempfile::tempdir().context("a folder for the kernel's types")?;
+    let folder = place.path();
+    let prepared = guest::prepare(&guest.options, progress)?;
+    let kernel = ForeignKernel { btf: folder.join("btf/vmlinux"), events: folder.join("events") };
+    let types = prepared.snapshot_folder().join("btf");
+    let copied = fs::create_dir_all(folder.join("btf")).and_then(|()| fs::copy(&types, &kernel.btf));
+    copied.with_context(|| types.display().to_string())?;
+    for (system, name) in events {
+        let job = Job::new(["cat", &format!("/sys/kernel/tracing/events/{system}/{name}/format")]);
+        let mut format = Vec::new();
+        let asked = kprism_lab::run(&prepared, &job, &folder.join("asked"), None, &mut |said| {
+            if let kprism_lab::Progress::Stdout(bytes) = said {
+                format.extend_from_slice(bytes);
+            }
+        })?;
+        if asked.exit_code == Some(0) {
+            let place = kernel.events.join(system).join(name);
+            let written = fs::create_dir_all(&place).and_then(|()| fs::write(place.join("format"), format));
+            written.with_context(|| place.display().to_string())?;
+        }
+    }
+    Ok(Described { kernel, _folder: place })
+}
+
+/// A guest's kernel as [`describe`] describes it. The files are removed on drop.
+#[derive(Debug)]
+pub struct Described {
+    /// The files.
+    pub kernel: ForeignKernel,
+    _folder: tempfile::TempDir,
 }
 
 /// Refuses what no probe can be placed in a flow of.

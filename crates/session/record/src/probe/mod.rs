@@ -16,7 +16,7 @@ pub mod guest;
 mod kept;
 
 pub use attach::{KEYS, Live, Recorded, Settings, record};
-pub use compile::{Probes, load};
+pub use compile::{ForeignKernel, Probes, load};
 pub use file::ProbeFile;
 pub use kprism_probe::written::{thread_variable, variable};
 
