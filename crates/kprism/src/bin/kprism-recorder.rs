@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `kprism-recorder`: the recorders that run in guests, as a self-contained program. It has a tenth of the size of `kprism`,
+//! `kprism-recorder`: the recorders that run in guests, as a self-contained program. It has a seventh of the size of `kprism`,
 //! which would take seconds to unpack there.
 //!
 //! The input is one of these commands, with settings as JSON. The output is the run in FOLDER.
