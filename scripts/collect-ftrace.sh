@@ -65,6 +65,10 @@ value() {
 set_to() {
 	echo "$1" 2>/dev/null >"$tracing/$2"
 }
+# back_to VALUE FILE
+back_to() {
+	set_to "$1" "$2" || say "$tracing/$2 could not be set back to \`$1\`"
+}
 
 # What is changed, as it was before.
 tracing_on=$(value tracing_on)
@@ -74,15 +78,15 @@ before_size=$(value buffer_size_kb)
 before_size=${before_size%% *}
 forks=$(value options/function-fork)
 put_back() {
-	set_to "$tracer" current_tracer
+	back_to "$tracer" current_tracer
 	if [ "$traces" ]; then
 		echo >"$tracing/set_ftrace_pid"
 		echo >"$tracing/set_graph_function"
-		set_to "${before_threshold:-0}" tracing_thresh
-		[ -z "$size" ] || set_to "$before_size" buffer_size_kb
-		[ -z "$forks" ] || set_to "$forks" options/function-fork
+		[ -z "$before_threshold" ] || back_to "$before_threshold" tracing_thresh
+		[ -z "$size" ] || back_to "$before_size" buffer_size_kb
+		[ -z "$forks" ] || back_to "$forks" options/function-fork
 	fi
-	set_to "$tracing_on" tracing_on
+	back_to "$tracing_on" tracing_on
 	[ -z "$mounted" ] || umount "$tracing"
 }
 
@@ -140,7 +144,8 @@ if [ "$traces" ]; then
 	# was kept for it.
 	exec 3<&0
 	(
-		echo "$(exec sh -c 'echo $PPID')" >"$tracing/set_ftrace_pid"
+		# Without its number the kernel would trace everybody.
+		echo "$(exec sh -c 'echo $PPID')" >"$tracing/set_ftrace_pid" || exit 2
 		echo 1 >"$tracing/tracing_on"
 		exec "$@" 3<&-
 	) <&3 &
@@ -158,27 +163,25 @@ if [ "$traces" ]; then
 	set_to 0 tracing_on
 fi
 
-# drain CPU: the pages of its buffer. A read waits where there are none, so the reader is ended when nothing is left.
-drain() {
-	cat "$tracing/per_cpu/$1/trace_pipe_raw" 2>/dev/null >"$1.raw" &
-	reader=$!
-	last=
-	left=x
-	while [ "$left" != 0 ] && [ "$left" != "$last" ]; do
-		last=$left
-		sleep 1
-		left=$(sed -n 's/^entries: *//p' "$tracing/per_cpu/$1/stats")
-	done
-	kill "$reader"
-	wait "$reader" 2>/dev/null
-	[ "$left" = 0 ] || say "$1: $left events could not be read"
-}
-
 mkdir -p "$folder/stats" && cd "$folder" || fail "$folder cannot be made"
+# The pages of all CPUs. A read waits where there are none, so the readers are ended when nothing has come for a second.
+readers=
 for cpu in "$tracing"/per_cpu/cpu*; do
-	cpu=${cpu##*/}
-	drain "$cpu"
-	cat "$tracing/per_cpu/$cpu/stats" >"stats/$cpu"
+	cat "$cpu/trace_pipe_raw" >"${cpu##*/}.raw" &
+	readers="$readers $!"
+done
+last=
+left=x
+while [ "$left" != "$last" ]; do
+	last=$left
+	sleep 1
+	left=$(cat "$tracing"/per_cpu/cpu*/stats | grep '^entries')
+done
+kill $readers
+wait $readers 2>/dev/null
+for cpu in "$tracing"/per_cpu/cpu*; do
+	cat "$cpu/stats" >"stats/${cpu##*/}"
+	grep -q '^entries: *0$' "$cpu/stats" || say "${cpu##*/}: $(grep '^entries' "$cpu/stats") could not be read"
 done
 value events/header_page >header_page
 for format in "$tracing"/events/ftrace/*/format $(value set_event | sed "s|:|/|; s|.*|$tracing/events/&/format|"); do

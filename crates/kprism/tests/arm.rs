@@ -97,7 +97,7 @@ fn a_kernel_of_32_bit_arm() {
     architecture("armhf", "6.1.0-50-armmp");
 }
 
-/// What the guest runs: the script with the options of a user, what it refuses, what it puts back however it ends.
+/// Script that the guest runs: it calls the collector with the options of a user, what it refuses, what it puts back however it ends.
 const IN_GUEST: &str = r#"
 T=/sys/kernel/tracing
 cd /tmp

@@ -91,7 +91,7 @@ pub struct Buffer<'a> {
     pub clock: String,
     /// Pages of each CPU; none after [`Dat::open`].
     pub cpus: Vec<(u32, Cow<'a, [u8]>)>,
-    /// Where the pages of each CPU are in the file.
+    /// Place of each CPU's pages in the file.
     pub places: Vec<(u32, Place)>,
     /// Page size in bytes, if it differs from the file's.
     pub page_size: Option<usize>,

@@ -236,7 +236,7 @@ impl Walk {
     }
 }
 
-/// What a word that is no short event was.
+/// Kind of a word that does not begin a short event.
 enum Special {
     Record(Range<usize>),
     Passed,

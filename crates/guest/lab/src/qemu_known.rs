@@ -26,7 +26,7 @@ pub(crate) fn fits(program: &Path) -> Result<String, String> {
     }
 }
 
-/// What the cache knows of the program, or else `find` says.
+/// The answer that the cache has for the program, or else that of `find`.
 fn known(
     program: &Path,
     cache: &Cache,

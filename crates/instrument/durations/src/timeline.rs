@@ -97,7 +97,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What [`sort`] must give.
+    /// The order that [`sort`] must give.
     fn sorted(mut slices: Vec<Slice>) -> Vec<Slice> {
         slices.sort_by_key(|s| (s.task, s.start_ns, Reverse(s.end_ns), s.depth));
         slices

@@ -19,7 +19,7 @@ pub enum Input<'a> {
     File(&'a File, u64),
 }
 
-/// Where a CPU's pages are.
+/// Place of a CPU's pages in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// Offset in the file, bytes.
@@ -152,12 +152,16 @@ impl<'a> Packed<'a> {
         Ok(bytes.and_then(|bytes| Cursor { bytes: &bytes, at: 0, order: self.order }.u32()))
     }
 
+    /// The error of a chunk that begins here and is cut short.
+    fn short(&self) -> Error {
+        damaged(FtraceError::format(format!("offset {}", self.at), "a compressed chunk"))
+    }
+
     /// Unpacks the next chunk.
     fn next(&mut self) -> std::io::Result<()> {
-        let here = self.at;
-        let short = || damaged(FtraceError::format(format!("offset {here}"), "a compressed chunk"));
-        let (Some(packed), Some(whole)) = (self.number()?, self.number()?) else { return Err(short()) };
-        let packed = self.take(packed.into())?.ok_or_else(short)?;
+        let (here, short) = (self.at, self.short());
+        let (Some(packed), Some(whole)) = (self.number()?, self.number()?) else { return Err(short) };
+        let Some(packed) = self.take(packed.into())? else { return Err(short) };
         self.chunk =
             unpack(&self.method, &packed, whole as usize, &format!("offset {here}")).map_err(damaged)?;
         self.given = 0;
@@ -176,10 +180,8 @@ impl Read for Packed<'_> {
             let chunks = match self.chunks {
                 Some(chunks) => chunks,
                 None => {
-                    let here = self.at;
-                    let short =
-                        || damaged(FtraceError::format(format!("offset {here}"), "a compressed chunk"));
-                    self.number()?.ok_or_else(short)?
+                    let short = self.short();
+                    self.number()?.ok_or(short)?
                 }
             };
             self.chunks = Some(chunks.saturating_sub(1));

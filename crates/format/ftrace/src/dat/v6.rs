@@ -105,7 +105,7 @@ fn options(
 /// Size of the mark of a part.
 const MARK: u64 = 10;
 
-/// What [`buffer`] finds: the buffer and its clock, or why it cannot be read; `None` if it is not there.
+/// Result of [`buffer`]: the buffer and its clock, or why it cannot be read; `None` if it is not there.
 type Found<'a> = Option<Result<(Buffer<'a>, String), FtraceError>>;
 
 /// Parses `flyrecord`, the offset and size of each CPU's pages, and the clock.

@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use kprism_lab::Prepared;
 use kprism_probe::plan::file::Compiled;
 use kprism_profile::parse;
+use kprism_record::guest::Guest;
 use kprism_record::probe::{self as recorder, KEYS, Recorded, Settings, load, record, summary_lines};
 use kprism_session::Progress;
 use kprism_session::probe::Loaded;
@@ -167,14 +169,14 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
     let mut probes = args.what.probes(given)?;
     // Probes for a guest are compiled with its kernel's types, not with those of the kernel that runs here.
     let elsewhere = args.program.is_some() || args.what.vmlinux.is_some() || args.what.exec.is_some();
-    let described = match args.guest && !elsewhere {
-        true => {
-            kprism_signals::catch(Second::EndsProcess)?;
-            let guest = args.guest_args.guest(args.place.job(&args.command))?;
-            Some(recorder::guest::describe(&guest, &probes.events()?, progress)?)
-        }
-        false => None,
-    };
+    let guest = args.guest.then(|| args.guest_args.guest(args.place.job(&args.command))).transpose()?;
+    let beside_flow = args.flow || args.beside_flow;
+    let (mut prepared, mut described) = (None, None);
+    if let Some(guest) = guest.as_ref().filter(|_| !elsewhere) {
+        kprism_signals::catch(Second::EndsProcess)?;
+        let prepared = prepared.insert(recorder::guest::prepare(guest, beside_flow, progress)?);
+        described = Some(recorder::guest::describe(prepared, &probes.events()?)?);
+    }
     probes.kernel = described.as_ref().map(|described| described.kernel.clone());
     let compiled = match &args.program {
         Some(path) => load(&kprism_remote::given(path), args.what.exec.as_deref(), progress)?,
@@ -196,14 +198,18 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
         duration: args.duration,
         interval: args.interval.or(args.current),
         keep_current: args.current.is_some(),
-        beside_flow: args.flow || args.beside_flow,
+        beside_flow,
         buffer_kib: args.buffer_size,
         probes: probes.specs(),
         collect: probes.collected(),
     };
-    if args.guest {
+    if let Some(guest) = &guest {
         kprism_signals::catch(Second::EndsProcess)?;
-        return in_guest(args, &compiled, &settings, progress, out);
+        let prepared = match prepared {
+            Some(prepared) => prepared,
+            None => recorder::guest::prepare(guest, beside_flow, progress)?,
+        };
+        return in_guest(args, &compiled, &settings, (guest, &prepared), progress, out);
     }
     kprism_signals::catch(Second::Ignored)?;
     let recorded = record(compiled, &settings, progress, &mut |since, so_far| {
@@ -235,12 +241,12 @@ fn in_guest(
     args: &Args,
     compiled: &Compiled,
     settings: &Settings,
+    guest: (&Guest, &Prepared),
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    let guest = args.guest_args.guest(args.place.job(&args.command))?;
     let mut output = Output::new(out, progress);
-    let (run, ran) = recorder::guest::record(compiled, settings, &guest, progress, &mut |p| output.pass(p))?;
+    let (run, ran) = recorder::guest::record(compiled, settings, guest, progress, &mut |p| output.pass(p))?;
     if let Ok(loaded) = Loaded::open(&run) {
         summary_lines(&loaded.description, args.last).iter().for_each(|line| progress.say(line));
         progress.say(&format!("recorded in {}; see: kprism report probe", run.dir().display()));

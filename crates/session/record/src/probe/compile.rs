@@ -70,7 +70,7 @@ pub struct Probes {
     pub strings: u32,
 }
 
-/// What describes a kernel that does not run here.
+/// Files that describe a kernel that does not run here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignKernel {
     /// Its types as BTF, in a folder that has nothing else but its modules' types.

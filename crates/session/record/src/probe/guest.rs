@@ -6,8 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use kprism_lab::{Job, Outcome, Pace, Report, Share};
+use anyhow::{Context, Result, bail, ensure};
+use kprism_lab::{Ended, Job, Outcome, Pace, Prepared, Report, Share};
 use kprism_probe::plan::file::Compiled;
 use kprism_session::Progress;
 use kprism_store::Run;
@@ -75,11 +75,10 @@ pub fn recorder(
 /// events, which a guest is asked for. An event that it has not is left out.
 ///
 /// # Errors
-/// The guest cannot be booted.
-pub fn describe(guest: &Guest, events: &[(String, String)], progress: &Progress) -> Result<Described> {
+/// The guest cannot be asked.
+pub fn describe(prepared: &Prepared, events: &[(String, String)]) -> Result<Described> {
     let place = tempfile::tempdir().context("a folder for the kernel's types")?;
     let folder = place.path();
-    let prepared = guest::prepare(&guest.options, progress)?;
     let kernel = ForeignKernel { btf: folder.join("btf/vmlinux"), events: folder.join("events") };
     let types = prepared.snapshot_folder().join("btf");
     let copied = fs::create_dir_all(folder.join("btf")).and_then(|()| fs::copy(&types, &kernel.btf));
@@ -87,15 +86,23 @@ pub fn describe(guest: &Guest, events: &[(String, String)], progress: &Progress)
     for (system, name) in events {
         let job = Job::new(["cat", &format!("/sys/kernel/tracing/events/{system}/{name}/format")]);
         let mut format = Vec::new();
-        let asked = kprism_lab::run(&prepared, &job, &folder.join("asked"), None, &mut |said| {
+        let asked = kprism_lab::run(prepared, &job, &folder.join("asked"), None, &mut |said| {
             if let kprism_lab::Progress::Stdout(bytes) = said {
                 format.extend_from_slice(bytes);
             }
         })?;
-        if asked.exit_code == Some(0) {
-            let place = kernel.events.join(system).join(name);
-            let written = fs::create_dir_all(&place).and_then(|()| fs::write(place.join("format"), format));
-            written.with_context(|| place.display().to_string())?;
+        match (&asked.ended, asked.exit_code) {
+            (Ended::Normal, Some(0)) => {
+                let place = kernel.events.join(system).join(name);
+                let written =
+                    fs::create_dir_all(&place).and_then(|()| fs::write(place.join("format"), format));
+                written.with_context(|| place.display().to_string())?;
+            }
+            // No such file.
+            (Ended::Normal, Some(1)) => {}
+            (ended, code) => {
+                bail!("{system}:{name}: the guest does not tell its format: {ended:?}, {code:?}")
+            }
         }
     }
     Ok(Described { kernel, _folder: place })
@@ -109,41 +116,39 @@ pub struct Described {
     _folder: tempfile::TempDir,
 }
 
-/// Refuses what no probe can be placed in a flow of.
+/// Boots the guest, or finds its snapshot. Refuses before that what no probe can be placed in a flow of.
 ///
 /// # Errors
-/// Says why.
-fn possible(guest: &Guest) -> Result<()> {
-    ensure!(
-        guest.options.pace != Pace::Fast,
-        "--flow beside --fast: at the host's speed the guest's clock is not that of the flow, and a record could not be placed \
-         in it; leave --fast out"
-    );
-    kprism_lab::find_observer()?;
-    Ok(())
+/// Says why, or the guest cannot be booted.
+pub fn prepare(guest: &Guest, beside_flow: bool, progress: &Progress) -> Result<Prepared> {
+    if beside_flow {
+        ensure!(
+            guest.options.pace != Pace::Fast,
+            "--flow beside --fast: at the host's speed the guest's clock is not that of the flow, and a record could not be placed \
+             in it; leave --fast out"
+        );
+        kprism_lab::find_observer()?;
+    }
+    guest::prepare(&guest.options, progress)
 }
 
-/// Attaches the probes in a guest, and runs [`Guest::job`] there. Notes of the recorder go to `progress`, output of the
-/// command to `report`.
+/// Attaches the probes in a guest from [`prepare`], and runs [`Guest::job`] there. Notes of the recorder go to `progress`, output
+/// of the command to `report`.
 ///
 /// # Errors
-/// The guest cannot be booted, or the run cannot be written. What the recorder in the guest refused is in the guest's
+/// The run cannot be written. What the recorder in the guest refused is in the guest's
 /// standard error.
 pub fn record(
     program: &Compiled,
     settings: &Settings,
-    guest: &Guest,
+    (guest, prepared): (&Guest, &Prepared),
     progress: &Progress,
     report: Report<'_>,
 ) -> Result<(Run, Outcome)> {
-    if settings.beside_flow {
-        possible(guest)?;
-    }
     let recorder = kprism_lab::find_recorder()?;
     let folder = tempfile::tempdir().context("a folder for the probes")?;
     let file = folder.path().join("probes");
     fs::write(&file, program.bytes()?).with_context(|| file.display().to_string())?;
-    let prepared = guest::prepare(&guest.options, progress)?;
     let mut job = guest.job.clone();
     let [program, probes, run] = GUEST.map(str::to_owned);
     let told = serde_json::to_string(&Told::of(settings)).context("the settings")?;
@@ -154,11 +159,11 @@ pub fn record(
     job.collect = Some(run);
     let mut recording = guest.settings(settings.output.clone());
     if settings.beside_flow {
-        guest::say_gaps(&prepared, progress);
+        guest::say_gaps(prepared, progress);
         recording.observe = Observe::Everything;
         job.marked_by_command = true;
     }
-    let (run, ran) = guest::record(&recording, &job, &prepared, report)?;
+    let (run, ran) = guest::record(&recording, &job, prepared, report)?;
     progress.clear();
     guest::complain(&ran, progress);
     let mut manifest = run.manifest()?;
