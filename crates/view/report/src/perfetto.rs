@@ -234,7 +234,8 @@ impl<W: Write> Writer<'_, W> {
     }
 
     /// Writes the slices of a task, properly nested. A call that (because of lost bytes) seems to outlive its caller is
-    /// ended with it.
+    /// ended with it. A call that seems to outlive the beginning of the next one of its caller (two CPUs' clocks, or
+    /// an estimated time, differ by a few ns) is ended there: the next one would else be drawn inside it, and cut.
     /// `bodies` has the functions that system calls led to, by task and start: a slice has only the kernel's entry.
     fn slices(
         &mut self,
@@ -244,17 +245,19 @@ impl<W: Write> Writer<'_, W> {
         bodies: &HashMap<(u32, u64), u32>,
     ) -> io::Result<()> {
         let track = Some(uuid(Track::Task(task)));
-        slices.sort_by_key(|s| (s.start_ns, s.depth, std::cmp::Reverse(s.end_ns)));
+        slices.sort_by_key(|s| (s.start_ns, s.depth, s.end_ns));
         let end = TrackEvent { r#type: Some(SLICE_END), track_uuid: track, ..TrackEvent::default() };
-        let mut open: Vec<u64> = Vec::new();
+        // The end and the depth of each open slice.
+        let mut open: Vec<(u64, u16)> = Vec::new();
         for slice in slices {
-            while let Some(&until) = open.last().filter(|&&until| until <= slice.start_ns) {
-                open.pop();
-                self.event(until, None, end.clone())?;
+            let over = |&(until, depth): &(u64, u16)| until <= slice.start_ns || depth >= slice.depth;
+            while let Some((until, _)) = open.pop_if(|slice| over(slice)) {
+                self.event(until.min(slice.start_ns), None, end.clone())?;
             }
             let body = bodies.get(&(task, slice.start_ns)).filter(|_| slice.kind == FrameKind::Syscall);
             let func = &profile.funcs[*body.unwrap_or(&slice.func) as usize];
-            let until = slice.end_ns.max(slice.start_ns).min(open.last().copied().unwrap_or(u64::MAX));
+            let until =
+                slice.end_ns.max(slice.start_ns).min(open.last().map_or(u64::MAX, |&(until, _)| until));
             let begin = TrackEvent {
                 r#type: Some(SLICE_BEGIN),
                 track_uuid: track,
@@ -271,9 +274,9 @@ impl<W: Write> Writer<'_, W> {
                 _ => func.name.clone(),
             };
             self.event(slice.start_ns, Some(&name), begin)?;
-            open.push(until);
+            open.push((until, slice.depth));
         }
-        while let Some(until) = open.pop() {
+        while let Some((until, _)) = open.pop() {
             self.event(until, None, end.clone())?;
         }
         Ok(())

@@ -142,16 +142,24 @@ fn the_trace_opens_in_perfettos_trace_processor() {
     assert_eq!(answers[4], sched);
 }
 
-/// Calls that outlive their caller, last no time, or begin together still nest.
+/// Calls that outlive their caller, last no time, begin together, or begin before the call before them ended still nest;
+/// the last keep their length.
 #[test]
 fn odd_slices_still_nest() {
     let engine = kprism_test::perfetto();
     let mut b = sample::Builder::new();
     let task = b.task(7, "t");
     let func = b.func(sample::HOSTILE, "m");
-    for (depth, start_ns, end_ns) in
-        [(0, 10, 100), (1, 10, 10), (1, 50, 200), (2, 50, 60), (0, 150, 150), (0, 300, 250)]
-    {
+    for (depth, start_ns, end_ns) in [
+        (0, 10, 100),
+        (1, 10, 10),
+        (1, 50, 200),
+        (2, 50, 60),
+        (0, 150, 150),
+        (0, 300, 250),
+        (0, 400, 410),
+        (0, 405, 900),
+    ] {
         let kind = kprism_profile::FrameKind::Call;
         b.profile.slices.push(kprism_profile::Slice {
             task,
@@ -168,8 +176,16 @@ fn odd_slices_still_nest() {
     perfetto::write(&b.profile, &[], &[], &mut trace).unwrap();
     let answers = ask(&engine, &trace, &["select ts, dur, depth, name from slice order by ts, depth"]);
     let row = |ts: u64, dur: u64, depth: u64| json!({"ts": ts, "dur": dur, "depth": depth, "name": sample::HOSTILE});
-    let expected =
-        [row(10, 90, 0), row(10, 0, 1), row(50, 50, 1), row(50, 10, 2), row(150, 0, 0), row(300, 0, 0)];
+    let expected = [
+        row(10, 90, 0),
+        row(10, 0, 1),
+        row(50, 50, 1),
+        row(50, 10, 2),
+        row(150, 0, 0),
+        row(300, 0, 0),
+        row(400, 5, 0),
+        row(405, 495, 0),
+    ];
     assert_eq!(answers[0], Value::Array(expected.to_vec()));
 }
 
