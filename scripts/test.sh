@@ -85,6 +85,7 @@ suite() {
 		{
 			sed -n 's/^test \(.*[^ ]\) *\.\.\. FAILED.*/\1/p' "$log"
 			grep -a -A 12 'panicked at' "$log" | cut -c 1-2000 | head -n 200
+			grep -a '^error: the tests of' "$log"
 		} >>"$failures"
 	fi
 	# Failed without a failing test: it did not compile, or a test process died.
@@ -131,7 +132,7 @@ if variables=$(KPRISM=${CARGO_TARGET_DIR:-target}/checked/kprism sh scripts/gcov
 else
 	echo "== could not be had: the tests that need it will be skipped"
 fi
-suite "tests" $CARGO test --workspace --profile checked --no-fail-fast
+suite "tests" python3 scripts/tests.py "$CARGO" checked
 
 if [ "$skipped" -gt 0 ]; then
 	printf '\nskipped:\n'
