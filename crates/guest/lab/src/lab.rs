@@ -200,6 +200,7 @@ pub fn prepare(options: &Options, report: Report<'_>) -> Result<Prepared> {
         monitor: None,
         disks,
         network: options.network,
+        features: options.cpu_features.clone(),
     };
     let mut command_line = Machine::command_line(&options.append);
     if memory_root.is_some() {

@@ -26,6 +26,7 @@ mod apt;
 mod archive;
 mod collect;
 mod counters;
+mod cpu;
 mod disk;
 mod drivers;
 mod hold;
@@ -56,6 +57,7 @@ mod symbols;
 mod tail;
 mod tree;
 
+pub use cpu::CpuFeature;
 pub use error::{Error, Result, Unfit};
 pub use files::{
     content, find_agent, find_observer, find_qemu_user, find_recorder, find_sql, find_user_plugin,

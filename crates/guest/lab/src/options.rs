@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use kprism_agent::CounterReading;
 
+use crate::cpu::CpuFeature;
 use crate::network::{Forward, Network};
 
 /// The guest for which a snapshot is made.
@@ -18,6 +19,8 @@ pub struct Options {
     pub mem_mib: u64,
     /// Additional words for the kernel's command line.
     pub append: Vec<String>,
+    /// Features added to the CPUs or removed from them.
+    pub cpu_features: Vec<CpuFeature>,
     /// The kernel to boot.
     pub kernel: KernelSource,
     /// A guest image with the kernel and the programs, instead of Debian's packages from apt.
@@ -54,6 +57,7 @@ impl Default for Options {
             smp: 1,
             mem_mib: 1024,
             append: Vec::new(),
+            cpu_features: Vec::new(),
             kernel: KernelSource::Newest,
             guest_image: None,
             initrd: None,

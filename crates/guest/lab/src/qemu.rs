@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use kprism_agent::{CONTROL_PORT, EXIT_PORT, PAUSE_PORT, STDERR_PORT, STDOUT_PORT};
 
+use crate::cpu::{self, CpuFeature};
 use crate::error::{Context, Error, Result};
 use crate::network::{Forward, Network};
 use crate::options::Pace;
@@ -36,6 +37,8 @@ pub(crate) struct Machine {
     /// Sizes of its disks in bytes.
     pub disks: Vec<u64>,
     pub network: Network,
+    /// Features that the user adds to its CPUs or removes from them.
+    pub features: Vec<CpuFeature>,
 }
 
 /// Memory behind the CXL window: 65536 page tables of 4 KiB map 128 GiB.
@@ -46,8 +49,7 @@ impl Machine {
     /// thread or a queue in QEMU (virtio, disks, network) ends determinism.
     pub fn arguments(&self) -> Vec<String> {
         let mut arguments: Vec<String> = ["-accel", "tcg"].map(str::to_owned).to_vec();
-        // No random instructions. No 5-level paging, as on nearly all machines.
-        let cpu = "max,-rdrand,-rdseed,-la57";
+        let cpu = cpu::model(&self.features);
         arguments.extend(["-smp".into(), self.smp.to_string()]);
         let (mut machine, mut memory) = ("q35".to_owned(), format!("{}M", self.mem_mib));
         let (mut slots, mut more_mib) = (0, 0);
@@ -66,7 +68,7 @@ impl Machine {
             memory.push_str(&format!(",maxmem={}M,slots={slots}", self.mem_mib + more_mib));
         }
         // Under a hypervisor Linux does not flush CPU caches, and then does not use a CXL region.
-        let hypervisor = if self.monitor.is_some() { ",-hypervisor" } else { "" };
+        let hypervisor = if self.monitor.is_some() { ",hypervisor=off" } else { "" };
         arguments.extend(["-machine".into(), machine, "-cpu".into(), format!("{cpu}{hypervisor}")]);
         arguments.extend(["-m".into(), memory]);
         match self.pace {
@@ -312,13 +314,15 @@ impl Drop for Running {
 
 /// QEMU's message; with the remedy, if its plugin interface is of a version that the observer does not fit.
 fn explained(said: String) -> String {
-    match said.contains("requires API version") {
-        true => format!(
-            "{said}\nThis kprism is for version 4 of QEMU's plugin interface (QEMU 9.2 to 11.0): use a newer kprism, or name \
-             another QEMU in $KPRISM_QEMU"
-        ),
-        false => said,
-    }
+    let more = if said.contains("requires API version") {
+        "This kprism is for version 4 of QEMU's plugin interface (QEMU 9.2 to 11.0): use a newer kprism, or name another QEMU in \
+         $KPRISM_QEMU"
+    } else if said.contains("TCG doesn't support") || said.contains("can't apply global max-x86_64-cpu.") {
+        "Leave the feature out of --cpu-features; `qemu-system-x86_64 -cpu help` lists those it knows, not all of which it emulates"
+    } else {
+        return said;
+    };
+    format!("{said}\n{more}")
 }
 
 #[cfg(test)]

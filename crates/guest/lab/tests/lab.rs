@@ -7,7 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use kprism_lab::{Ended, Error, Job, KernelSource, Options, Outcome, Pace, Prepared, Progress, Share, Span};
+use kprism_lab::{
+    CpuFeature, Ended, Error, Job, KernelSource, Options, Outcome, Pace, Prepared, Progress, Share, Span,
+};
 
 /// Guests are large and the machine may be small, so only one runs at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -192,6 +194,32 @@ fn commands_afterwards_tell_what_they_see() {
     assert_eq!(run(&prepared, &job, &folder).exit_code, Some(0));
     let names = String::from_utf8(folder.read("symbols/kallsyms")).unwrap();
     assert!(names.lines().any(|line| line.ends_with("ftrace_trampoline\t[__builtin__ftrace]")));
+}
+
+#[test]
+fn the_cpu_has_the_features_asked_for() {
+    let _guard = one_at_a_time();
+    let folder = Scratch::new("features");
+    let with = |features: &[&str]| Options {
+        cpu_features: features.iter().map(|text| CpuFeature::parse(text).unwrap()).collect(),
+        ..Options::default()
+    };
+    let has = |features: &[&str]| {
+        assert_eq!(
+            run(&prepare(&with(features)), &shell("grep flags /proc/cpuinfo"), &folder).exit_code,
+            Some(0)
+        );
+        let said = String::from_utf8(folder.read("stdout")).unwrap();
+        ["erms", "fsrm", "rdrand", "avx2"].map(|name| said.split_whitespace().any(|word| word == name))
+    };
+    assert_eq!(has(&[]), [false, false, false, true]);
+    assert_eq!(has(&["+erms", "-avx2"]), [true, false, false, false]);
+    for odd in ["+avx512f", "+nosuch"] {
+        match kprism_lab::prepare(&with(&[odd]), &mut |_| {}) {
+            Err(Error::Qemu { reason }) => assert!(reason.contains("--cpu-features"), "{reason}"),
+            other => panic!("{odd}: {other:?}"),
+        }
+    }
 }
 
 #[test]

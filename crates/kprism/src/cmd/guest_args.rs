@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use kprism_lab::{Forward, Job, KernelSource, Network, Options, Pace, Share};
+use kprism_lab::{CpuFeature, Forward, Job, KernelSource, Network, Options, Pace, Share};
 use kprism_profile::parse;
 use kprism_record::guest::{self, Guest, Observe, Packets};
 use kprism_record::here::OWN_STDIN;
@@ -12,7 +12,7 @@ use kprism_record::here::OWN_STDIN;
 use crate::given::Given;
 
 /// Ids of the options of [`GuestArgs`].
-pub const GUEST: [&str; 17] = [
+pub const GUEST: [&str; 18] = [
     "kernel",
     "tree",
     "initrd",
@@ -27,6 +27,7 @@ pub const GUEST: [&str; 17] = [
     "smp",
     "mem",
     "append",
+    "cpu_features",
     "fast",
     "refresh",
     "boot_timeout",
@@ -74,6 +75,9 @@ pub struct MachineArgs {
     /// Add to the kernel's command line (can be repeated)
     #[arg(long, value_name = "WORDS", help_heading = "Guest")]
     pub append: Vec<String>,
+    /// Add features to the CPUs (+) or remove them (-), by QEMU's names: --cpu-features=+erms,-avx2 (see docs/guest.md)
+    #[arg(long, value_name = "±NAME,…", value_parser = CpuFeature::parse, value_delimiter = ',', allow_hyphen_values = true, help_heading = "Guest")]
+    pub cpu_features: Vec<CpuFeature>,
     /// Run at host speed with parallel CPUs: faster, but no run is like another
     #[arg(long, help_heading = "Guest")]
     pub fast: bool,
@@ -86,6 +90,7 @@ impl MachineArgs {
             smp: self.smp,
             mem_mib: self.mem.unwrap_or(default_mem_mib),
             append: self.append.clone(),
+            cpu_features: self.cpu_features.clone(),
             modules: self.module.clone(),
             packages: self.package.clone(),
             guest_image: self.guest_image.clone(),

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use kprism_lab::{
-    Ended, Forward, Job, KernelSource, ModuleFile, Network, ObserverOptions, Options, Outcome, Pace,
-    Prepared, Report, Share, Span,
+    CpuFeature, Ended, Forward, Job, KernelSource, ModuleFile, Network, ObserverOptions, Options, Outcome,
+    Pace, Prepared, Report, Share, Span,
 };
 use kprism_session::{Progress, date, flow};
 use kprism_store::{
@@ -277,6 +277,7 @@ pub(crate) fn manifest_options(
         ("kernel_command_line", prepared.command_line().into()),
         ("pace", if guest.pace == Pace::Fast { "fast" } else { "exact" }.into()),
         ("mem_mib", guest.mem_mib.into()),
+        ("cpu_features", guest.cpu_features.iter().map(CpuFeature::to_string).collect()),
         ("kernel", kernel.into()),
         ("guest_image", path(&guest.guest_image).into()),
         ("initrd", path(&guest.initrd).into()),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The settings of a run, read back from its manifest.
 
-use anyhow::{Context, Result, bail, ensure};
-use kprism_lab::{Job, KernelSource, Network, Options, Pace, Share, Span};
+use anyhow::{Context, Error, Result, bail, ensure};
+use kprism_lab::{CpuFeature, Job, KernelSource, Network, Options, Pace, Share, Span};
 use kprism_store::{Manifest, Run, RunKind};
 use serde_json::Value;
 
@@ -61,10 +61,13 @@ pub(super) fn of(run: &Run, manifest: &Manifest) -> Result<Settings> {
 fn guest(manifest: &Manifest, options: &Given<'_>) -> Result<Options> {
     let tree = manifest.kernel.as_ref().and_then(|kernel| kernel.tree.as_ref());
     let paths = |name: &str| options.list(name).into_iter().map(Into::into).collect();
+    let features = options.list("cpu_features");
+    let features = features.iter().map(|text| CpuFeature::parse(text)).collect::<Result<_, _>>();
     Ok(Options {
         smp: manifest.vcpus,
         mem_mib: options.number("mem_mib")?,
         append: appended(&options.text("kernel_command_line").context("no `kernel_command_line`")?),
+        cpu_features: features.map_err(Error::msg).context("`cpu_features`")?,
         kernel: match (tree, options.text("kernel")) {
             (Some(tree), _) => KernelSource::Tree(tree.folder.clone()),
             (None, Some(kernel)) => KernelSource::named(kernel.as_ref()),
