@@ -91,9 +91,16 @@ impl<W: Write> Plain<W> {
 
 impl<W: Write> Write for Plain<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut out = Vec::with_capacity(bytes.len());
-        for byte in bytes {
-            self.push(&mut out, *byte);
+        // Most output passes as it is: a listing has gigabytes of it.
+        let plain = if self.state == State::Text { harmless(bytes) } else { 0 };
+        self.to.write_all(&bytes[..plain])?;
+        let mut rest = &bytes[plain..];
+        let mut out = Vec::with_capacity(rest.len());
+        while let Some((&byte, after)) = rest.split_first() {
+            self.push(&mut out, byte);
+            let plain = if self.state == State::Text { harmless(after) } else { 0 };
+            out.extend_from_slice(&after[..plain]);
+            rest = &after[plain..];
         }
         self.to.write_all(&out)?;
         Ok(bytes.len())
@@ -106,6 +113,16 @@ impl<W: Write> Write for Plain<W> {
         self.to.write_all(&out)?;
         self.to.flush()
     }
+}
+
+/// How many of the first bytes are text as it stands.
+fn harmless(bytes: &[u8]) -> usize {
+    let odd = |byte: u8| (byte < 0x20) & (byte != b'\n') & (byte != b'\t') | (byte == 0x7f) | (byte == 0xc2);
+    // Whole pieces without an early end, which the compiler makes SIMD of.
+    let any = |piece: &&[u8]| piece.iter().fold(false, |any, &byte| any | odd(byte));
+    let whole = bytes.chunks(64).take_while(|piece| !any(piece)).map(<[u8]>::len).sum::<usize>();
+    let more = bytes[whole..].iter().position(|&byte| odd(byte));
+    more.map_or(bytes.len(), |more| whole + more)
 }
 
 /// A message as it may be shown.
@@ -128,6 +145,20 @@ mod tests {
         assert_eq!(plain("\u{9b}2J\r\x08\x7f"), "<9b>2J^M^H^?");
         assert_eq!(plain("\x1b[1111111111111111m"), "^[[1111111111111111m");
         assert_eq!(plain("\x1b\x1b[\x1b"), "^[^[[^[");
+    }
+
+    /// Whatever is where in a long text.
+    #[test]
+    fn anywhere() {
+        for odd in ["\x1b[2J", "\r", "\u{9b}", "\x7f", "\x1b[1m", "µ"] {
+            for at in 0..200 {
+                let text = format!("{}{odd}{}", "x".repeat(at), "é\n".repeat(at));
+                let mut slow = Vec::new();
+                let mut one = Plain::new(Vec::new());
+                text.bytes().for_each(|byte| one.push(&mut slow, byte));
+                assert_eq!(plain(&text).as_bytes(), slow);
+            }
+        }
     }
 
     /// However it is cut into pieces.
