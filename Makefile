@@ -5,7 +5,7 @@
 #   make demo     install what is missing, record the demo workload, print tables, write report.html
 #   make test     install what is missing, check and run everything that can be tested
 #   make test-fresh  the same on a bare Debian in a folder (SUITE=trixie ORDER=test,demo AS=user RUST=with: see scripts/test-fresh.sh)
-#   make bench    measure, in one run, against the peers
+#   make bench    measure recording and reading against their peers, and write the tables of docs/benchmarks.md (half an hour)
 #   make bench-flow-cost  what traces of the paper's micro-benchmarks cost (see docs/flow-cost.md)
 #   make test-gcov-kernel  build a kernel with gcov (once, 11 minutes of one CPU) and let gcov and lcov judge all of it
 #   make test-kernel-tests  build a kernel with KUnit (once, 15 minutes of one CPU), and run its tests and some selftests
@@ -102,7 +102,7 @@ bench-cover-overhead: setup-test
 		"$$($(KPRISM) lab gcov-kernel 2>&1 | sed -n 's/.*ready: [^,]*, //p')"
 
 bench: setup-test
-	@CARGO="$(CARGO)" sh scripts/bench.sh
+	@CARGO="$(CARGO)" python3 bench/run.py
 
 bench-flow-cost: setup-test
 	$(CARGO) build --release --workspace
