@@ -81,31 +81,61 @@ pub fn describe(prepared: &Prepared, events: &[(String, String)]) -> Result<Desc
     let folder = place.path();
     let kernel = ForeignKernel { btf: folder.join("btf/vmlinux"), events: folder.join("events") };
     let types = prepared.snapshot_folder().join("btf");
+    // A kernel without has an empty file.
+    ensure!(
+        fs::metadata(&types).is_ok_and(|file| file.len() > 0),
+        "the guest's kernel has no BTF (CONFIG_DEBUG_INFO_BTF), which says its types: give its vmlinux with debug information, -k VMLINUX"
+    );
     let copied = fs::create_dir_all(folder.join("btf")).and_then(|()| fs::copy(&types, &kernel.btf));
     copied.with_context(|| types.display().to_string())?;
-    for (system, name) in events {
-        let job = Job::new(["cat", &format!("/sys/kernel/tracing/events/{system}/{name}/format")]);
-        let mut format = Vec::new();
-        let asked = kprism_lab::run(prepared, &job, &folder.join("asked"), None, &mut |said| {
-            if let kprism_lab::Progress::Stdout(bytes) = said {
-                format.extend_from_slice(bytes);
-            }
-        })?;
-        match (&asked.ended, asked.exit_code) {
-            (Ended::Normal, Some(0)) => {
-                let place = kernel.events.join(system).join(name);
-                let written =
-                    fs::create_dir_all(&place).and_then(|()| fs::write(place.join("format"), format));
-                written.with_context(|| place.display().to_string())?;
-            }
-            // No such file.
-            (Ended::Normal, Some(1)) => {}
-            (ended, code) => {
-                bail!("{system}:{name}: the guest does not tell its format: {ended:?}, {code:?}")
-            }
+    if !events.is_empty() {
+        let said = formats(prepared, events, &folder.join("asked"))?;
+        for (event, format) in split(events, &said) {
+            let (system, name) = event;
+            let place = kernel.events.join(system).join(name);
+            let written = fs::create_dir_all(&place).and_then(|()| fs::write(place.join("format"), format));
+            written.with_context(|| place.display().to_string())?;
         }
     }
     Ok(Described { kernel, _folder: place })
+}
+
+/// Where a kernel has its events' formats.
+const EVENTS: &str = "/sys/kernel/tracing/events";
+
+fn format_file((system, name): &(String, String)) -> String {
+    format!("{EVENTS}/{system}/{name}/format")
+}
+
+/// Has one guest print the formats of these events, each line after its file's name and a colon.
+fn formats(prepared: &Prepared, events: &[(String, String)], folder: &Path) -> Result<String> {
+    // With a second file, grep names them.
+    let words = ["grep", "", "/dev/null"].map(str::to_owned);
+    let job = Job::new(words.into_iter().chain(events.iter().map(format_file)));
+    let mut said = Vec::new();
+    let asked = kprism_lab::run(prepared, &job, folder, None, &mut |progress| {
+        if let kprism_lab::Progress::Stdout(bytes) = progress {
+            said.extend_from_slice(bytes);
+        }
+    })?;
+    match (&asked.ended, asked.exit_code) {
+        // 1: no line at all. 2: a file is not there.
+        (Ended::Normal, Some(0..=2)) => Ok(String::from_utf8_lossy(&said).into_owned()),
+        (ended, code) => bail!("the guest does not tell the formats of events: {ended:?}, {code:?}"),
+    }
+}
+
+/// The formats in what [`formats`] gave; events that the kernel has not are left out.
+fn split<'a>(
+    events: &'a [(String, String)],
+    said: &'a str,
+) -> impl Iterator<Item = (&'a (String, String), String)> {
+    events.iter().filter_map(move |event| {
+        let before = format!("{}:", format_file(event));
+        let lines = said.lines().filter_map(|line| line.strip_prefix(&before));
+        let format: String = lines.flat_map(|line| [line, "\n"]).collect();
+        (!format.is_empty()).then_some((event, format))
+    })
 }
 
 /// A guest's kernel as [`describe`] describes it. The files are removed on drop.
@@ -186,6 +216,16 @@ pub fn record(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn formats_are_told_apart() {
+        let events =
+            [("a", "x"), ("b", "x"), ("a", "none")].map(|(of, name)| (of.to_owned(), name.to_owned()));
+        let said = "/sys/kernel/tracing/events/a/x/format:name: x\n/sys/kernel/tracing/events/a/x/format:\n\
+                    /sys/kernel/tracing/events/b/x/format:ID: 3: 4\n";
+        let found: Vec<_> = split(&events, said).collect();
+        assert_eq!(found, [(&events[0], "name: x\n\n".to_owned()), (&events[1], "ID: 3: 4\n".to_owned())]);
+    }
 
     #[test]
     fn what_the_guest_is_told_is_what_it_does() {
