@@ -12,8 +12,11 @@ pub const NONE: u32 = u32::MAX;
 pub const LAYOUT: u64 = sample::IP | sample::TID | sample::TIME | sample::CPU | sample::IDENTIFIER;
 
 
+/// Data follows the record.
+pub const AUXTRACE: u32 = 71;
+pub const AUXTRACE_INFO: u32 = 70;
 const COMPRESSED: u32 = 81;
-pub const COMPRESSED2: u32 = 83;
+const COMPRESSED2: u32 = 83;
 const FINISHED_ROUND: u32 = 68;
 
 /// What follows each other in the file.
@@ -202,8 +205,19 @@ impl<'a> Recording<'a> {
     }
 }
 
-fn word(bytes: &[u8], at: usize) -> usize {
+pub fn word(bytes: &[u8], at: usize) -> usize {
     u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize
+}
+
+/// Calls `each` with the place, the type and the bytes of every record.
+pub fn walk(file: &[u8], mut each: impl FnMut(usize, u32, &[u8])) {
+    let mut at = word(file, 40);
+    let end = at + word(file, 48);
+    while at < end {
+        let (kind, size) = (word(file, at) as u32, word(file, at) >> 48);
+        each(at, kind, &file[at..at + size]);
+        at += size + if kind == AUXTRACE { word(file, at + 8) } else { 0 };
+    }
 }
 
 /// Feature sections of a file: number, bytes.
@@ -277,7 +291,8 @@ pub fn compressed(parts: &[Part], kind: u32) -> Vec<Part> {
     // Magic number; no size, no checksum; a window of 8 MiB.
     let mut stream_head = vec![0x28, 0xb5, 0x2f, 0xfd, 0, 13 << 3];
     let mut flush = |waiting: &mut Vec<u8>, out: &mut Vec<Part>| {
-        for chunk in waiting.chunks(20_000) {
+        // A record may begin in one block and end in the next.
+        for chunk in waiting.chunks(1001) {
             let mut block = std::mem::take(&mut stream_head);
             block.put(&(chunk.len() as u32 * 8).to_le_bytes()[..3]);
             block.put(chunk);
@@ -301,11 +316,8 @@ pub fn compressed(parts: &[Part], kind: u32) -> Vec<Part> {
         match part {
             Part::Record(bytes) if bytes[0] < 64 && bytes[1..4] == [0; 3] => waiting.put(bytes),
             Part::Record(bytes) => {
-                // A record may begin in one block and end in the next.
                 if bytes[0] == FINISHED_ROUND as u8 {
-                    let mut now = waiting.split_off(waiting.len() / 2 + waiting.len() % 7);
                     flush(&mut waiting, &mut out);
-                    std::mem::swap(&mut waiting, &mut now);
                 }
                 out.push(part.clone());
             }

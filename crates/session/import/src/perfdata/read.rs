@@ -51,11 +51,14 @@ pub struct Parts {
     pub modules: Vec<u8>,
 }
 
+/// The first bytes of a file of a big-endian machine: only for the error.
+const BIG_ENDIAN: &[u8; 8] = b"2ELIFREP";
+
 /// Returns true if a file begins like perf.data.
 pub(crate) fn is_perf_data(path: &Path) -> bool {
     let mut head = [0; 8];
     std::fs::File::open(path).and_then(|mut f| std::io::Read::read_exact(&mut f, &mut head)).is_ok()
-        && &head == MAGIC
+        && [MAGIC, BIG_ENDIAN].contains(&&head)
 }
 
 /// Reads a recording: a file, or a folder.

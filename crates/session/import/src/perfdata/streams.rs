@@ -98,8 +98,14 @@ impl Trace {
     fn add_snapshots(&mut self, pieces: Vec<(Auxtrace, &[u8])>) {
         let mut before: &[u8] = &[];
         for (_, bytes) in pieces {
+            // Zeros at the end may be padding: if they are packets, the next snapshot has them, too.
+            let zeros = before.iter().rev().take(ALIGNED as usize - 1).take_while(|&&byte| byte == 0).count();
+            before = &before[..before.len() - zeros];
             match known(before, bytes) {
-                Some(new) => self.pt.extend_from_slice(&bytes[new..]),
+                Some(new) => {
+                    self.pt.truncate(self.pt.len() - zeros);
+                    self.pt.extend_from_slice(&bytes[new..]);
+                }
                 None => self.add(bytes, true),
             }
             before = bytes;
