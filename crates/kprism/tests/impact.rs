@@ -88,7 +88,11 @@ fn programs_add_what_they_do() {
     let page: Value = serde_json::from_slice(&output.stdout).expect("--json prints JSON");
     assert_eq!(page["bare_twice_the_same"], true);
     for (name, own, events) in [
-        ("perf", &["perf_tp_event", "perf_output_sample", "__output_copy"][..], " events, 0 records of losses"),
+        (
+            "perf",
+            &["perf_tp_event", "perf_output_sample", "__output_copy"][..],
+            " events, 0 records of losses",
+        ),
         ("bpftrace", &["trace_call_bpf", "htab_map_update_elem", "htab_map_hash"], " events"),
     ] {
         let tracer = tracer(&page, name);
@@ -101,7 +105,10 @@ fn programs_add_what_they_do() {
         for (syscall, call) in &calls {
             let functions = functions(call);
             for own in own {
-                assert!(functions.get(own).is_some_and(|&n| n > 0.0), "{name}, {syscall} without {own}: {functions:?}");
+                assert!(
+                    functions.get(own).is_some_and(|&n| n > 0.0),
+                    "{name}, {syscall} without {own}: {functions:?}"
+                );
             }
             // The program of bpftrace itself, compiled by the kernel.
             let programs = functions.keys().filter(|f| f.starts_with("bpf_prog_")).count();
@@ -109,7 +116,10 @@ fn programs_add_what_they_do() {
             // Each call hits two events. What they cost depends on the call only by the map's bucket.
             if !["execve", "mmap"].contains(syscall) {
                 let added = number(&call["median_added_instructions"]);
-                assert!((added - getppid).abs() < 0.1 * getppid, "{name}, {syscall}: {added}, not about {getppid}");
+                assert!(
+                    (added - getppid).abs() < 0.1 * getppid,
+                    "{name}, {syscall}: {added}, not about {getppid}"
+                );
             }
         }
     }

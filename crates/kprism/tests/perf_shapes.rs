@@ -26,6 +26,9 @@ mod made;
 #[path = "perf_shapes/thread.rs"]
 mod thread;
 
+/// The address in samples of other events, which no program runs.
+const SAMPLED: u64 = 0x1230;
+
 /// A run and its export.
 struct Place {
     dir: tempfile::TempDir,
@@ -71,7 +74,8 @@ impl Place {
     /// Imports, and tells kprism's notes.
     fn import(&self, path: &Path, name: &str) -> (PathBuf, Vec<String>) {
         let run = self.dir.path().join(name);
-        let output = kprism(&["import", "--no-decode", text(path), "--symfs", text(&self.symfs()), "-o", text(&run)]);
+        let output =
+            kprism(&["import", "--no-decode", text(path), "--symfs", text(&self.symfs()), "-o", text(&run)]);
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.success(), "{name}: {said}");
         let notes = said.lines().filter(|line| line.starts_with("kprism: ") || line.contains("note"));
@@ -99,7 +103,11 @@ impl Place {
         for line in BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok) {
             let (key, ip) = line.trim().split_once(' ').expect("a number and an address");
             let key = key.trim_matches(['[', ']']).parse().expect("a number");
-            flows.entry(key).or_default().push(u64::from_str_radix(ip.trim(), 16).expect("an address"));
+            let ip = u64::from_str_radix(ip.trim(), 16).expect("an address");
+            // perf lists the samples of other events, too.
+            if ip != SAMPLED {
+                flows.entry(key).or_default().push(ip);
+            }
         }
         assert!(child.wait().unwrap().success());
         assert!(cat.is_none_or(|mut cat| cat.wait().unwrap().success()));
@@ -120,9 +128,12 @@ fn ours(run: &Path, cpu: usize) -> Vec<u64> {
 #[track_caller]
 fn same(name: &str, ours: &[u64], theirs: &[u64]) {
     let differs = ours.iter().zip(theirs).position(|(a, b)| a != b);
-    assert_eq!((ours.len(), differs), (theirs.len(), None), "{name}: instructions, and the first that differs");
+    assert_eq!(
+        (ours.len(), differs),
+        (theirs.len(), None),
+        "{name}: instructions, and the first that differs"
+    );
 }
-
 
 /// Each CPU's buffer in as many pieces as there are rounds, cut at places that `cut` chooses.
 fn pieces(recording: &Recording<'_>, rounds: usize, cut: impl Fn(&[u8], usize) -> usize) -> Vec<Vec<Piece>> {
@@ -188,21 +199,34 @@ fn whole<'a>(recording: &Recording<'a>, format: &'a [u8]) -> Vec<Shape> {
     by_id.attrs.iter_mut().for_each(|attr| attr.sample_type = by_id.layout);
     shapes.push(("ids without a fixed place", by_id.file(&by_id.rounds(&rounds)), None, true));
 
+    // perf looks for its own handler of the tracepoint in the flow, which did not run in the guest.
     let mut tracepoint = recording.clone();
     tracepoint.switches_by_tracepoint(372);
     let parts = tracepoint.rounds(&rounds);
     let traced = made::with_section(&tracepoint.file(&parts), 1, format);
-    shapes.push(("sched:sched_switch through a pipe", made::piped(&traced), None, true));
-    shapes.push(("sched:sched_switch", traced, None, true));
+    shapes.push(("sched:sched_switch through a pipe", made::piped(&traced), None, false));
+    shapes.push(("sched:sched_switch", traced, None, false));
 
     let mut cycles = recording.clone();
     let ids = cycles.add_event("cycles", kind::RAW, 0x3c, sample::PERIOD | sample::ADDR);
-    let samples: Vec<_> = recording.events.iter().map(|(trailer, _)| {
-        let cpu = trailer.cpu.unwrap();
-        let words = [ids[cpu as usize], 0x40_1000, u64::from(trailer.tid.unwrap()) << 32, trailer.time.unwrap(), 0xdead, cpu.into(), 1000];
-        let body: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        (*trailer, Record::Sample(body.leak()))
-    }).collect();
+    let samples: Vec<_> = recording
+        .events
+        .iter()
+        .map(|(trailer, _)| {
+            let cpu = trailer.cpu.unwrap();
+            let words = [
+                ids[cpu as usize],
+                SAMPLED,
+                u64::from(trailer.tid.unwrap()) << 32,
+                trailer.time.unwrap(),
+                0xdead,
+                cpu.into(),
+                1000,
+            ];
+            let body: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            (*trailer, Record::Sample(body.leak()))
+        })
+        .collect();
     cycles.events.extend(samples);
     cycles.events.sort_by_key(|(trailer, _)| trailer.time);
     shapes.push(("cycles beside it", cycles.file(&cycles.rounds(&rounds)), None, true));
@@ -214,19 +238,28 @@ fn whole<'a>(recording: &Recording<'a>, format: &'a [u8]) -> Vec<Shape> {
         both.events.push((*trailer, record.clone()));
         if let Record::SwitchCpuWide { out: true, pid, tid } = *record {
             let (own, other) = ((trailer.pid, trailer.tid), (Some(pid), Some(tid)));
+            // The kernel tells so at the end of the switch.
+            let time = trailer.time.map(|ns| ns + 100);
             let comes = Record::SwitchCpuWide { out: false, pid: own.0.unwrap(), tid: own.1.unwrap() };
-            both.events.push((kprism_perfdata::Trailer { pid: other.0, tid: other.1, ..*trailer }, comes));
+            both.events
+                .push((kprism_perfdata::Trailer { pid: other.0, tid: other.1, time, ..*trailer }, comes));
         }
     }
+    both.events.sort_by_key(|(trailer, _)| trailer.time);
     shapes.push(("switches from both sides", both.file(&both.rounds(&rounds)), None, true));
 
-    // A machine's kernel and a program in it, at addresses that the host uses.
+    // A machine's kernel and a program in it, at addresses that the host uses. perf takes them for the host's, unless it
+    // runs as `perf kvm`.
     let mut guest = recording.clone();
     let machine = 4711;
-    let host: Vec<Mapped> = recording.events.iter().filter_map(|(_, record)| match record {
-        Record::Mmap(mapped) => Some(mapped.clone()),
-        _ => None,
-    }).collect();
+    let host: Vec<Mapped> = recording
+        .events
+        .iter()
+        .filter_map(|(_, record)| match record {
+            Record::Mmap(mapped) => Some(mapped.clone()),
+            _ => None,
+        })
+        .collect();
     let (first, _) = recording.events[0];
     for mapped in host {
         let (pid, path) = (mapped.pid, "/bin/of-the-guest".to_owned());
@@ -239,7 +272,12 @@ fn whole<'a>(recording: &Recording<'a>, format: &'a [u8]) -> Vec<Shape> {
     });
     let path = format!("[guest.kernel.kallsyms.{machine}]");
     guest.head.push(Record::GuestMmap(Mapped { pid: machine, path, ..text.expect("the kernel's mapping") }));
-    shapes.push(("mappings of a guest", guest.file(&guest.rounds(&rounds)), Some("mappings of virtual machines are not used"), true));
+    shapes.push((
+        "mappings of a guest",
+        guest.file(&guest.rounds(&rounds)),
+        Some("mappings of virtual machines are not used"),
+        false,
+    ));
 
     let flags = |flags: u64| {
         let mut rounds = rounds.clone();
@@ -263,8 +301,14 @@ fn shapes_in_which_nothing_is_missing() {
     let (whole_run, none) = place.import(&place.exported(), "base");
     assert_eq!(none, Vec::<String>::new());
     let flows: Vec<Vec<u64>> = (0..2).map(|cpu| ours(&whole_run, cpu)).collect();
-    assert!(flows.iter().all(|flow| flow.len() > 100_000), "{:?}", flows.iter().map(Vec::len).collect::<Vec<_>>());
-    for (number, (name, data, note, known)) in whole(&recording, formats.header.tracing.unwrap()).into_iter().enumerate() {
+    assert!(
+        flows.iter().all(|flow| flow.len() > 100_000),
+        "{:?}",
+        flows.iter().map(Vec::len).collect::<Vec<_>>()
+    );
+    for (number, (name, data, note, known)) in
+        whole(&recording, formats.header.tracing.unwrap()).into_iter().enumerate()
+    {
         let folder = place.folder(&format!("shape{number}"), &data);
         let (run, notes) = place.import(&folder, &format!("run{number}"));
         println!("{name}: {} bytes, {notes:?}", data.len());
@@ -273,7 +317,8 @@ fn shapes_in_which_nothing_is_missing() {
         for file in ["cpu0.pt", "cpu1.pt", "cpu0.map", "cpu1.map", "code.dict"] {
             let read = |run: &Path| fs::read(run.join("streams").join(file)).unwrap();
             let (own, whole) = (read(&run), read(&whole_run));
-            let padding = own.strip_prefix(&whole[..]).unwrap_or_else(|| panic!("{name}: {file} is another one"));
+            let padding =
+                own.strip_prefix(&whole[..]).unwrap_or_else(|| panic!("{name}: {file} is another one"));
             assert!(padding.len() < 8 && padding.iter().all(|&byte| byte == 0), "{name}: {file} has more");
         }
         if known {
@@ -306,7 +351,8 @@ fn parts(whole: &[u64], found: &[u64]) -> Vec<(usize, usize)> {
     while at < found.len() {
         let key = &found[at..found.len().min(at + TELLING)];
         let place = whole[from..].windows(key.len()).position(|part| part == key);
-        let place = from + place.unwrap_or_else(|| panic!("instructions from {at} on are not in the whole run"));
+        let place =
+            from + place.unwrap_or_else(|| panic!("instructions from {at} on are not in the whole run"));
         let len = whole[place..].iter().zip(&found[at..]).take_while(|(a, b)| a == b).count();
         parts.push((place, len));
         (at, from) = (at + len, place + len);
@@ -376,12 +422,24 @@ fn damaged_shapes_say_what_is_missing() {
     let recording = Recording::new(&contents);
     let rounds = recording.rounds(&pieces(&recording, 5, at_packet));
     let file = recording.file(&rounds);
-    let packed = made::with_section(&recording.file(&made::compressed(&rounds, made::PACKED[0])), 27, &made::compression());
+    let packed = made::with_section(
+        &recording.file(&made::compressed(&rounds, made::PACKED[0])),
+        27,
+        &made::compression(),
+    );
     let pipe = made::piped(&file);
     // Inside the trace data of the second round, and inside a compressed record.
     let (mut aux, mut zstd) = (Vec::new(), Vec::new());
-    made::walk(&file, |at, kind, _| if kind == made::AUXTRACE { aux.push(at) });
-    made::walk(&packed, |at, kind, _| if kind == made::PACKED[0] { zstd.push(at) });
+    made::walk(&file, |at, kind, _| {
+        if kind == made::AUXTRACE {
+            aux.push(at)
+        }
+    });
+    made::walk(&packed, |at, kind, _| {
+        if kind == made::PACKED[0] {
+            zstd.push(at)
+        }
+    });
     let mut hole = packed.clone();
     let (gone, next) = (zstd[1], zstd[2]);
     // A compressed record that is not there: an empty record of a type that means nothing takes its place.
@@ -389,9 +447,17 @@ fn damaged_shapes_say_what_is_missing() {
     let mut unfinished = file.clone();
     unfinished[48..56].fill(0);
     let mut other = file.clone();
-    made::walk(&file, |at, kind, _| if kind == made::AUXTRACE_INFO { other[at + 8] = 3 });
+    made::walk(&file, |at, kind, _| {
+        if kind == made::AUXTRACE_INFO {
+            other[at + 8] = 3
+        }
+    });
     let mut late = file.clone();
-    made::walk(&file, |at, kind, _| if kind == 68 { late[at..at + 4].copy_from_slice(&4000u32.to_le_bytes()) });
+    made::walk(&file, |at, kind, _| {
+        if kind == 68 {
+            late[at..at + 4].copy_from_slice(&4000u32.to_le_bytes())
+        }
+    });
     assert!(next > gone);
     for (name, data, said) in [
         ("cut inside trace data", file[..aux[3] + 1000].to_vec(), "bytes of trace of"),
@@ -407,8 +473,15 @@ fn damaged_shapes_say_what_is_missing() {
     ] {
         let folder = place.folder(&name.replace(' ', "-"), &data);
         let run = place.dir.path().join(format!("{}-run", name.replace(' ', "-")));
-        let output =
-            kprism(&["import", "--no-decode", text(&folder), "--symfs", text(&place.symfs()), "-o", text(&run)]);
+        let output = kprism(&[
+            "import",
+            "--no-decode",
+            text(&folder),
+            "--symfs",
+            text(&place.symfs()),
+            "-o",
+            text(&run),
+        ]);
         let text = String::from_utf8(output.stderr).unwrap();
         println!("{name}: {:?} {text}", output.status.code());
         assert!(text.contains(said), "{name}: {text}");
@@ -431,14 +504,16 @@ fn slices_of_time_are_the_whole_together() {
     let recording = Recording::new(&contents);
     let (whole_run, _) = place.import(&place.exported(), "base");
     let rounds = pieces(&recording, 2, at_psb);
-    let slices: Vec<Vec<Vec<u64>>> = (0..2).map(|number| {
-        // perf writes mappings and names anew at the begin of each file.
-        let data = recording.file(&recording.rounds(&rounds[number..=number]));
-        let folder = place.folder(&format!("slice{number}"), &data);
-        let (run, notes) = place.import(&folder, &format!("slice{number}-run"));
-        assert_eq!(notes, Vec::<String>::new());
-        (0..2).map(|cpu| ours(&run, cpu)).collect()
-    }).collect();
+    let slices: Vec<Vec<Vec<u64>>> = (0..2)
+        .map(|number| {
+            // perf writes mappings and names anew at the begin of each file.
+            let data = recording.file(&recording.rounds(&rounds[number..=number]));
+            let folder = place.folder(&format!("slice{number}"), &data);
+            let (run, notes) = place.import(&folder, &format!("slice{number}-run"));
+            assert_eq!(notes, Vec::<String>::new());
+            (0..2).map(|cpu| ours(&run, cpu)).collect()
+        })
+        .collect();
     for cpu in 0..2 {
         let together = [&slices[0][cpu][..], &slices[1][cpu]].concat();
         same(&format!("slices, CPU {cpu}"), &together, &ours(&whole_run, cpu));
@@ -451,7 +526,14 @@ fn buffers_of_threads() {
     let place = Place::new("1", "true | cat; true");
     let contents = place.contents();
     let mut recording = Recording::new(&contents);
-    let clock = ClockConfig { tsc_hz: 1_000_000_000, art_num: 40, art_den: 1, mtc_freq: 3, nom_ratio: 10, ..ClockConfig::default() };
+    let clock = ClockConfig {
+        tsc_hz: 1_000_000_000,
+        art_num: 40,
+        art_den: 1,
+        mtc_freq: 3,
+        nom_ratio: 10,
+        ..ClockConfig::default()
+    };
     let mut switches = Vec::new();
     let mut first = None;
     for (trailer, record) in &recording.events {
@@ -511,7 +593,7 @@ fn trace_data_in_samples() {
             let at = at_packet(pt, pt.len() * step / 41);
             let held = if step == 20 { 4096 } else { 24 << 10 };
             let ns = begin + (end - begin) * step as u64 / 41;
-            let words = [ids[cpu as usize], 0x40_1000, 0, ns, cpu, 1000];
+            let words = [ids[cpu as usize], SAMPLED, 0, ns, cpu, 1000];
             let mut body: Vec<u8> = words.iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
             let bytes = &pt[at.saturating_sub(held)..at];
             let filled = bytes.len().next_multiple_of(8);

@@ -11,7 +11,6 @@ use kprism_perfdata::{Attr, Auxtrace, Contents, Features, Put, Record, Trailer, 
 pub const NONE: u32 = u32::MAX;
 pub const LAYOUT: u64 = sample::IP | sample::TID | sample::TIME | sample::CPU | sample::IDENTIFIER;
 
-
 /// Data follows the record.
 pub const AUXTRACE: u32 = 71;
 pub const AUXTRACE_INFO: u32 = 70;
@@ -101,7 +100,8 @@ impl<'a> Recording<'a> {
     /// The head of the data.
     pub fn before(&self) -> Vec<Part> {
         let none = Trailer::default();
-        let mut parts = vec![self.record(&none, &Record::AuxtraceInfo { kind: 1, words: self.words.clone() })];
+        let mut parts =
+            vec![self.record(&none, &Record::AuxtraceInfo { kind: 1, words: self.words.clone() })];
         parts.extend(self.head.iter().map(|record| self.record(&none, record)));
         parts
     }
@@ -173,7 +173,8 @@ impl<'a> Recording<'a> {
 
     /// Switches as samples of the kernel's tracepoint, with its id, instead of records of their own.
     pub fn switches_by_tracepoint(&mut self, config: u64) {
-        let ids = self.add_event("sched:sched_switch", kind::TRACEPOINT, config, sample::PERIOD | sample::RAW);
+        let ids =
+            self.add_event("sched:sched_switch", kind::TRACEPOINT, config, sample::PERIOD | sample::RAW);
         self.words[7] = 1;
         for (trailer, record) in &mut self.events {
             let Record::SwitchCpuWide { out: true, tid, .. } = *record else { continue };

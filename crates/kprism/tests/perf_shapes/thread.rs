@@ -18,6 +18,13 @@ impl Thread {
         packet.encode(&mut self.out);
     }
 
+    /// The program goes on: with the time, as no MTC and no CYC tell it.
+    fn begin(&mut self, ip: u64, ns: u64) {
+        let ip = self.address(ip);
+        self.put(Packet::Tsc { tsc: ns });
+        self.put(Packet::TipPge(ip));
+    }
+
     fn address(&mut self, ip: u64) -> IpPayload {
         self.sent.get_or_insert(LastIp(0)).compress(ip)
     }
@@ -81,10 +88,7 @@ pub fn split(
                         thread.put(Packet::Tip(ip));
                     }
                     (true, false) => thread.put(Packet::TipPgd(IpPayload::Suppressed)),
-                    (false, true) => {
-                        let ip = thread.address(ip);
-                        thread.put(Packet::TipPge(ip));
-                    }
+                    (false, true) => thread.begin(ip, clock.ns()),
                     (false, false) => {}
                 }
                 user = to_user;
@@ -93,8 +97,7 @@ pub fn split(
                 let ip = payload(ip);
                 user = ip >> 63 == 0;
                 if user {
-                    let ip = thread.address(ip);
-                    thread.put(Packet::TipPge(ip));
+                    thread.begin(ip, clock.ns());
                 }
             }
             Packet::TipPgd(ip) => {
