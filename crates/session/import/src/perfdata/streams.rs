@@ -28,6 +28,9 @@ pub(crate) struct Trace {
     pub losses: usize,
 }
 
+/// A piece of a buffer: its record, and the data.
+pub(crate) type Piece<'a> = (Auxtrace, &'a [u8]);
+
 const NONE: u32 = u32::MAX;
 
 /// perf pads pieces with zeros to a multiple of this.
@@ -38,8 +41,8 @@ const TELLING: usize = 24;
 
 /// Joins the pieces, CPUs first, then threads, in order of their numbers. `ring` is true if the settings of the recording
 /// ask for snapshots.
-pub(crate) fn assemble(pieces: Vec<(Auxtrace, &[u8])>, history: &History<'_>, ring: bool) -> Vec<Trace> {
-    let mut buffers: BTreeMap<(u32, u32), Vec<(Auxtrace, &[u8])>> = BTreeMap::new();
+pub(crate) fn assemble(pieces: Vec<Piece<'_>>, history: &History<'_>, ring: bool) -> Vec<Trace> {
+    let mut buffers: BTreeMap<(u32, u32), Vec<Piece<'_>>> = BTreeMap::new();
     for (head, bytes) in pieces {
         let tid = if head.cpu == NONE { head.tid } else { NONE };
         buffers.entry((head.cpu, tid)).or_default().push((head, bytes));
@@ -64,7 +67,7 @@ pub(crate) fn assemble(pieces: Vec<(Auxtrace, &[u8])>, history: &History<'_>, ri
 
 impl Trace {
     /// Adds pieces of a full trace. `full` are the sorted offsets after which a full buffer lost data.
-    fn add_all(&mut self, mut pieces: Vec<(Auxtrace, &[u8])>, full: &[u64]) {
+    fn add_all(&mut self, mut pieces: Vec<Piece<'_>>, full: &[u64]) {
         // Pieces of a buffer come in order; the offsets show any other order.
         pieces.sort_by_key(|(head, _)| head.offset);
         let mut end = pieces.first().map_or(0, |(head, _)| head.offset);
@@ -95,7 +98,7 @@ impl Trace {
     }
 
     /// Adds snapshots of a ring.
-    fn add_snapshots(&mut self, pieces: Vec<(Auxtrace, &[u8])>) {
+    fn add_snapshots(&mut self, pieces: Vec<Piece<'_>>) {
         let mut before: &[u8] = &[];
         for (_, bytes) in pieces {
             // Zeros at the end may be padding: if they are packets, the next snapshot has them, too.
