@@ -514,8 +514,8 @@ fn slices_of_time_are_the_whole_together() {
             (0..2).map(|cpu| ours(&run, cpu)).collect()
         })
         .collect();
-    for cpu in 0..2 {
-        let together = [&slices[0][cpu][..], &slices[1][cpu]].concat();
+    for (cpu, (first, second)) in slices[0].iter().zip(&slices[1]).enumerate() {
+        let together = [&first[..], second].concat();
         same(&format!("slices, CPU {cpu}"), &together, &ours(&whole_run, cpu));
     }
 }
