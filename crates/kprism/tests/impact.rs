@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use guest::{kprism, text};
+use kprism_test::{TRACER_GUEST, needs, test};
 use serde_json::Value;
 
 /// What the program makes, but for `exit_group`, which does not return.
@@ -51,18 +52,84 @@ fn functions(call: &Value) -> BTreeMap<&str, f64> {
     rows.map(|f| (f["function"].as_str().unwrap(), number(&f["added_per_call"]["instructions"]))).collect()
 }
 
-#[test]
-fn tracers_add_what_they_do() {
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::create_dir(dir.path().join("share")).unwrap();
+/// Builds the program whose system calls are known.
+fn build_calls(dir: &Path) {
+    std::fs::create_dir(dir.join("share")).unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/impact/calls.c");
     let built = Command::new("cc")
         .args(["-O1", "-static", "-nostdlib", "-ffreestanding", "-fno-stack-protector", "-o"])
-        .arg(dir.path().join("share/calls"))
+        .arg(dir.join("share/calls"))
         .arg(source)
         .status()
         .expect("cc runs");
     assert!(built.success());
+}
+
+/// The system calls of a tracer are those that the program makes, and it leaves the program itself alone.
+fn check_calls(tracer: &Value) {
+    let counted: Vec<(&str, u64)> = syscalls(tracer)
+        .iter()
+        .map(|(name, call)| (*name, number(&call["traced"]["calls"]) as u64))
+        .collect();
+    assert_eq!(counted, CALLS, "{}", tracer["name"]);
+    let user = &tracer["places"]["user_code"];
+    assert_eq!(user["bare"]["instructions"], user["traced"]["instructions"]);
+}
+
+/// Two tracers that are programs: perf and bpftrace. Their guest takes minutes to make, and a test run then takes it from the
+/// cache; a file in the cache's folder tells that it was made.
+#[test]
+fn programs_add_what_they_do() {
+    needs(&[TRACER_GUEST]);
+    let dir = tempfile::tempdir().unwrap();
+    build_calls(dir.path());
+    let output = impact(dir.path(), &["--tracer", "perf", "--tracer", "bpftrace"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let page: Value = serde_json::from_slice(&output.stdout).expect("--json prints JSON");
+    assert_eq!(page["bare_twice_the_same"], true);
+    for (name, own, events) in [
+        (
+            "perf",
+            &["perf_tp_event", "perf_output_sample", "__output_copy"][..],
+            " events, 0 records of losses",
+        ),
+        ("bpftrace", &["trace_call_bpf", "htab_map_update_elem", "htab_map_hash"], " events"),
+    ] {
+        let tracer = tracer(&page, name);
+        assert!(tracer["error"].is_null(), "{}", tracer["error"]);
+        check_calls(tracer);
+        let said = tracer["events"].as_str().unwrap();
+        assert!(said.contains(events), "{name}: {said}");
+        let calls = syscalls(tracer);
+        let getppid = number(&calls["getppid"]["median_added_instructions"]);
+        for (syscall, call) in &calls {
+            let functions = functions(call);
+            for own in own {
+                assert!(
+                    functions.get(own).is_some_and(|&n| n > 0.0),
+                    "{name}, {syscall} without {own}: {functions:?}"
+                );
+            }
+            // The program of bpftrace itself, compiled by the kernel.
+            let programs = functions.keys().filter(|f| f.starts_with("bpf_prog_")).count();
+            assert_eq!(programs > 0, name == "bpftrace", "{name}, {syscall}: {functions:?}");
+            // Each call hits two events. What they cost depends on the call only by the map's bucket.
+            if !["execve", "mmap"].contains(syscall) {
+                let added = number(&call["median_added_instructions"]);
+                assert!(
+                    (added - getppid).abs() < 0.1 * getppid,
+                    "{name}, {syscall}: {added}, not about {getppid}"
+                );
+            }
+        }
+    }
+    std::fs::write(kprism_test::tracer_guest(), "made by crates/kprism/tests/impact.rs\n").unwrap();
+}
+
+#[test]
+fn tracers_add_what_they_do() {
+    let dir = tempfile::tempdir().unwrap();
+    build_calls(dir.path());
     let html = dir.path().join("page.html");
     let html = html.to_str().unwrap();
     let output = impact(
@@ -98,9 +165,7 @@ fn tracers_add_what_they_do() {
     for name in ["events", "function", "function_graph", "kprobes"] {
         let tracer = tracer(&page, name);
         let calls = syscalls(tracer);
-        let counted: Vec<(&str, u64)> =
-            calls.iter().map(|(name, call)| (*name, number(&call["traced"]["calls"]) as u64)).collect();
-        assert_eq!(counted, CALLS, "{name}");
+        check_calls(tracer);
         for (syscall, call) in &calls {
             let rows = call["functions"].as_array().unwrap().iter();
             let only_traced = rows.filter(|f| number(&f["bare"]["instructions"]) == 0.0);
@@ -121,9 +186,6 @@ fn tracers_add_what_they_do() {
         for syscall in ["getuid", "getgid", "getppid"] {
             assert_eq!(calls[syscall]["entry_shared"], syscall != "getppid", "{syscall}");
         }
-        // The program itself is left alone.
-        let user = &tracer["places"]["user_code"];
-        assert_eq!(user["bare"]["instructions"], user["traced"]["instructions"]);
         assert!(tracer["events"].as_str().unwrap().contains(" events, "), "{tracer:#}");
     }
 
@@ -204,3 +266,5 @@ fn unknown_tracers_are_refused() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("no tracer \"magic\"") && said.contains("function_graph"), "{said}");
 }
+
+kprism_test::main!();

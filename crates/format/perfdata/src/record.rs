@@ -39,6 +39,10 @@ const CPUMODE: u16 = 7;
 pub const KERNEL: u16 = 1;
 /// `misc` of user code.
 pub const USER: u16 = 2;
+/// `misc` of code of a guest's kernel.
+const GUEST_KERNEL: u16 = 4;
+/// `misc` of code of a guest's programs.
+const GUEST_USER: u16 = 5;
 /// `misc` of a switch: the task leaves.
 const SWITCH_OUT: u16 = 1 << 13;
 /// `misc` of a mapping: not for code.
@@ -99,6 +103,10 @@ pub mod sample {
     pub const PHYS_ADDR: u64 = 1 << 19;
     /// cgroup.
     pub const CGROUP: u64 = 1 << 21;
+    /// Data of an AUX buffer.
+    pub const AUX: u64 = 1 << 20;
+    /// Page size of the code.
+    pub const CODE_PAGE_SIZE: u64 = 1 << 23;
     /// Page size of the access.
     pub const DATA_PAGE_SIZE: u64 = 1 << 22;
     /// Costs of the access.
@@ -113,6 +121,8 @@ pub mod aux {
     pub const OVERWRITE: u64 = 2;
     /// The data has gaps.
     pub const PARTIAL: u64 = 4;
+    /// A sample was taken while another one was.
+    pub const COLLISION: u64 = 8;
 }
 
 /// Task, time and CPU (`struct sample_id`).
@@ -271,6 +281,8 @@ pub enum Record<'a> {
     Mmap(Mapped),
     /// A mapping that is not for code.
     MmapData(Mapped),
+    /// A mapping in a virtual machine; `pid` is the machine's process. Its addresses are not the host's.
+    GuestMmap(Mapped),
     /// Records were lost.
     Lost {
         /// Number of them.
@@ -478,8 +490,10 @@ pub fn parse(head: Head, body: &[u8], sample_type: u64) -> Option<(Record<'_>, T
             Record::BuildId { pid, id: id[..len].to_vec(), path: f.text() }
         }
         ID_INDEX => {
-            f.u64()?;
+            // Behind them may be as many pairs about virtual machines.
+            let count = usize::try_from(f.u64()?).unwrap_or(usize::MAX);
             let (entries, _) = f.0.as_chunks::<32>();
+            let entries = &entries[..entries.len().min(count)];
             let entry = |e: &[u8; 32]| {
                 let mut words = Fields(e).words();
                 std::array::from_fn(|_| words.next().unwrap_or(0))
@@ -523,7 +537,7 @@ fn mapped<'a>(head: Head, mut f: Fields<'_>) -> Option<Record<'a>> {
         start: f.u64()?,
         len: f.u64()?,
         pgoff: f.u64()?,
-        kernel: head.misc & CPUMODE == KERNEL,
+        kernel: matches!(head.misc & CPUMODE, KERNEL | GUEST_KERNEL),
         ..Mapped::default()
     };
     let mut code = head.misc & MMAP_DATA == 0;
@@ -536,7 +550,11 @@ fn mapped<'a>(head: Head, mut f: Fields<'_>) -> Option<Record<'a>> {
         f.u32()?;
     }
     map.path = f.text();
-    Some(if code { Record::Mmap(map) } else { Record::MmapData(map) })
+    Some(match (head.misc & CPUMODE, code) {
+        (GUEST_KERNEL | GUEST_USER, _) => Record::GuestMmap(map),
+        (_, true) => Record::Mmap(map),
+        (_, false) => Record::MmapData(map),
+    })
 }
 
 impl Record<'_> {
@@ -557,6 +575,11 @@ impl Record<'_> {
     fn encode_body(&self, out: &mut Vec<u8>) -> (u32, u16) {
         let switch = |leaves: bool| if leaves { SWITCH_OUT } else { 0 };
         match self {
+            Self::GuestMmap(m) => {
+                encode_place(m, out);
+                out.padded_text(&m.path);
+                (MMAP, if m.kernel { GUEST_KERNEL } else { GUEST_USER })
+            }
             Self::Mmap(m) | Self::MmapData(m) if m.kernel => {
                 encode_place(m, out);
                 out.padded_text(&m.path);
@@ -709,6 +732,8 @@ mod tests {
             Record::Mmap(Mapped { build_id: vec![7; 20], ..map(false, "/bin/true") }),
             Record::MmapData(map(true, "[data]")),
             Record::MmapData(map(false, "/dev/shm/x")),
+            Record::GuestMmap(map(true, "[guest.kernel.kallsyms.77]_text")),
+            Record::GuestMmap(map(false, "/bin/guest")),
             Record::Lost { lost: 3 },
             Record::LostSamples { lost: 4 },
             Record::Comm { pid: 1, tid: 2, exec: true, comm: "sh".into() },

@@ -186,7 +186,12 @@ fn losses_stand_in_the_stream() {
     let [buffer, place] = &full.notes[..] else { panic!("two notes: {:?}", full.notes) };
     assert!(buffer.starts_with("1 times: the trace buffer was full"), "{buffer}");
     assert_eq!(place, "cpu 0: 1 places where trace data are missing");
-    assert_eq!(with(2, 0).streams[0].pt, cut, "a snapshot is not joined to what was before");
+    let again = with(2, 0);
+    assert_eq!(again.streams[0].pt, first, "a snapshot that has nothing new");
+    assert_eq!(again.notes, Vec::<String>::new());
+    let collided = with(8, 0);
+    assert_eq!(collided.streams[0].pt, joined);
+    assert!(collided.notes.len() == 1 && collided.notes[0].contains("collided"), "{:?}", collided.notes);
     let gaps = with(4, 0);
     assert_eq!(gaps.streams[0].pt, joined);
     assert!(gaps.notes.len() == 1 && gaps.notes[0].contains("gaps"), "{:?}", gaps.notes);

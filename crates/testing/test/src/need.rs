@@ -147,12 +147,20 @@ needs! {
         let built = own.as_deref().and_then(|own| own.parent()?.parent().map(|folder| folder.join("kprism-sql")));
         std::env::var_os("KPRISM_SQL").is_some() || built.is_some_and(|program| program.is_file())
     };
+    /// A guest whose packages take minutes to get: [`tracer_guest`].
+    TRACER_GUEST = "a guest with perf and bpftrace", "KPRISM_TRACER_GUEST=1 makes it, once, in minutes",
+        || std::env::var_os("KPRISM_TRACER_GUEST").is_some() || tracer_guest().is_file();
     /// A kernel with its own coverage counters.
     GCOV_KERNEL = "a kernel built with gcov", "make test builds a small one, make test-gcov-kernel a whole one, once",
         || std::env::var_os("KPRISM_GCOV_KERNEL").is_some();
     /// Such a kernel with debug information.
     GCOV_DEBUG_KERNEL = "a kernel built with gcov and debug information",
         "KPRISM_GCOV_DEBUG=1 make test-gcov-kernel builds it, once", || std::env::var_os("KPRISM_GCOV_DEBUG").is_some();
+}
+
+/// The file that tells that the cache has a guest with perf and bpftrace.
+pub fn tracer_guest() -> PathBuf {
+    cache().join("tools/tracer-guest")
 }
 
 /// The folder named by `KPRISM_TEST_DATA`. The test is ignored if it is not set, or if `file` is missing.

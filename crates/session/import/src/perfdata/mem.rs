@@ -20,8 +20,8 @@ use std::path::Path;
 
 use kprism_image::BuildId;
 
-use super::trace::skip_to_raw;
-use kprism_perfdata::attr::{flag, kind};
+use super::sample::{Parts, parse};
+use kprism_perfdata::attr::kind;
 use kprism_perfdata::record::sample;
 use kprism_perfdata::{Attr, Contents, Fields, MAGIC, Mapped, Record, Trailer};
 
@@ -281,100 +281,6 @@ fn mapping(map: Mapped, ns: u64, exec: bool) -> Map {
     }
 }
 
-/// The used parts of a sample.
-#[derive(Debug, Clone, Copy, Default)]
-struct Parts {
-    ip: u64,
-    va: u64,
-    period: u64,
-    cycles: Option<u64>,
-    source: u64,
-    physical: Option<u64>,
-    page: Option<u64>,
-    ibs: Option<Ibs>,
-}
-
-/// Parses a sample. `None` if it is shorter than its event's attributes require.
-fn parse(attr: &Attr, body: &[u8]) -> Option<Parts> {
-    let has = |bit| attr.sample_type & bit != 0;
-    let mut parts = Parts::default();
-    let mut f = Fields(body);
-    // The same fields again, for the two that a trailer does not have.
-    let mut head = f;
-    Trailer::of_sample(attr.sample_type, &mut f)?;
-    if has(sample::IDENTIFIER) {
-        head.u64()?;
-    }
-    if has(sample::IP) {
-        parts.ip = head.u64()?;
-    }
-    for bit in [sample::TID, sample::TIME] {
-        if has(bit) {
-            head.u64()?;
-        }
-    }
-    if has(sample::ADDR) {
-        parts.va = head.u64()?;
-    }
-    parts.period = match (has(sample::PERIOD), attr.flags & flag::FREQUENCY) {
-        (true, _) => f.u64()?,
-        (false, 0) => attr.period,
-        // With a sampling frequency, the sample does not state the number of events for which it stands.
-        _ => 1,
-    };
-    skip_to_raw(attr, &mut f)?;
-    let words =
-        |f: &mut Fields<'_>, count: u64| f.take(usize::try_from(count.checked_mul(8)?).ok()?).map(|_| ());
-    if has(sample::RAW) {
-        let size = f.u32()?;
-        parts.ibs = Ibs::parse(f.take(size as usize)?);
-    }
-    if has(sample::BRANCH_STACK) {
-        let count = f.u64()?;
-        // PERF_SAMPLE_BRANCH_HW_INDEX
-        words(&mut f, attr.branches >> 17 & 1)?;
-        words(&mut f, count.checked_mul(3)?)?;
-    }
-    let registers = |f: &mut Fields<'_>, mask: u64| match f.u64()? {
-        0 => Some(()),
-        _ => words(f, mask.count_ones().into()),
-    };
-    if has(sample::REGS_USER) {
-        registers(&mut f, attr.registers[0])?;
-    }
-    if has(sample::STACK_USER) {
-        let size = f.u64()?;
-        if size != 0 {
-            f.take(usize::try_from(size).ok()?)?;
-            f.u64()?;
-        }
-    }
-    if has(sample::WEIGHT) {
-        parts.cycles = Some(f.u64()?);
-    } else if has(sample::WEIGHT_STRUCT) {
-        parts.cycles = Some(f.u64()? & 0xffff_ffff);
-    }
-    if has(sample::DATA_SRC) {
-        parts.source = f.u64()?;
-    }
-    if has(sample::TRANSACTION) {
-        f.u64()?;
-    }
-    if has(sample::REGS_INTR) {
-        registers(&mut f, attr.registers[1])?;
-    }
-    if has(sample::PHYS_ADDR) {
-        parts.physical = Some(f.u64()?).filter(|&at| at != 0);
-    }
-    if has(sample::CGROUP) {
-        f.u64()?;
-    }
-    if has(sample::DATA_PAGE_SIZE) {
-        parts.page = Some(f.u64()?).filter(|&bytes| bytes != 0);
-    }
-    Some(parts)
-}
-
 /// `union perf_mem_data_src`.
 mod source {
     pub const LOAD: u64 = 2;
@@ -385,7 +291,7 @@ mod source {
     pub const L2: u64 = 0x10;
 }
 
-impl Parts {
+impl Parts<'_> {
     fn miss(&self, what: What, trailer: &Trailer) -> Option<Miss> {
         let mut miss = Miss {
             ns: trailer.time.unwrap_or(0),
@@ -414,7 +320,7 @@ impl Parts {
                 };
             }
             What::Ibs => {
-                let ibs = self.ibs.filter(|ibs| ibs.missed)?;
+                let ibs = self.raw.and_then(Ibs::parse).filter(|ibs| ibs.missed)?;
                 miss.access = ibs.access;
                 miss.va = ibs.linear.unwrap_or(0);
                 miss.physical = ibs.physical.or(miss.physical);

@@ -12,6 +12,7 @@
 //! | `spaces` | the process whose code a stream runs; its page explains the three methods |
 //! | `place` | code at (address space, address, stream offset) |
 //! | [`trace`] | tracepoints, for durations |
+//! | `sample` | fields of samples |
 //! | [`mem`] | samples of memory accesses, for TLB misses |
 //! | `files`, `kcore` | code of programs, of the kernel |
 //!
@@ -25,6 +26,7 @@ pub(crate) mod kcore;
 pub mod mem;
 mod place;
 mod read;
+mod sample;
 mod spaces;
 mod streams;
 mod tasks;

@@ -51,11 +51,14 @@ pub struct Parts {
     pub modules: Vec<u8>,
 }
 
+/// The first bytes of a file of a big-endian machine: only for the error.
+const BIG_ENDIAN: &[u8; 8] = b"2ELIFREP";
+
 /// Returns true if a file begins like perf.data.
 pub(crate) fn is_perf_data(path: &Path) -> bool {
     let mut head = [0; 8];
     std::fs::File::open(path).and_then(|mut f| std::io::Read::read_exact(&mut f, &mut head)).is_ok()
-        && &head == MAGIC
+        && [MAGIC, BIG_ENDIAN].contains(&&head)
 }
 
 /// Reads a recording: a file, or a folder.
@@ -100,36 +103,47 @@ pub fn from_parts(path: &Path, parts: &Parts) -> Result<Capture, ImportError> {
 
 fn from_parts_with(path: &Path, parts: &Parts, mut finder: Finder) -> Result<Capture, ImportError> {
     let mut contents = Contents::default();
+    let mut packed = Vec::new();
     for (i, bytes) in parts.data.iter().enumerate() {
         match i {
             0 => kprism_perfdata::read(bytes, &mut contents),
             // The other files of a folder contain only records.
             _ => kprism_perfdata::records(bytes, 0..bytes.len(), &mut contents),
         }
+        // Each file has a compressed stream of its own.
+        packed.push(std::mem::take(&mut contents.compressed));
     }
-    let (unpacked, note) = match &contents.compressed[..] {
-        [] => (Vec::new(), None),
-        parts => kprism_perfdata::unpack(parts),
-    };
+    packed.retain(|parts| !parts.is_empty());
+    let unpacked: Vec<_> = packed.iter().map(|parts| kprism_perfdata::unpack(parts)).collect();
     let mut inner = Contents { header: contents.header.clone(), ..Contents::default() };
-    kprism_perfdata::records(&unpacked, 0..unpacked.len(), &mut inner);
+    for (records, note) in &unpacked {
+        inner.notes.extend(note.clone());
+        kprism_perfdata::records(records, 0..records.len(), &mut inner);
+    }
     let Contents { header, mut events, traces, mut notes, .. } = contents;
-    notes.extend(note);
     notes.extend(inner.notes);
     events.extend(inner.events);
 
     let pieces: Vec<_> = traces.into_iter().chain(inner.traces).collect();
     let info = events.iter().find_map(|e| match &e.record {
-        Record::AuxtraceInfo { kind: INTEL_PT, words } => Some(words.clone()),
+        Record::AuxtraceInfo { kind, words } => Some((*kind, words.clone())),
         _ => None,
     });
-    if info.is_none() && pieces.is_empty() {
-        let what = match notes.first() {
-            Some(note) => format!("Intel PT ({note})"),
-            None => "Intel PT: record with `perf record -e intel_pt//`".to_owned(),
-        };
-        return Err(ImportError::format(path, "data", what));
-    }
+    let info = match info {
+        Some((INTEL_PT, words)) => Some(words),
+        Some((kind, _)) => {
+            let what = format!("Intel PT: the trace is {}", other_trace(kind));
+            return Err(ImportError::format(path, "AUXTRACE_INFO", what));
+        }
+        None if pieces.is_empty() => {
+            let what = match notes.first() {
+                Some(note) => format!("Intel PT ({note})"),
+                None => "Intel PT: record with `perf record -e intel_pt//`".to_owned(),
+            };
+            return Err(ImportError::format(path, "data", what));
+        }
+        None => None,
+    };
     if info.is_none() {
         notes.push("no AUXTRACE_INFO: times and settings of the trace are unknown".to_owned());
     }
@@ -140,8 +154,11 @@ fn from_parts_with(path: &Path, parts: &Parts, mut finder: Finder) -> Result<Cap
     let words = info.unwrap_or_default();
     let info = Info::new(&words, told);
     let clock = info.clock(&header.attrs);
-    let history = tasks::history(events, &header);
-    let traces = streams::assemble(pieces, &history);
+    let mut history = tasks::history(events, &header);
+    let sampled = std::mem::take(&mut history.aux_samples);
+    let ring = word(&words, SNAPSHOTS) != 0 || !sampled.is_empty();
+    let pieces = pieces.into_iter().chain(sampled).collect();
+    let traces = streams::assemble(pieces, &history, ring);
     finder.build_ids = build_ids(&header.build_ids).collect();
 
     let mut capture = Capture { notes, clock, command: header.command.clone(), ..Capture::default() };
@@ -151,6 +168,12 @@ fn from_parts_with(path: &Path, parts: &Parts, mut finder: Finder) -> Result<Cap
     }
     capture.cpu = cpu_model(&header.cpuid);
     losses(&history, &traces, &mut capture.notes);
+    if info.conv.is_none() && !words.is_empty() {
+        capture.notes.push(
+            "the recording does not say how TSC becomes perf's time: tasks and mappings cannot be placed in the trace"
+                .to_owned(),
+        );
+    }
     let kernel = kernel_code(parts, &history, &mut capture)?;
     let bpf: Vec<_> = header.bpf.into_iter().map(|r| capture.add_region(r.va, r.code)).collect();
     fill(&mut capture, traces, &history, &info, (&kernel, &bpf), &mut finder);
@@ -178,9 +201,30 @@ struct Info {
     max_ratio: u64,
 }
 
+/// Index of the setting for snapshots in AUXTRACE_INFO.
+const SNAPSHOTS: usize = 8;
+
+fn word(words: &[u64], at: usize) -> u64 {
+    words.get(at).copied().unwrap_or(0)
+}
+
+/// Name of a trace that is not Intel PT's (`enum auxtrace_type` in tools/perf/util/auxtrace.h).
+fn other_trace(kind: u32) -> String {
+    let name = match kind {
+        2 => "Intel BTS",
+        3 => "Arm CoreSight",
+        4 => "Arm SPE",
+        5 => "of s390's sampling facility",
+        6 => "HiSilicon PTT",
+        7 => "of VPA dispatches",
+        _ => return format!("of type {kind}"),
+    };
+    name.to_owned()
+}
+
 impl Info {
     fn new(words: &[u64], told: Option<TimeConv>) -> Self {
-        let word = |at: usize| words.get(at).copied().unwrap_or(0);
+        let word = |at: usize| word(words, at);
         let own = TimeConv { shift: word(1), mult: word(2), zero: word(3) };
         let conv = if word(4) != 0 { Some(own) } else { told };
         let conv = conv.filter(|c| c.mult != 0 && c.shift < 64);
@@ -240,11 +284,21 @@ fn losses(history: &History<'_>, traces: &[Trace], notes: &mut Vec<String>) {
     for (flag, what) in [
         (aux::TRUNCATED, "the trace buffer was full: trace data are missing (record with a larger -m,SIZE)"),
         (aux::PARTIAL, "the trace has gaps that its recorder does not locate"),
+        (aux::COLLISION, "a sample of trace data collided with another one"),
     ] {
-        let times = history.gaps.iter().filter(|(_, _, _, flags)| flags & flag != 0).count();
+        let times = history.gaps.iter().filter(|gap| gap.flags & flag != 0).count();
         if times > 0 {
             notes.push(format!("{times} times: {what}"));
         }
+    }
+    if history.guest_maps > 0 {
+        notes.push(format!(
+            "{} mappings of virtual machines are not used: only the host's flow is read",
+            history.guest_maps
+        ));
+    }
+    for (kind, count) in &history.unknown {
+        notes.push(format!("{count} records of type {kind}, which is not known here, are not used"));
     }
     for trace in traces.iter().filter(|t| t.losses > 0) {
         notes.push(format!("{}: {} places where trace data are missing", label(trace), trace.losses));

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Joins trace data: perf writes each CPU's (or thread's) AUX buffer piece by piece.
 //!
-//! Missing data (the buffer was full, a snapshot begins, a piece is not in the file) is replaced by an OVF packet, by
-//! which a processor reports data that it lost. The piece after it counts from its first PSB.
+//! Missing data (the buffer was full, a piece is not in the file) is replaced by an OVF packet, by which a processor
+//! reports data that it lost. The data after it counts from its first PSB.
+//!
+//! - **Full trace.** Offsets grow with the stream, so they tell the order, and where a piece is missing. A full buffer is
+//!   told by an AUX record; perf may have read the data before and after it as one piece.
+//! - **Snapshots.** Offsets are places in a ring and say nothing: pieces are in the order of the file, and each may begin
+//!   with data that the one before ends with. Such data is found by its contents.
 
 use std::collections::BTreeMap;
 
 use kprism_pt::{Packet, find_psb};
 
-use super::tasks::History;
+use super::tasks::{Gap, History};
 use kprism_perfdata::Auxtrace;
 use kprism_perfdata::record::aux;
 
@@ -23,35 +28,117 @@ pub(crate) struct Trace {
     pub losses: usize,
 }
 
+/// A piece of a buffer: its record, and the data.
+pub(crate) type Piece<'a> = (Auxtrace, &'a [u8]);
+
 const NONE: u32 = u32::MAX;
 
-/// Joins the pieces, CPUs first, then threads, in order of their numbers.
-pub(crate) fn assemble(mut pieces: Vec<(Auxtrace, &[u8])>, history: &History<'_>) -> Vec<Trace> {
-    // Pieces of a buffer come in order; the offsets show any other order.
-    pieces.sort_by_key(|(a, _)| (a.cpu, if a.cpu == NONE { a.tid } else { 0 }, a.offset));
-    let mut traces: BTreeMap<(u32, u32), (Trace, u64)> = BTreeMap::new();
+/// perf pads pieces with zeros to a multiple of this.
+const ALIGNED: u64 = 8;
+
+/// Least length of data from a PSB on that cannot be mistaken for other data: the PSB, and a TSC behind it.
+const TELLING: usize = 24;
+
+/// Joins the pieces, CPUs first, then threads, in order of their numbers. `ring` is true if the settings of the recording
+/// ask for snapshots.
+pub(crate) fn assemble(pieces: Vec<Piece<'_>>, history: &History<'_>, ring: bool) -> Vec<Trace> {
+    let mut buffers: BTreeMap<(u32, u32), Vec<Piece<'_>>> = BTreeMap::new();
     for (head, bytes) in pieces {
-        let (cpu, tid) = (head.cpu, if head.cpu == NONE { head.tid } else { NONE });
-        let some = |number: u32| (number != NONE).then_some(number);
-        let (trace, end) = traces.entry((cpu, tid)).or_insert_with(|| {
-            (Trace { cpu: some(cpu), tid: some(tid), pt: Vec::new(), losses: 0 }, head.offset)
-        });
-        let lost = |gap: &(Option<u32>, Option<u32>, u64, u64)| {
-            let (of_cpu, of_tid, at, flags) = *gap;
-            let own = if cpu == NONE { of_tid == Some(tid) } else { of_cpu == Some(cpu) };
-            own && at == head.offset && flags & (aux::TRUNCATED | aux::OVERWRITE) != 0
-        };
-        let joined = head.offset == *end && !history.gaps.iter().any(lost);
-        if joined || trace.pt.is_empty() {
-            trace.pt.extend_from_slice(bytes);
-        } else {
-            trace.losses += 1;
-            Packet::Ovf.encode(&mut trace.pt);
-            let skip = end.saturating_sub(head.offset).min(bytes.len() as u64) as usize;
-            let from = find_psb(bytes, skip).unwrap_or(bytes.len());
-            trace.pt.extend_from_slice(&bytes[from..]);
-        }
-        *end = (*end).max(head.offset.saturating_add(head.size));
+        let tid = if head.cpu == NONE { head.tid } else { NONE };
+        buffers.entry((head.cpu, tid)).or_default().push((head, bytes));
     }
-    traces.into_values().map(|(trace, _)| trace).collect()
+    let some = |number: u32| (number != NONE).then_some(number);
+    let join = |((cpu, tid), pieces)| {
+        let own = |gap: &&Gap| if cpu == NONE { gap.tid == some(tid) } else { gap.cpu == some(cpu) };
+        let own: Vec<&Gap> = history.gaps.iter().filter(own).collect();
+        let mut trace = Trace { cpu: some(cpu), tid: some(tid), pt: Vec::new(), losses: 0 };
+        if ring || own.iter().any(|gap| gap.flags & aux::OVERWRITE != 0) {
+            trace.add_snapshots(pieces);
+        } else {
+            let full = own.iter().filter(|gap| gap.flags & aux::TRUNCATED != 0).map(|gap| gap.offset);
+            let mut full: Vec<u64> = full.collect();
+            full.sort_unstable();
+            trace.add_all(pieces, &full);
+        }
+        trace
+    };
+    buffers.into_iter().map(join).collect()
+}
+
+impl Trace {
+    /// Adds pieces of a full trace. `full` are the sorted offsets after which a full buffer lost data.
+    fn add_all(&mut self, mut pieces: Vec<Piece<'_>>, full: &[u64]) {
+        // Pieces of a buffer come in order; the offsets show any other order.
+        pieces.sort_by_key(|(head, _)| head.offset);
+        let mut end = pieces.first().map_or(0, |(head, _)| head.offset);
+        for (head, bytes) in pieces {
+            // Padding of the piece before.
+            let padding = end.saturating_sub(head.offset);
+            if (1..ALIGNED).contains(&padding) {
+                let kept = self.pt.len().saturating_sub(padding as usize);
+                if self.pt[kept..].iter().all(|&byte| byte == 0) {
+                    self.pt.truncate(kept);
+                    end = head.offset;
+                }
+            }
+            let skip = usize::try_from(end.saturating_sub(head.offset)).unwrap_or(usize::MAX);
+            let mut rest = bytes.get(skip..).unwrap_or_default();
+            let mut at = head.offset.saturating_add(skip as u64);
+            let mut lost = head.offset != end;
+            let last = head.offset.saturating_add(head.size);
+            let first = full.partition_point(|&gap| gap < at);
+            for &gap in full[first..].iter().take_while(|&&gap| gap < last) {
+                let (before, after) = rest.split_at(rest.len().min((gap.saturating_sub(at)) as usize));
+                self.add(before, lost && !before.is_empty());
+                (rest, at, lost) = (after, gap, true);
+            }
+            self.add(rest, lost);
+            end = end.max(last);
+        }
+    }
+
+    /// Adds snapshots of a ring.
+    fn add_snapshots(&mut self, pieces: Vec<Piece<'_>>) {
+        let mut before: &[u8] = &[];
+        for (_, bytes) in pieces {
+            // Zeros at the end may be padding: if they are packets, the next snapshot has them, too.
+            let zeros = before.iter().rev().take(ALIGNED as usize - 1).take_while(|&&byte| byte == 0).count();
+            before = &before[..before.len() - zeros];
+            match known(before, bytes) {
+                Some(new) => {
+                    self.pt.truncate(self.pt.len() - zeros);
+                    self.pt.extend_from_slice(&bytes[new..]);
+                }
+                None => self.add(bytes, true),
+            }
+            before = bytes;
+        }
+    }
+
+    fn add(&mut self, bytes: &[u8], lost: bool) {
+        if !lost || self.pt.is_empty() {
+            self.pt.extend_from_slice(bytes);
+            return;
+        }
+        self.losses += 1;
+        Packet::Ovf.encode(&mut self.pt);
+        self.pt.extend_from_slice(&bytes[find_psb(bytes, 0).unwrap_or(bytes.len())..]);
+    }
+}
+
+/// Length of the part of a snapshot that the one before has, too. `None` if they have no PSB in common.
+fn known(before: &[u8], bytes: &[u8]) -> Option<usize> {
+    let (mut last, mut from) = (None, 0);
+    while let Some(psb) = find_psb(before, from).filter(|psb| psb + TELLING <= before.len()) {
+        (last, from) = (Some(psb), psb + 1);
+    }
+    let tail = &before[last?..];
+    let mut from = 0;
+    while let Some(psb) = find_psb(bytes, from) {
+        if bytes[psb..].starts_with(tail) {
+            return Some(psb + tail.len());
+        }
+        from = psb + 1;
+    }
+    None
 }

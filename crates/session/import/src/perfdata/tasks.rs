@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use kprism_perfdata::attr::kind;
 use kprism_perfdata::record::sample;
-use kprism_perfdata::{Event, Fields, Header, Mapped, Record, Trailer};
+use kprism_perfdata::{Auxtrace, Event, Fields, Header, Mapped, Record, Trailer};
 
 /// A thread: (thread id, process id).
 pub(crate) type Thread = (u32, u32);
@@ -52,11 +52,32 @@ pub(crate) struct History<'a> {
     pub symbols: Vec<(u64, u32, String)>,
     /// Number of records that perf lost.
     pub lost: u64,
-    /// Losses of trace data by CPU (or thread): the stream offset after which data is missing, and the reason.
-    pub gaps: Vec<(Option<u32>, Option<u32>, u64, u64)>,
+    /// What the kernel said about trace data, if it said more than that there are some.
+    pub gaps: Vec<Gap>,
+    /// Number of mappings of a virtual machine's own kernel and programs.
+    pub guest_maps: u64,
+    /// Trace data in samples, in order of time.
+    pub aux_samples: Vec<(Auxtrace, &'a [u8])>,
+    /// Types of records that are not known here, with their numbers.
+    pub unknown: BTreeMap<u32, u64>,
     /// The process of each thread.
     pub process_of: BTreeMap<u32, u32>,
 }
+
+/// Trace data with flags, of a CPU's buffer or a thread's.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Gap {
+    pub cpu: Option<u32>,
+    pub tid: Option<u32>,
+    /// Offset of their end in the stream.
+    pub offset: u64,
+    /// Bits of [`kprism_perfdata::record::aux`].
+    pub flags: u64,
+}
+
+/// Types of records up to which all are known: those of the kernel and those of perf, in Linux 6.17.
+const KERNEL_TYPES: std::ops::RangeInclusive<u32> = 1..=22;
+const OWN_TYPES: std::ops::RangeInclusive<u32> = 64..=86;
 
 /// The id of kernel threads and the idle task in records.
 const NOBODY: u32 = u32::MAX;
@@ -115,6 +136,11 @@ pub(crate) fn history<'a>(mut events: Vec<Event<'a>>, header: &Header) -> Histor
                 }
             }
             Record::Sample(body) => {
+                if let Some(bytes) = aux_of(body, attr, header) {
+                    let (cpu, tid) = (trailer.cpu.unwrap_or(NOBODY), trailer.tid.unwrap_or(NOBODY));
+                    let size = bytes.len() as u64;
+                    h.aux_samples.push((Auxtrace { size, cpu, tid, ..Auxtrace::default() }, bytes));
+                }
                 if let Some((cpu, turn)) = sched_switch(body, attr.unwrap_or(0), header, &h.process_of) {
                     h.cpu_wide = true;
                     h.turn(cpu, turn);
@@ -124,7 +150,12 @@ pub(crate) fn history<'a>(mut events: Vec<Event<'a>>, header: &Header) -> Histor
             Record::TextPoke { addr, old, new } => h.pokes.push((ns, addr, old, new)),
             Record::Lost { lost } => h.lost = h.lost.saturating_add(lost),
             Record::Aux { offset, size, flags } if flags != 0 => {
-                h.gaps.push((trailer.cpu, trailer.tid, offset.saturating_add(size), flags));
+                let (Trailer { cpu, tid, .. }, offset) = (trailer, offset.saturating_add(size));
+                h.gaps.push(Gap { cpu, tid, offset, flags });
+            }
+            Record::GuestMmap(_) => h.guest_maps += 1,
+            Record::Other(kind) if !KERNEL_TYPES.contains(&kind) && !OWN_TYPES.contains(&kind) => {
+                *h.unknown.entry(kind).or_default() += 1;
             }
             _ => {}
         }
@@ -146,6 +177,12 @@ impl History<'_> {
             turns.push(turn);
         }
     }
+}
+
+/// Trace data in a sample, if its event takes any.
+fn aux_of<'a>(body: &'a [u8], attr: Option<usize>, header: &Header<'_>) -> Option<&'a [u8]> {
+    let attr = header.attrs.get(attr.unwrap_or(0)).filter(|attr| attr.sample_type & sample::AUX != 0)?;
+    super::sample::parse(attr, body)?.aux.filter(|bytes| !bytes.is_empty())
 }
 
 /// Reads a sample of the tracepoint sched:sched_switch. Its fields have been at the same offsets since Linux 4.14
