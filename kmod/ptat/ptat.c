@@ -46,6 +46,12 @@
 #define MAX_PAGE_ORDER (MAX_ORDER - (LINUX_VERSION_CODE < KERNEL_VERSION(6, 4, 0)))
 #endif
 
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 6, 0) /* tables had no type of their own */
+#define page_ptdesc(page) (page)
+#define pagetable_pte_ctor(page) pgtable_pte_page_ctor(page)
+#define pagetable_pmd_ctor(page) pgtable_pmd_page_ctor(page)
+#endif
+
 #define HELLO 0x3130305441545048ULL /* "HPTAT001" */
 enum { TABLE = 5, SCAN = 6, REGION = 16, VMA = 17, VMA_FILE = 18, VMA_NAME = 19, COUNTS = 20, DIRECTORY = 21, MISSED = 22 };
 
@@ -587,6 +593,8 @@ static struct kretprobe probes[] = {
 	PROBE("hpage_collapse_scan_pmd", of_mm_1, end),
 	PROBE("collapse_huge_page", of_mm_1, end),
 	PROBE("gup_fast_fallback", of_current, end),
+	PROBE("internal_get_user_pages_fast", of_current, end), /* its name before 6.10 */
+	PROBE("zap_page_range", of_vma_1, end), /* before 6.3 */
 };
 
 /* Those from here on are not in every kernel, or not for probing; what they read is then taken for walks. */
