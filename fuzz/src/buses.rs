@@ -34,7 +34,7 @@ pub fn all() -> Vec<(&'static str, Vec<u8>)> {
         wide.record(&record);
     }
     let board = |board, values, bytes| {
-        let mut w = trace::Writer::new(Header { board, hz: 1_000_000_000, values });
+        let mut w = trace::Writer::new(Header { board, hz: 1_000_000_000, values, start: 0 });
         for (time, kind, entry, value) in [
             (2, Kind::Read, 0, 0),
             (3, Kind::Read, 0, 0),

@@ -9,7 +9,7 @@ use kprism_tlb::bus::trace::{self, Access, Header, Kind, Merge};
 use proptest::prelude::*;
 
 const REGION: (u64, u64) = (0x1_0000_0000, 0x1_1000_0000);
-const HEADER: Header = Header { board: 0, hz: 1_000_000_000, values: true };
+const HEADER: Header = Header { board: 0, hz: 1_000_000_000, values: true, start: 0 };
 
 /// A program's life on the bus, as with stock Linux 6.12: tables are cleared, pages are faulted in one by one, all
 /// pages are read in order for `rounds` rounds, the process exits.
@@ -233,7 +233,7 @@ fn qemus_lines_are_accesses_and_records() {
     let hello = u64::from_le_bytes(*b"HPTAT001");
     assert_eq!(words(&mut m, 1, [hello, REGION.0, 0]), Line::Nothing);
     assert_eq!(words(&mut m, 2, [16, REGION.0, REGION.1]), Line::Nothing);
-    assert_eq!(m.region, Some(REGION));
+    assert_eq!(m.words.region, Some(REGION));
     let base = 1_700_000_000_000_000_000;
     let told = words(&mut m, 3, [5 | 130 << 32, 0x7f00_0000_0000, REGION.0 + 0x1000]);
     let (size, va, table) = (PageSize::K4, 0x7f00_0000_0000, REGION.0 + 0x1000);
@@ -253,7 +253,7 @@ fn qemus_lines_are_accesses_and_records() {
     words(&mut m, 4, [17 | 130 << 32, 0x1000, 0x3000]);
     words(&mut m, 4, [18 | 130 << 32, 0x5000, 1]);
     words(&mut m, 4, [19 | 130 << 32, path, 0]);
-    let vma = &m.vmas[0];
+    let vma = &m.words.vmas[0];
     assert_eq!((vma.pid, vma.start, vma.end, vma.offset), (130, 0x1000, 0x3000, 0x5000));
     assert_eq!((vma.executable, vma.path.as_slice()), (true, b"/bin/cat".as_slice()));
     // Damaged lines, and those of other devices, are counted.
@@ -262,7 +262,7 @@ fn qemus_lines_are_accesses_and_records() {
     {
         assert_eq!(m.line(bad.as_bytes()), Line::Nothing);
     }
-    assert_eq!((m.others, m.unknown), (4, 0));
+    assert_eq!((m.others, m.words.unknown), (4, 0));
 }
 
 /// One thread is in the kernel and reads tables, while another one of the same process walks on another CPU.

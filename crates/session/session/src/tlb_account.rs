@@ -96,7 +96,7 @@ fn seen_samples(counts: &Value) -> Option<u64> {
 
 fn bus(counts: &Value, read: &Read) -> Account {
     let of = |key: &str| counts["accesses"][key].as_u64();
-    Account::new()
+    let mut account = Account::new()
         .with(Fate::Seen, "accesses to page tables", of("all"))
         .with(Fate::Kept, "misses", read.misses)
         .with(Fate::Lost, "page tables outside the region", counts["escaped_tables"].as_u64())
@@ -106,7 +106,20 @@ fn bus(counts: &Value, read: &Read) -> Account {
         .with(Fate::NotUnderstood, "records of the module", counts["unknown_records"].as_u64())
         .with(Fate::Guessed, "missed brackets, in which the kernel's reads are taken for walks", {
             counts["missed_brackets"].as_u64()
-        })
+        });
+    // Of a capture that was imported.
+    if counts["boards"].is_array() {
+        for (fate, key, unit) in [
+            (Fate::Lost, "lost_records", "records of the boards, at least"),
+            (Fate::NotUnderstood, "out_of_step", "tags on the bus without their record of the kernel"),
+            (Fate::NotUnderstood, "without_entry", "mappings without their entry's address"),
+            (Fate::NotUnderstood, "never_mapped", "pages unmapped that were never mapped"),
+            (Fate::Guessed, "late_accesses", "accesses out of order of time, taken where they are"),
+        ] {
+            account = account.with(fate, unit, counts[key].as_u64());
+        }
+    }
+    account
 }
 
 #[cfg(test)]
