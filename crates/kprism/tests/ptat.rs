@@ -246,6 +246,70 @@ fn threads_walk_while_others_are_in_the_kernel() {
     }
 }
 
+/// A process and those that it forks: each has the misses that its accesses to its array make, in their order, under its own
+/// number; one becomes another program, one has threads.
+#[test]
+fn each_process_of_a_family_has_its_own_misses() {
+    const ROUNDS: u64 = 2;
+    let built = Built::new();
+    let family = built.dir.path().join("family");
+    let source = root().join("bench/tlb/family.c");
+    ok(Command::new("cc").args(["-O2", "-static", "-pthread", "-o"]).arg(&family).arg(source));
+    for cpus in ["1", "2"] {
+        let run = built.dir.path().join(format!("run{cpus}"));
+        let mut record = kprism();
+        record.args(["record", "tlb", "--method", "ptat", "--fast", "--smp", cpus, "--share"]);
+        record.arg(format!("{}:/bench/family", family.display())).arg("--ptat").arg(&built.module);
+        let (pages, rounds) = (PAGES.to_string(), ROUNDS.to_string());
+        record.arg("-o").arg(&run).args(["--", "/bench/family", &pages, &rounds]);
+        let output = record.output().expect("kprism");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !said.contains("note"), "{said}");
+        let printed = String::from_utf8(output.stdout).expect("UTF-8");
+        accesses(&run);
+        let hex = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).expect("an address");
+        let mut names = Vec::new();
+        for line in printed.lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            let [name, pid, begin, end] = words.as_slice() else { panic!("{printed}") };
+            let (pid, array) = (pid.parse().expect("a number"), hex(begin)..hex(end));
+            let mut misses: Vec<u64> =
+                missed(&run, Some(pid)).into_iter().filter(|va| array.contains(va)).collect();
+            let in_order = array.clone().step_by(4096);
+            let times = |times: u64| (0..times).flat_map(|_| in_order.clone()).collect::<Vec<u64>>();
+            let expected = match *name {
+                // Its pages are there from the process that it is a copy of.
+                "fork" => times(ROUNDS),
+                "exec" | "first" => times(1 + ROUNDS),
+                // Two threads at once.
+                "threads" => {
+                    misses.sort_unstable();
+                    misses.dedup();
+                    times(1)
+                }
+                _ => panic!("{printed}"),
+            };
+            assert_eq!(misses.len(), expected.len(), "{name} on {cpus} CPUs");
+            assert!(misses == expected, "{name} on {cpus} CPUs: another order");
+            names.push((*name, pid));
+        }
+        assert_eq!(names.len(), 4, "{printed}");
+        // The report has all of them, by name; nothing is lost or guessed.
+        let json = ok(kprism().args(["report", "tlb", "processes", "--json", "-i"]).arg(&run));
+        let json: Value = serde_json::from_str(&json).expect("JSON");
+        for (name, pid) in names {
+            let rows = json["processes"].as_array().expect("rows");
+            let row =
+                rows.iter().find(|row| row["tgid"] == pid).unwrap_or_else(|| panic!("{name}: {rows:?}"));
+            assert_eq!(row["comm"], "family", "{row}");
+        }
+        for entry in json["account"].as_array().expect("an account") {
+            let fine = entry["fate"] == "seen" || entry["fate"] == "kept" || entry["count"] == 0;
+            assert!(fine, "{entry}");
+        }
+    }
+}
+
 /// A region without room: what is in it is seen as ever, what is not is counted, and the program runs on.
 #[test]
 fn a_full_region_is_told_and_what_escaped_is_counted() {
@@ -504,7 +568,7 @@ impl Capture {
 
 /// Every view of a run as JSON, but for what the account tells of boards; the first miss is at time 0.
 fn views(run: &Path) -> Vec<Value> {
-    let views = ["objects", "processes", "threads", "pages", "heat", "distribution"];
+    let views = ["objects", "processes", "pages", "heat", "distribution"];
     views
         .iter()
         .map(|view| {
@@ -513,7 +577,9 @@ fn views(run: &Path) -> Vec<Value> {
                     .expect("JSON");
             let boards = ["boards", "tags on the bus", "their entry's", "never mapped", "out of order"];
             if let Some(account) = json["account"].as_array_mut() {
-                account.retain(|e| !boards.iter().any(|b| e["unit"].as_str().is_some_and(|unit| unit.contains(b))));
+                account.retain(|e| {
+                    !boards.iter().any(|b| e["unit"].as_str().is_some_and(|unit| unit.contains(b)))
+                });
             }
             json
         })
@@ -549,7 +615,8 @@ fn a_capture_by_boards_gives_what_the_recording_gives() {
     let counts: Value =
         serde_json::from_slice(&std::fs::read(direct.join("streams/tlb/counts.json")).expect("counts"))
             .expect("JSON");
-    let region = (counts["region"][0].as_u64().expect("an address"), counts["region"][1].as_u64().expect("one"));
+    let region =
+        (counts["region"][0].as_u64().expect("an address"), counts["region"][1].as_u64().expect("one"));
     let side: Vec<Value> = std::fs::read_to_string(direct.join("streams/sideband.jsonl"))
         .expect("the sideband")
         .lines()
@@ -596,16 +663,19 @@ fn a_capture_by_boards_gives_what_the_recording_gives() {
     capture.put("board2", &cut[..cut.len() / 48 * 24 + 32 + 7]);
     let (run, code, said) = capture.import(&described);
     assert_eq!(code, Some(0), "{said}");
-    let place = format!("board2: byte {}: the file ends within a record of 24 bytes", cut.len() / 48 * 24 + 32);
+    let place =
+        format!("board2: byte {}: the file ends within a record of 24 bytes", cut.len() / 48 * 24 + 32);
     assert!(said.contains(&place), "{said}");
-    let strict = kprism().args(["report", "tlb", "objects", "--strict", "-i"]).arg(&run).output().expect("kprism");
+    let strict =
+        kprism().args(["report", "tlb", "objects", "--strict", "-i"]).arg(&run).output().expect("kprism");
     assert_eq!(strict.status.code(), Some(4));
 
     // 2. A device's own records, of either byte order, with the module's words among the accesses: they tell everything.
     let record = "seq:16,lost:8,clock:64,write:1,size:3,cpu:8,valued:1,zero:3,address:48,value:64";
     let layout = Layout::parse(record).expect("a layout");
     let mailbox = region.0 + 0xf_ff00_0000 % (region.1 - region.0) / 4096 * 4096;
-    let mailbox = (0..).map(|n| mailbox + n * 4096).find(|page| accesses.iter().all(|a| a.address & !0xfff != *page));
+    let mailbox =
+        (0..).map(|n| mailbox + n * 4096).find(|page| accesses.iter().all(|a| a.address & !0xfff != *page));
     let mailbox = mailbox.expect("a page that nobody uses");
     let mut all = Vec::new();
     say(&mut all, mailbox, accesses[0].time - 20, Some(0), [u64::from_le_bytes(*b"HPTAT001"), mailbox, 0]);
@@ -621,7 +691,8 @@ fn a_capture_by_boards_gives_what_the_recording_gives() {
         };
         say(&mut all, mailbox, r.time(), cpu, words);
     }
-    let last = accesses.iter().map(|a| a.time).chain(records.iter().map(Record::time)).max().expect("some") + 100;
+    let last =
+        accesses.iter().map(|a| a.time).chain(records.iter().map(Record::time)).max().expect("some") + 100;
     let mut ends = Vec::new();
     for vma in &vmas {
         let n = |key: &str| vma[key].as_u64().expect("a number");
@@ -649,7 +720,8 @@ fn a_capture_by_boards_gives_what_the_recording_gives() {
             boards[(a.address >> 12 & 1) as usize].access(a);
         }
         (0..).zip(&boards).for_each(|(n, board)| capture.put(&format!("board{n}"), &board.bytes));
-        let board = |n| json!({"file": format!("board{n}"), "record": record, "order": name, "hz": 1_000_000_000});
+        let board =
+            |n| json!({"file": format!("board{n}"), "record": record, "order": name, "hz": 1_000_000_000});
         let described = json!({"boards": [board(0), board(1)], "processes": [{"pid": pid, "comm": "stride"}], "command": command});
         let (run, code, said) = capture.import(&described);
         assert_eq!(code, Some(0), "{said}");
@@ -661,10 +733,17 @@ fn a_capture_by_boards_gives_what_the_recording_gives() {
         lossy.drain(length * 300..length * 317);
         capture.put("board1", &lossy);
         let (run, code, said) = capture.import(&described);
-        assert!(code == Some(0) && said.contains("board1: at least 17 records are missing, in 1 places"), "{said}");
+        assert!(
+            code == Some(0) && said.contains("board1: at least 17 records are missing, in 1 places"),
+            "{said}"
+        );
         let json = ok(kprism().args(["report", "tlb", "objects", "--json", "-i"]).arg(&run));
         let json: Value = serde_json::from_str(&json).expect("JSON");
-        let lost = json["account"].as_array().expect("an account").iter().find(|e| e["unit"] == "records of the boards, at least");
+        let lost = json["account"]
+            .as_array()
+            .expect("an account")
+            .iter()
+            .find(|e| e["unit"] == "records of the boards, at least");
         assert_eq!(lost.map(|e| e["count"].clone()), Some(17.into()));
         // Read in the other order, bits that are 0 are not, and it is said where.
         let other = if order == Order::Little { "big" } else { "little" };
@@ -695,7 +774,9 @@ fn a_capture_by_boards_gives_what_the_recording_gives() {
     for a in accesses.iter().filter(|a| a.bytes == 8) {
         put(a.address, a.kind, &mut time);
         let (Kind::Write, Some(value)) = (a.kind, a.value) else { continue };
-        let Some((_, pid, va)) = tables.iter().rev().find(|(table, ..)| *table == a.address & !0xfff) else { continue };
+        let Some((_, pid, va)) = tables.iter().rev().find(|(table, ..)| *table == a.address & !0xfff) else {
+            continue;
+        };
         let va = va + (a.address & 0xfff) / 8 * 4096;
         let page = |ppn: u64| (va >> 12 << 24 | ppn & 0xff_ffff).to_le_bytes();
         let tag = if value & 1 == 1 {
@@ -724,13 +805,22 @@ fn a_capture_by_boards_gives_what_the_recording_gives() {
     // order; before them its pages were faulted in, where a line cannot tell an empty entry from its neighbours.
     let lines: Vec<u64> =
         missed(&run, None).into_iter().filter(|va| (begin..end).contains(va)).map(|va| va >> 15).collect();
-    let rounds: Vec<u64> =
-        (0..ROUNDS).flat_map(|_| (begin..end).step_by(4096)).map(|va| va >> 15).collect();
-    assert!(lines.ends_with(&rounds), "{} misses of the array, at the end {:x?}", lines.len(), &lines[lines.len() - 20..]);
+    let rounds: Vec<u64> = (0..ROUNDS).flat_map(|_| (begin..end).step_by(4096)).map(|va| va >> 15).collect();
+    assert!(
+        lines.ends_with(&rounds),
+        "{} misses of the array, at the end {:x?}",
+        lines.len(),
+        &lines[lines.len() - 20..]
+    );
     let told: Value =
-        serde_json::from_slice(&std::fs::read(run.join("streams/tlb/counts.json")).expect("counts")).expect("JSON");
+        serde_json::from_slice(&std::fs::read(run.join("streams/tlb/counts.json")).expect("counts"))
+            .expect("JSON");
     let count = |key: &str| told[key].as_u64();
-    assert_eq!((count("tags"), count("out_of_step"), count("without_entry")), (Some(marks), Some(0), Some(0)), "{told}");
+    assert_eq!(
+        (count("tags"), count("out_of_step"), count("without_entry")),
+        (Some(marks), Some(0), Some(0)),
+        "{told}"
+    );
     assert_eq!((count("lost_records"), count("never_mapped")), (Some(0), Some(0)), "{told}");
     // A record of the kernel that is lost shows.
     let mut lossy = kernel.clone();
@@ -760,9 +850,15 @@ fn a_wrong_description_is_refused() {
     refused(r#"{"boards": [{"file": "none", "record": "hmtt", "hz": 1}]}"#, "none: No such file");
     refused(r#"{"boards": [{"file": "six", "record": "hmtt"}]}"#, "boards[0].hz: expected ticks");
     refused(r#"{"boards": [{"file": "six", "hz": 5}]}"#, "boards[0].hz: expected nothing");
-    refused(r#"{"boards": [{"file": "six", "record": "hmtt", "hz": 1, "width": 6}]}"#, "unknown field `width`");
+    refused(
+        r#"{"boards": [{"file": "six", "record": "hmtt", "hz": 1, "width": 6}]}"#,
+        "unknown field `width`",
+    );
     refused(r#"{"boards": [{"file": "six", "record": "seq:7,hz:1", "hz": 1}]}"#, "no field \"hz\"");
-    refused(r#"{"boards": [{"file": "six", "record": "hmtt", "hz": 1}]}"#, "the words of the module ptat on the bus");
+    refused(
+        r#"{"boards": [{"file": "six", "record": "hmtt", "hz": 1}]}"#,
+        "the words of the module ptat on the bus",
+    );
     refused(
         r#"{"boards": [{"file": "six", "record": "hmtt", "hz": 1}], "mappings": {"file": "six", "form": "wide"}}"#,
         "six: byte 0: expected KPPTE002",
@@ -771,7 +867,10 @@ fn a_wrong_description_is_refused() {
         r#"{"boards": [{"file": "six", "record": "hmtt", "hz": 1}], "mappings": {"file": "six", "form": "hmtt"}}"#,
         "first address of its tags",
     );
-    refused(r#"{"boards": [{"file": "six", "record": "hmtt", "hz": 1}], "region": [8, 4]}"#, "region: expected [first");
+    refused(
+        r#"{"boards": [{"file": "six", "record": "hmtt", "hz": 1}], "region": [8, 4]}"#,
+        "region: expected [first",
+    );
     std::fs::write(&path, r#"{"boards": [{"file": "six", "record": "hmtt", "hz": 1}]}"#).expect("a file");
     let output = kprism().arg("import").arg(dir.path()).arg("--no-decode").output().expect("kprism");
     assert_eq!(output.status.code(), Some(2));
@@ -779,7 +878,10 @@ fn a_wrong_description_is_refused() {
     std::fs::write(dir.path().join("board"), b"KPBUS001........................").expect("a file");
     let output = kprism().arg("import").arg(dir.path().join("board")).output().expect("kprism");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(2) && said.contains("describe the capture in a file capture.json"), "{said}");
+    assert!(
+        output.status.code() == Some(2) && said.contains("describe the capture in a file capture.json"),
+        "{said}"
+    );
 }
 
 kprism_test::main!();

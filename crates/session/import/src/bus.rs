@@ -178,6 +178,7 @@ pub fn copy(description: &Path, trace_to: &Path, maps_to: &Path) -> Result<Captu
                 ));
             }
             region = region.or(words.region);
+            out.names.extend(words.names.iter().cloned());
             out.vmas.extend(words.vmas.iter().cloned());
             out.words = Some(*words);
         }

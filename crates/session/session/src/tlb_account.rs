@@ -100,6 +100,7 @@ fn bus(counts: &Value, read: &Read) -> Account {
         .with(Fate::Seen, "accesses to page tables", of("all"))
         .with(Fate::Kept, "misses", read.misses)
         .with(Fate::Lost, "page tables outside the region", counts["escaped_tables"].as_u64())
+        .with(Fate::Lost, "address spaces not followed", counts["overlooked_spaces"].as_u64())
         .with(Fate::Lost, "accesses not written", counts["unwritten_accesses"].as_u64())
         .with(Fate::NotUnderstood, "accesses to pages of nobody known", of("unknown"))
         .with(Fate::NotUnderstood, "reads that may be the kernel's or a walk", of("unsure"))
@@ -171,7 +172,7 @@ mod tests {
     #[test]
     fn reads_of_the_bus_that_may_be_anybodys_are_not_whole() {
         let mut counts = json!({"method": "ptat", "accesses": {"all": 7, "unknown": 0, "unsure": 0},
-            "escaped_tables": 0, "unwritten_accesses": 0, "unknown_records": 0, "missed_brackets": 0});
+            "escaped_tables": 0, "overlooked_spaces": 0, "unwritten_accesses": 0, "unknown_records": 0, "missed_brackets": 0});
         assert!(account(&counts, &Read::default()).is_whole());
         counts["accesses"]["unsure"] = 1.into();
         assert!(!account(&counts, &Read::default()).is_whole());

@@ -26,6 +26,7 @@ const UNMAP: u8 = 3;
 const EXIT: u8 = 4;
 const TABLE: u8 = 5;
 const SCAN: u8 = 6;
+const NAMED: u8 = 7;
 
 /// A record of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,8 +70,8 @@ pub enum Record {
         table: u64,
     },
     /// From here on (or, with `begin` false, no more) the kernel itself reads the process's tables: fork, mprotect,
-    /// munmap. On the bus its reads look like walks. If a CPU is given, the kernel reads on that CPU alone, and other
-    /// threads of the process walk meanwhile.
+    /// munmap. On the bus its reads look like walks. If a CPU is given, it is that CPU's reads of any tables, and others walk
+    /// meanwhile.
     Scan {
         /// Time in ticks.
         time: u64,
@@ -80,6 +81,16 @@ pub enum Record {
         begin: bool,
         /// The CPU; `None` for any.
         cpu: Option<u8>,
+    },
+    /// The tables of process `number` are from here on those of process `pid`, which had no number when they were made: fork
+    /// copies an address space before it gives the process one.
+    Named {
+        /// Time in ticks.
+        time: u64,
+        /// Process id.
+        pid: u32,
+        /// What stood for it.
+        number: u32,
     },
     /// The process's address space is being destroyed: from here on, reads of its tables are the kernel's. The
     /// process's number may be used again, with other tables.
@@ -99,6 +110,7 @@ impl Record {
             | Record::Unmap { time, .. }
             | Record::Table { time, .. }
             | Record::Scan { time, .. }
+            | Record::Named { time, .. }
             | Record::Exit { time, .. } => *time = now,
         }
         self
@@ -111,6 +123,7 @@ impl Record {
             | Record::Unmap { time, .. }
             | Record::Table { time, .. }
             | Record::Scan { time, .. }
+            | Record::Named { time, .. }
             | Record::Exit { time, .. } => time,
         }
     }
@@ -198,6 +211,7 @@ fn wide(bytes: &[u8], offset: usize) -> Result<Record, BusError> {
             let cpu = physical.checked_sub(1).map(|cpu| cpu as u8);
             Some(Record::Scan { time, pid, begin: va == 1, cpu })
         }
+        NAMED if kind >> 4 == 0 && va >> 32 == 0 => Some(Record::Named { time, pid, number: va as u32 }),
         EXIT if kind >> 4 == 0 => Some(Record::Exit { time, pid }),
         _ => None,
     };
@@ -258,6 +272,7 @@ impl Writer {
             Record::Scan { time, pid, begin, cpu } => {
                 (SCAN, pid, [time, begin.into(), cpu.map_or(0, |cpu| u64::from(cpu) + 1), 0])
             }
+            Record::Named { time, pid, number } => (NAMED, pid, [time, number.into(), 0, 0]),
             Record::Exit { time, pid } => (EXIT, pid, [time, 0, 0, 0]),
         };
         self.bytes.extend(u32::from(kind).to_le_bytes());

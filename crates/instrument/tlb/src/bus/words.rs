@@ -20,6 +20,8 @@ const VMA_FILE: u32 = 18;
 const VMA_NAME: u32 = 19;
 const COUNTS: u32 = 20;
 const MISSED: u32 = 22;
+const NAMED: u32 = 23;
+const COMM: u32 = 24;
 /// Longest path accepted, bytes.
 const PATH: usize = 4096;
 /// Maximum of mappings accepted: 65530 is Linux's own limit for a process (vm.max_map_count); execve starts anew
@@ -63,12 +65,16 @@ pub struct Words {
     words: [u64; 2],
     /// The region: first address and end.
     pub region: Option<(u64, u64)>,
+    /// Process ids and names, as address spaces ended.
+    pub names: Vec<(u32, String)>,
     /// Mappings of address spaces that ended.
     pub vmas: Vec<Vma>,
     /// Number of tables placed in the region, and of those that were not, for lack of memory there.
     pub tables: (u64, u64),
     /// Number of missed brackets around the kernel's own reads.
     pub missed: u64,
+    /// Number of address spaces that are not followed, as too many were at once.
+    pub overlooked: u64,
     /// Number of writes to the mailbox.
     pub mailbox_writes: u64,
     /// Number of accesses to the region before the module announced itself.
@@ -123,6 +129,12 @@ impl Words {
             TABLE => return Some(Record::Table { time, pid, size: PageSize::K4, va: one, table: two }),
             DIRECTORY => return Some(Record::Table { time, pid, size: PageSize::M2, va: one, table: two }),
             SCAN => return Some(Record::Scan { time, pid, begin: one != 0, cpu }),
+            NAMED => return Some(Record::Named { time, pid, number: one as u32 }),
+            COMM if self.names.len() < VMAS => {
+                let bytes = [one.to_le_bytes(), two.to_le_bytes()].concat();
+                let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+                self.names.push((pid, String::from_utf8_lossy(&bytes[..end]).into_owned()));
+            }
             REGION => self.region = Some((one, two)),
             VMA if self.vmas.len() < VMAS => {
                 self.vmas.push(Vma { pid, start: one, end: two, ..Vma::default() });
@@ -139,7 +151,7 @@ impl Words {
                 }
             }
             COUNTS => self.tables = (one, two),
-            MISSED => self.missed = one,
+            MISSED => (self.missed, self.overlooked) = (one, two),
             // The rest of the announcement.
             _ if head == HELLO => {}
             _ => self.unknown += 1,

@@ -67,7 +67,7 @@ pub(super) fn misses(run: &Run, region: (u64, u64), trace: &Path, maps: &Path) -
 /// Accesses by what they meant.
 pub(super) fn of_meaning(c: &Counts) -> Value {
     json!({"all": c.all(), "misses": c.misses, "upper": c.upper, "absent": c.absent, "kernel": c.kernel,
-        "census": c.census, "mapped": c.mapped, "unmapped": c.unmapped, "clear": c.clear, "unsure": c.unsure,
+        "census": c.census, "marked": c.marked, "mapped": c.mapped, "unmapped": c.unmapped, "clear": c.clear, "unsure": c.unsure,
         "unknown": c.unknown, "outside": c.outside})
 }
 
@@ -130,7 +130,7 @@ fn told(capture: &Capture, counts: &Counts, notes: &[String]) -> Value {
         .collect();
     json!({"method": "ptat", "clock": {"name": "bus", "tsc_hz": 1_000_000_000}, "accesses": of_meaning(counts),
         "region": capture.region, "tables": words.map(|w| w.tables.0), "escaped_tables": words.map_or(0, |w| w.tables.1),
-        "missed_brackets": words.map_or(0, |w| w.missed), "unwritten_accesses": 0,
+        "missed_brackets": words.map_or(0, |w| w.missed), "overlooked_spaces": words.map_or(0, |w| w.overlooked), "unwritten_accesses": 0,
         "mailbox_writes": words.map(|w| w.mailbox_writes), "before_the_module": words.map(|w| w.before),
         "unknown_records": words.map_or(0, |w| w.unknown),
         "boards": boards, "lost_records": lost, "late_accesses": capture.late, "tags": steps.tags,

@@ -142,9 +142,20 @@ pub fn record(
         ));
     }
     let counts = misses(&run, region, &trace, &maps)?;
-    let vmas = &bus.monitor.words.vmas;
-    let pid = vmas.last().map_or(0, |vma| vma.pid);
-    sideband(&run, &[(pid, comm(&guest.job.argv))], vmas)?;
+    let words = &bus.monitor.words;
+    if words.overlooked > 0 {
+        progress.note(&format!(
+            "{} address spaces of processes that the command forked are not followed, as too many were at once",
+            words.overlooked
+        ));
+    }
+    match words.names.as_slice() {
+        [] => {
+            let pid = words.vmas.last().map_or(0, |vma| vma.pid);
+            sideband(&run, &[(pid, comm(&guest.job.argv))], &words.vmas)?;
+        }
+        names => sideband(&run, names, &words.vmas)?,
+    }
     account(&run, &bus, &counts)?;
     close(&run, progress)?;
     Ok((run, ran))
@@ -242,6 +253,7 @@ fn account(run: &Run, bus: &Bus, c: &Counts) -> Result<()> {
     let words = &monitor.words;
     let text = json!({"method": "ptat", "clock": clock, "accesses": of_meaning(c),
         "region": words.region, "tables": words.tables.0, "escaped_tables": words.tables.1, "missed_brackets": words.missed,
+        "overlooked_spaces": words.overlooked,
         "unwritten_accesses": bus.unwritten.accesses, "mailbox_writes": words.mailbox_writes, "before_the_module": words.before,
         "other_lines": monitor.others, "unknown_records": words.unknown});
     fs::write(run.tlb_counts(), serde_json::to_vec_pretty(&text)?)?;
