@@ -15,8 +15,11 @@ if [ ! -d "$cache" ]; then
 	trap 'rm -rf "$scratch"' EXIT
 	mkdir -p "$scratch/debs"
 	common=${release%-amd64}
+	# Older kernels share their build tools among all builds of a version.
+	kbuild=linux-kbuild-$common
+	[ -n "$(apt-cache show "$kbuild" 2>/dev/null)" ] || kbuild=linux-kbuild-$(echo "$common" | cut -d. -f1,2)
 	(cd "$scratch/debs" && apt-get -q -o Acquire::Retries=3 download \
-		"linux-headers-$release" "linux-headers-$common-common" "linux-kbuild-$common")
+		"linux-headers-$release" "linux-headers-$common-common" "$kbuild")
 	for package in "$scratch"/debs/*.deb; do dpkg-deb -x "$package" "$scratch"; done
 	rm -r "$scratch/debs"
 	# The packages expect to lie below /usr.

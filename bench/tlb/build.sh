@@ -5,6 +5,6 @@ set -eu
 here=$(dirname "$0")
 out=${1:-target/tlb}
 mkdir -p "$out"
-for name in stride gups bfs chase threads; do
+for name in stride gups bfs chase threads family; do
 	${CC:-gcc} -O2 -g -Wall -Wextra -static -pthread -o "$out/$name" "$here/$name.c"
 done

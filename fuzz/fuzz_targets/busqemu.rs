@@ -19,10 +19,10 @@ fuzz_target!(|bytes: &[u8]| {
         }
     }
     assert!(accesses.is_sorted_by(|a, b| a.time < b.time || a.time == u64::MAX));
-    let told = accesses.len() as u64 + monitor.mailbox_writes + monitor.before + monitor.others;
+    let told = accesses.len() as u64 + monitor.words.mailbox_writes + monitor.words.before + monitor.others;
     assert_eq!(told, lines);
-    assert!(records.len() as u64 <= monitor.mailbox_writes);
-    let region = monitor.region.unwrap_or((0, u64::MAX));
+    assert!(records.len() as u64 <= monitor.words.mailbox_writes);
+    let region = monitor.words.region.unwrap_or((0, u64::MAX));
     let all = accesses.len() as u64;
     let counts = replay(region, records.into_iter(), accesses.into_iter(), |_| {});
     assert_eq!(counts.all(), all);

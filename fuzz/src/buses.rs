@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Seeds of the `bustrace` corpus: small files of each kind, put together as the target takes them apart.
+//! Seeds of the corpora of `bustrace`, `busqemu` and `buscapture`: small files of each kind, put together as the target takes them apart.
 
+use kprism_tlb::bus::layout::{Encoder, HMTT, Layout, Order};
 use kprism_tlb::bus::mappings::{self, Form, Record};
 use kprism_tlb::bus::trace::{self, Access, Header, Kind};
 use kprism_tlb::stream::{self, Event, Miss};
@@ -34,7 +35,7 @@ pub fn all() -> Vec<(&'static str, Vec<u8>)> {
         wide.record(&record);
     }
     let board = |board, values, bytes| {
-        let mut w = trace::Writer::new(Header { board, hz: 1_000_000_000, values });
+        let mut w = trace::Writer::new(Header { board, hz: 1_000_000_000, values, start: 0 });
         for (time, kind, entry, value) in [
             (2, Kind::Read, 0, 0),
             (3, Kind::Read, 0, 0),
@@ -76,6 +77,44 @@ pub fn all() -> Vec<(&'static str, Vec<u8>)> {
         ("bursts", files(&[(1, &narrow.bytes), (0, &board(0, false, 64)), (0, &board(1, false, 32))])),
         ("bare", files(&[(2, &bare), (0, &board(3, true, 8))])),
         ("misses", files(&[(3, &misses.bytes)])),
+    ]
+}
+
+/// Name and contents of the seeds of `buscapture`: HMTT's records with its kernel's, and wide ones.
+pub fn captures() -> Vec<(&'static str, Vec<u8>)> {
+    let (tags, entry) = (0x10_0000_0000, REGION + 64);
+    let record = |kind: u8, low: u64| [&[kind], 7u32.to_le_bytes().as_slice(), &low.to_le_bytes()].concat();
+    let page = |va: u64, number: u64| va >> 12 << 24 | number;
+    let kernel = [
+        vec![b'@'; 16],
+        vec![b'#'; 16],
+        record(0xec, page(0x1000, 3)),
+        record(0xed, entry),
+        vec![b'&'; 16],
+        record(0xec, page(0x2000, 4)),
+        record(0xed, entry + 8),
+        record(0xfc, page(0x2000, 4)),
+        vec![b'$'; 16],
+    ]
+    .concat();
+    let wide = "seq:16,lost:8,clock:64,write:1,size:3,cpu:8,valued:1,zero:3,address:48,value:64";
+    let seed = |text: &str, order: Order, kernel: &[u8]| {
+        let mut out = Encoder::new(Layout::parse(text).expect("a layout"), order);
+        for (time, address, kind) in [
+            (1, tags, Kind::Read),
+            (2, entry, Kind::Read),
+            (900, tags + 4096, Kind::Read),
+            (903, entry, Kind::Write),
+        ] {
+            out.access(&Access { time, address, kind, bytes: 64, value: None, cpu: None });
+        }
+        let length = (kernel.len() as u16).to_le_bytes();
+        [text.as_bytes(), b"\n", &[u8::from(order == Order::Big)], &length, kernel, &out.bytes].concat()
+    };
+    vec![
+        ("hmtt", seed(HMTT, Order::Little, &kernel)),
+        ("wide", seed(wide, Order::Big, &kernel[..kernel.len() - 20])),
+        ("bytes", seed("time:15,read:1,address:48", Order::Little, &[])),
     ]
 }
 

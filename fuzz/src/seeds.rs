@@ -205,6 +205,7 @@ fn main() -> std::io::Result<()> {
         "ftrace_raw",
         "trace_dat",
         "btf",
+        "buscapture",
         "bustrace",
         "busqemu",
         "rsp",
@@ -229,6 +230,9 @@ fn main() -> std::io::Result<()> {
     ftrace_seeds(&corpus)?;
     for (name, bytes) in buses::lines() {
         fs::write(corpus.join("busqemu").join(name), bytes)?;
+    }
+    for (name, bytes) in buses::captures() {
+        fs::write(corpus.join("buscapture").join(name), bytes)?;
     }
     for (name, bytes) in buses::all() {
         fs::write(corpus.join("bustrace").join(name), bytes)?;

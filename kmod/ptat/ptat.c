@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * ptat: puts the last-level page tables of one process into one NUMA node, whose memory a bus monitor watches, and says
- * on that same bus which table maps what (PTAT: Zhang et al., ACM TECS 17(3), 2018; there a patch of the kernel, here a
- * module for an unmodified one).
+ * ptat: puts the last-level page tables of a process, and of those that it forks, into one NUMA node, whose memory a bus
+ * monitor watches, and says on that same bus which table maps what (PTAT: Zhang et al., ACM TECS 17(3), 2018; there a patch
+ * of the kernel, here a module for an unmodified one).
  *
  * In: the node (parameter `node`), the process (`pid`, written by the process itself before it calls execve).
  * Out: page tables in the node, and records: three words written to the mailbox, a page of the node. What the bus shows
@@ -12,11 +12,13 @@
  *   HELLO (its own magic)            physical address of the mailbox itself, 0
  *   REGION                           first and last + 1 physical address of the node
  *   TABLE, DIRECTORY                 first virtual address it maps, physical address of the table
- *   SCAN                             1: on the CPU that writes this, the kernel reads the process's tables from here on,
- *                                    0: no more
+ *   SCAN                             1: on the CPU that writes this, the kernel reads tables from here on, 0: no more
+ *   NAMED                            the number that tables had of a process that had none when they were made, 0
+ *   COMM                             16 bytes of the process's name
  *   VMA, VMA_FILE, VMA_NAME          start, end; offset in the file, executable; 16 bytes of the path
  *   COUNTS                           tables placed, tables that escaped for want of memory in the node
- *   MISSED                           brackets that were missed: what the kernel read there looks like walks, 0
+ *   MISSED                           brackets that were missed: what the kernel read there looks like walks; address spaces
+ *                                    that are not followed, as too many are at once
  *
  * How: pte_alloc_one is replaced through ftrace for the followed address spaces alone. The tables are ordinary pages of
  * their node, so freeing and accounting them is the kernel's own business. pmd_install says where a table comes to be.
@@ -46,8 +48,14 @@
 #define MAX_PAGE_ORDER (MAX_ORDER - (LINUX_VERSION_CODE < KERNEL_VERSION(6, 4, 0)))
 #endif
 
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 6, 0) /* tables had no type of their own */
+#define page_ptdesc(page) (page)
+#define pagetable_pte_ctor(page) pgtable_pte_page_ctor(page)
+#define pagetable_pmd_ctor(page) pgtable_pmd_page_ctor(page)
+#endif
+
 #define HELLO 0x3130305441545048ULL /* "HPTAT001" */
-enum { TABLE = 5, SCAN = 6, REGION = 16, VMA = 17, VMA_FILE = 18, VMA_NAME = 19, COUNTS = 20, DIRECTORY = 21, MISSED = 22 };
+enum { TABLE = 5, SCAN = 6, REGION = 16, VMA = 17, VMA_FILE = 18, VMA_NAME = 19, COUNTS = 20, DIRECTORY = 21, MISSED = 22, NAMED = 23, COMM = 24 };
 
 static int node = NUMA_NO_NODE;
 module_param(node, int, 0444);
@@ -74,9 +82,17 @@ static char path_buffer[1024];
 static pid_t target;
 /* The target's address space before execve, which is not followed. */
 static struct mm_struct *before_exec;
-/* Followed address spaces: one, and two while an execve is under way. */
-static struct mm_struct *followed[8];
+/* Followed address spaces: of each process one, and two while an execve is under way. */
+static struct {
+	struct mm_struct *mm;
+	u32 pid; /* With UNNAMED: of a fork, whose process has no number yet. */
+} followed[256];
+static unsigned int followed_end; /* Behind the last one in use. */
 static DEFINE_RAW_SPINLOCK(followed_lock);
+#define UNNAMED 0x80000000u
+static u32 forks;
+static atomic_t unnamed;
+static atomic_long_t overlooked;
 static atomic_t in_flight;
 
 static void put(u64 word0, u64 word1, u64 word2)
@@ -86,23 +102,35 @@ static void put(u64 word0, u64 word1, u64 word2)
 	WRITE_ONCE(mailbox[2], word2);
 }
 
-static void record(unsigned int type, u64 word1, u64 word2)
+static void record(unsigned int type, u32 pid, u64 word1, u64 word2)
 {
 	unsigned long flags;
 
 	raw_spin_lock_irqsave(&mailbox_lock, flags);
-	put(type | (u64)READ_ONCE(target) << 32, word1, word2);
+	put(type | (u64)pid << 32, word1, word2);
 	raw_spin_unlock_irqrestore(&mailbox_lock, flags);
+}
+
+static int find_followed(const struct mm_struct *mm)
+{
+	int i, end = READ_ONCE(followed_end);
+
+	for (i = 0; mm && i < end; i++)
+		if (READ_ONCE(followed[i].mm) == mm)
+			return i;
+	return -1;
 }
 
 static bool is_followed(const struct mm_struct *mm)
 {
-	int i;
+	return find_followed(mm) >= 0;
+}
 
-	for (i = 0; mm && i < ARRAY_SIZE(followed); i++)
-		if (READ_ONCE(followed[i]) == mm)
-			return true;
-	return false;
+static u32 pid_of(const struct mm_struct *mm)
+{
+	int i = find_followed(mm);
+
+	return i < 0 ? 0 : READ_ONCE(followed[i].pid);
 }
 
 /* Whether the target owns `mm`. A fork's copy belongs to the child, which has no number yet and no mm. */
@@ -121,27 +149,77 @@ static bool is_targets(struct mm_struct *mm)
 	return yes;
 }
 
+/* The process whose `mm` is to be followed: the target's, and those that followed processes fork, or get by execve. */
+static u32 whose(struct mm_struct *mm)
+{
+	struct task_struct *owner;
+	u32 pid = 0;
+
+	if (is_targets(mm))
+		return READ_ONCE(target);
+	if (mm == current->mm || !is_followed(current->mm))
+		return 0;
+	rcu_read_lock();
+	owner = rcu_dereference(mm->owner);
+	if (owner == current)
+		pid = current->tgid;
+	else if (owner && READ_ONCE(owner->mm) != mm)
+		pid = UNNAMED;
+	rcu_read_unlock();
+	return pid;
+}
+
 static bool follow(struct mm_struct *mm)
 {
 	unsigned long flags;
 	bool yes;
+	u32 pid;
 	int i;
 
 	if (is_followed(mm))
 		return true;
-	if (!is_targets(mm))
+	pid = whose(mm);
+	if (!pid)
 		return false;
 	raw_spin_lock_irqsave(&followed_lock, flags);
 	yes = is_followed(mm);
 	for (i = 0; !yes && i < ARRAY_SIZE(followed); i++) {
 		/* A followed process keeps the module: its records would end otherwise. */
-		if (!followed[i] && try_module_get(THIS_MODULE)) {
-			WRITE_ONCE(followed[i], mm);
+		if (!followed[i].mm && try_module_get(THIS_MODULE)) {
+			if (pid == UNNAMED) {
+				pid |= ++forks & ~UNNAMED;
+				atomic_inc(&unnamed);
+			}
+			WRITE_ONCE(followed[i].pid, pid);
+			WRITE_ONCE(followed[i].mm, mm);
+			if (i >= followed_end)
+				WRITE_ONCE(followed_end, i + 1);
 			yes = true;
 		}
 	}
 	raw_spin_unlock_irqrestore(&followed_lock, flags);
+	if (!yes)
+		atomic_long_inc(&overlooked);
 	return yes;
+}
+
+/* Before a forked process runs for the first time: now it has a number. */
+static void name(struct task_struct *task)
+{
+	unsigned long flags;
+	u32 was = 0;
+	int i;
+
+	raw_spin_lock_irqsave(&followed_lock, flags);
+	i = find_followed(task->mm);
+	if (i >= 0 && followed[i].pid & UNNAMED) {
+		was = followed[i].pid;
+		WRITE_ONCE(followed[i].pid, task->tgid);
+		atomic_dec(&unnamed);
+	}
+	raw_spin_unlock_irqrestore(&followed_lock, flags);
+	if (was)
+		record(NAMED, task->tgid, was, 0);
 }
 
 static void unfollow(const struct mm_struct *mm)
@@ -150,11 +228,14 @@ static void unfollow(const struct mm_struct *mm)
 	int i;
 
 	raw_spin_lock_irqsave(&followed_lock, flags);
-	for (i = 0; i < ARRAY_SIZE(followed); i++) {
-		if (followed[i] == mm) {
-			WRITE_ONCE(followed[i], NULL);
-			module_put(THIS_MODULE);
-		}
+	i = find_followed(mm);
+	if (i >= 0) {
+		if (followed[i].pid & UNNAMED)
+			atomic_dec(&unnamed);
+		WRITE_ONCE(followed[i].mm, NULL);
+		while (followed_end && !followed[followed_end - 1].mm)
+			WRITE_ONCE(followed_end, followed_end - 1);
+		module_put(THIS_MODULE);
 	}
 	raw_spin_unlock_irqrestore(&followed_lock, flags);
 }
@@ -254,7 +335,7 @@ static int place_directory(struct mm_struct *mm, pud_t *pud, unsigned long addre
 	lock = pud_lock(mm, pud);
 	if (!pud_present(*pud)) {
 		if (page_to_nid(page) == node)
-			record(DIRECTORY, address & PUD_MASK, page_to_phys(page));
+			record(DIRECTORY, pid_of(mm), address & PUD_MASK, page_to_phys(page));
 		mm_inc_nr_pmds(mm);
 		smp_wmb(); /* See the kernel's pmd_install. */
 		pud_populate(mm, pud, page_address(page));
@@ -333,7 +414,7 @@ static void table_at(struct mm_struct *mm, pmd_t *pmd, struct page *page)
 	u64 va;
 
 	if (page && page_to_nid(page) == node && address_of(mm, pmd, &va))
-		record(TABLE, va, page_to_phys(page));
+		record(TABLE, pid_of(mm), va, page_to_phys(page));
 }
 
 static void notrace on_install(unsigned long ip, unsigned long parent, struct ftrace_ops *ops, struct ftrace_regs *fregs)
@@ -398,7 +479,7 @@ static bool enter(void)
 	if (i < 0)
 		atomic_long_inc(&no_room);
 	else if (first)
-		record(SCAN, 1, 0);
+		record(SCAN, READ_ONCE(target), 1, 0);
 	return i >= 0;
 }
 
@@ -417,7 +498,7 @@ static void leave(void)
 		WRITE_ONCE(readers_end, readers_end - 1);
 	raw_spin_unlock_irqrestore(&readers_lock, flags);
 	if (last)
-		record(SCAN, 0, 0);
+		record(SCAN, READ_ONCE(target), 0, 0);
 }
 
 /* On the CPU that switches, before it does. */
@@ -426,6 +507,8 @@ static void on_switch(void *data, bool preempt, struct task_struct *prev, struct
 	unsigned long flags;
 	bool before, after;
 
+	if (atomic_read(&unnamed) && next->mm)
+		name(next);
 	if (!READ_ONCE(readers_end))
 		return;
 	raw_spin_lock_irqsave(&readers_lock, flags);
@@ -433,7 +516,7 @@ static void on_switch(void *data, bool preempt, struct task_struct *prev, struct
 	after = find_reader(next) >= 0;
 	raw_spin_unlock_irqrestore(&readers_lock, flags);
 	if (before != after)
-		record(SCAN, after, 0);
+		record(SCAN, READ_ONCE(target), after, 0);
 }
 
 static void find_switches(struct tracepoint *tracepoint, void *data)
@@ -490,14 +573,14 @@ static int of_gather(struct kretprobe_instance *instance, struct pt_regs *regs)
 	return begin(instance, *(struct mm_struct **)regs->di);
 }
 
-static void record_vma(struct vm_area_struct *vma)
+static void record_vma(struct vm_area_struct *vma, u64 pid)
 {
 	u64 words[2];
 	char *path;
 	size_t length, at;
 
-	put(VMA | (u64)target << 32, vma->vm_start, vma->vm_end);
-	put(VMA_FILE | (u64)target << 32, (u64)vma->vm_pgoff << PAGE_SHIFT, !!(vma->vm_flags & VM_EXEC));
+	put(VMA | pid << 32, vma->vm_start, vma->vm_end);
+	put(VMA_FILE | pid << 32, (u64)vma->vm_pgoff << PAGE_SHIFT, !!(vma->vm_flags & VM_EXEC));
 	if (!vma->vm_file) {
 		if (vma->vm_start <= vma->vm_mm->brk && vma->vm_end >= vma->vm_mm->start_brk)
 			path = "[heap]";
@@ -514,7 +597,7 @@ static void record_vma(struct vm_area_struct *vma)
 	for (at = 0; at < length; at += sizeof(words)) {
 		words[0] = words[1] = 0;
 		memcpy(words, path + at, min(length - at, sizeof(words)));
-		put(VMA_NAME | (u64)target << 32, words[0], words[1]);
+		put(VMA_NAME | pid << 32, words[0], words[1]);
 	}
 }
 
@@ -524,21 +607,25 @@ static u64 missed(void);
 static int on_exit_begins(struct kretprobe_instance *instance, struct pt_regs *regs)
 {
 	struct mm_struct *mm = (struct mm_struct *)regs->di;
+	u64 comm[TASK_COMM_LEN / sizeof(u64)], pid;
 	struct vm_area_struct *vma;
 	unsigned long flags;
 
 	if (mm == READ_ONCE(before_exec))
 		WRITE_ONCE(before_exec, NULL);
-	if (!is_followed(mm))
+	pid = pid_of(mm);
+	if (!pid)
 		return 1;
+	memcpy(comm, current->comm, sizeof(comm));
 	raw_spin_lock_irqsave(&mailbox_lock, flags);
+	put(COMM | pid << 32, comm[0], comm[1]);
 	VMA_ITERATOR(vmi, mm, 0);
 	rcu_read_lock();
 	for_each_vma(vmi, vma)
-		record_vma(vma);
+		record_vma(vma, pid);
 	rcu_read_unlock();
-	put(COUNTS | (u64)target << 32, placed, escaped);
-	put(MISSED | (u64)target << 32, missed(), 0);
+	put(COUNTS | pid << 32, placed, escaped);
+	put(MISSED | pid << 32, missed(), atomic_long_read(&overlooked));
 	raw_spin_unlock_irqrestore(&mailbox_lock, flags);
 	return begin(instance, mm);
 }
@@ -587,6 +674,8 @@ static struct kretprobe probes[] = {
 	PROBE("hpage_collapse_scan_pmd", of_mm_1, end),
 	PROBE("collapse_huge_page", of_mm_1, end),
 	PROBE("gup_fast_fallback", of_current, end),
+	PROBE("internal_get_user_pages_fast", of_current, end), /* its name before 6.10 */
+	PROBE("zap_page_range", of_vma_1, end), /* before 6.3 */
 };
 
 /* Those from here on are not in every kernel, or not for probing; what they read is then taken for walks. */
@@ -633,7 +722,7 @@ static int get_pid_text(char *buffer, const struct kernel_param *param)
 
 static const struct kernel_param_ops pid_ops = { .set = set_pid, .get = get_pid_text };
 module_param_cb(pid, &pid_ops, NULL, 0600);
-MODULE_PARM_DESC(pid, "process to follow from its next execve on; 0: none");
+MODULE_PARM_DESC(pid, "process to follow from its next execve on, with those that it forks; 0: none");
 
 static int hook(struct ftrace_ops *ops, char *name)
 {
@@ -662,7 +751,7 @@ static int __init ptat_init(void)
 		hold();
 	mailbox = page_address(page);
 	put(HELLO, page_to_phys(page), 0);
-	record(REGION, PFN_PHYS(node_start_pfn(node)), PFN_PHYS(node_end_pfn(node)));
+	record(REGION, 0, PFN_PHYS(node_start_pfn(node)), PFN_PHYS(node_end_pfn(node)));
 	for_each_kernel_tracepoint(find_switches, NULL);
 	error = switches ? tracepoint_probe_register(switches, on_switch, NULL) : -ENOENT;
 	if (error) {
@@ -733,4 +822,4 @@ static void __exit ptat_exit(void)
 module_init(ptat_init);
 module_exit(ptat_exit);
 MODULE_LICENSE("GPL");
-MODULE_DESCRIPTION("Page tables of one process in one NUMA node, for a monitor of its memory bus");
+MODULE_DESCRIPTION("Page tables of processes in one NUMA node, for a monitor of its memory bus");

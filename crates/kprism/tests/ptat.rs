@@ -9,10 +9,11 @@ use std::process::Command;
 
 use kprism_test::{APT, GCC, QEMU, ROOT, needs, test};
 use kprism_tlb::PageSize;
+use kprism_tlb::bus::layout::{Encoder, HMTT, Layout, Order};
 use kprism_tlb::bus::mappings::{self, Record};
 use kprism_tlb::bus::trace::{self, Kind};
 use kprism_tlb::stream::{Event, Reader};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const PAGES: u64 = 8192;
 const ROUNDS: u64 = 3;
@@ -245,6 +246,70 @@ fn threads_walk_while_others_are_in_the_kernel() {
     }
 }
 
+/// A process and those that it forks: each has the misses that its accesses to its array make, in their order, under its own
+/// number; one becomes another program, one has threads.
+#[test]
+fn each_process_of_a_family_has_its_own_misses() {
+    const ROUNDS: u64 = 2;
+    let built = Built::new();
+    let family = built.dir.path().join("family");
+    let source = root().join("bench/tlb/family.c");
+    ok(Command::new("cc").args(["-O2", "-static", "-pthread", "-o"]).arg(&family).arg(source));
+    for cpus in ["1", "2"] {
+        let run = built.dir.path().join(format!("run{cpus}"));
+        let mut record = kprism();
+        record.args(["record", "tlb", "--method", "ptat", "--fast", "--smp", cpus, "--share"]);
+        record.arg(format!("{}:/bench/family", family.display())).arg("--ptat").arg(&built.module);
+        let (pages, rounds) = (PAGES.to_string(), ROUNDS.to_string());
+        record.arg("-o").arg(&run).args(["--", "/bench/family", &pages, &rounds]);
+        let output = record.output().expect("kprism");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !said.contains("note"), "{said}");
+        let printed = String::from_utf8(output.stdout).expect("UTF-8");
+        accesses(&run);
+        let hex = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).expect("an address");
+        let mut names = Vec::new();
+        for line in printed.lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            let [name, pid, begin, end] = words.as_slice() else { panic!("{printed}") };
+            let (pid, array) = (pid.parse().expect("a number"), hex(begin)..hex(end));
+            let mut misses: Vec<u64> =
+                missed(&run, Some(pid)).into_iter().filter(|va| array.contains(va)).collect();
+            let in_order = array.clone().step_by(4096);
+            let times = |times: u64| (0..times).flat_map(|_| in_order.clone()).collect::<Vec<u64>>();
+            let expected = match *name {
+                // Its pages are there from the process that it is a copy of.
+                "fork" => times(ROUNDS),
+                "exec" | "first" => times(1 + ROUNDS),
+                // Two threads at once.
+                "threads" => {
+                    misses.sort_unstable();
+                    misses.dedup();
+                    times(1)
+                }
+                _ => panic!("{printed}"),
+            };
+            assert_eq!(misses.len(), expected.len(), "{name} on {cpus} CPUs");
+            assert!(misses == expected, "{name} on {cpus} CPUs: another order");
+            names.push((*name, pid));
+        }
+        assert_eq!(names.len(), 4, "{printed}");
+        // The report has all of them, by name; nothing is lost or guessed.
+        let json = ok(kprism().args(["report", "tlb", "processes", "--json", "-i"]).arg(&run));
+        let json: Value = serde_json::from_str(&json).expect("JSON");
+        for (name, pid) in names {
+            let rows = json["processes"].as_array().expect("rows");
+            let row =
+                rows.iter().find(|row| row["tgid"] == pid).unwrap_or_else(|| panic!("{name}: {rows:?}"));
+            assert_eq!(row["comm"], "family", "{row}");
+        }
+        for entry in json["account"].as_array().expect("an account") {
+            let fine = entry["fate"] == "seen" || entry["fate"] == "kept" || entry["count"] == 0;
+            assert!(fine, "{entry}");
+        }
+    }
+}
+
 /// A region without room: what is in it is seen as ever, what is not is counted, and the program runs on.
 #[test]
 fn a_full_region_is_told_and_what_escaped_is_counted() {
@@ -471,6 +536,352 @@ fn the_bus_and_the_observer_agree() {
         );
     }
     // An access without a walk found its page in the TLB: but for those above, each page's first walk is at its first access.
+}
+
+/// A capture that is made of a recording, in a folder of its own.
+struct Capture {
+    dir: PathBuf,
+    symfs: PathBuf,
+}
+
+impl Capture {
+    fn new(built: &Built, name: &str, direct: &Path) -> Self {
+        let dir = built.dir.path().join(name);
+        std::fs::create_dir(&dir).expect("a folder");
+        Capture { dir, symfs: direct.join("symbols/root") }
+    }
+
+    fn put(&self, name: &str, bytes: &[u8]) {
+        std::fs::write(self.dir.join(name), bytes).expect("a file");
+    }
+
+    /// Imports it; gives the run, the exit code and what was said.
+    fn import(&self, json: &Value) -> (PathBuf, Option<i32>, String) {
+        self.put("capture.json", json.to_string().as_bytes());
+        let run = self.dir.join("run");
+        let mut import = kprism();
+        import.arg("import").arg(&self.dir).arg("--symfs").arg(&self.symfs).arg("-o").arg(&run);
+        let output = import.output().expect("kprism");
+        (run, output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+}
+
+/// Every view of a run as JSON, but for what the account tells of boards; the first miss is at time 0.
+fn views(run: &Path) -> Vec<Value> {
+    let views = ["objects", "processes", "pages", "heat", "distribution"];
+    views
+        .iter()
+        .map(|view| {
+            let mut json: Value =
+                serde_json::from_str(&ok(kprism().args(["report", "tlb", view, "--json", "-i"]).arg(run)))
+                    .expect("JSON");
+            let boards = ["boards", "tags on the bus", "their entry's", "never mapped", "out of order"];
+            if let Some(account) = json["account"].as_array_mut() {
+                account.retain(|e| {
+                    !boards.iter().any(|b| e["unit"].as_str().is_some_and(|unit| unit.contains(b)))
+                });
+            }
+            json
+        })
+        .collect()
+}
+
+/// The words of the module, as `docs/tlb-format.md` has them, at the time of a record's last one.
+fn say(out: &mut Vec<trace::Access>, mailbox: u64, time: u64, cpu: Option<u8>, words: [u64; 3]) {
+    for (i, word) in (0..).zip(words) {
+        out.push(trace::Access {
+            time: time - 2 + i,
+            address: mailbox + i * 8,
+            kind: Kind::Write,
+            bytes: 8,
+            value: Some(word),
+            cpu,
+        });
+    }
+}
+
+/// What is on a bus can be captured by boards in many shapes: a real recording, taken apart by bits of the address over
+/// boards with clocks of their own, gives the same in every view when it is imported.
+#[test]
+fn a_capture_by_boards_gives_what_the_recording_gives() {
+    const PAGES: u64 = 1024;
+    let built = Built::new();
+    let (pages, rounds) = (PAGES.to_string(), ROUNDS.to_string());
+    let (direct, begin, end) = built.record("direct", &["--method", "ptat", "--fast"], &[&pages, &rounds]);
+    let accesses = accesses(&direct);
+    let bytes = std::fs::read(direct.join("streams/tlb/mappings")).expect("mappings");
+    let records: Vec<Record> =
+        mappings::Reader::new(&bytes).expect("a header").map(|r| r.expect("a record")).collect();
+    let counts: Value =
+        serde_json::from_slice(&std::fs::read(direct.join("streams/tlb/counts.json")).expect("counts"))
+            .expect("JSON");
+    let region =
+        (counts["region"][0].as_u64().expect("an address"), counts["region"][1].as_u64().expect("one"));
+    let side: Vec<Value> = std::fs::read_to_string(direct.join("streams/sideband.jsonl"))
+        .expect("the sideband")
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let vmas: Vec<&Value> = side.iter().filter(|line| line["k"] == "mmap").collect();
+    let pid = side[0]["pid"].as_u64().expect("a process");
+    let command = json!(["/bench/stride", pages, rounds]);
+    let expected = views(&direct);
+
+    // 1. Boards with headers of their own, one for each of four lines, with clocks that differ; wide mappings; /proc/PID/maps.
+    let capture = Capture::new(&built, "boards", &direct);
+    let clocks = [(1, 0), (2, -1000), (4, 77), (1, 5_000_000)];
+    for (n, (times, start)) in (0..).zip(clocks) {
+        let header = trace::Header { board: n, hz: times * 1_000_000_000, values: true, start };
+        let mut out = trace::Writer::new(header);
+        for a in accesses.iter().filter(|a| a.address >> 6 & 3 == u64::from(n)) {
+            out.access(&trace::Access { time: (a.time * times).saturating_add_signed(-start), ..*a });
+        }
+        capture.put(&format!("board{n}"), &out.bytes);
+    }
+    capture.put("mappings", &bytes);
+    let maps: String = vmas
+        .iter()
+        .map(|vma| {
+            let n = |key: &str| vma[key].as_u64().expect("a number");
+            let x = if vma["exec"] == true { 'x' } else { '-' };
+            let path = vma["path"].as_str().expect("a path");
+            format!("{:x}-{:x} r-{x}p {:x} 00:00 0 {path}\n", n("start"), n("end"), n("pgoff"))
+        })
+        .collect();
+    capture.put("maps", maps.as_bytes());
+    let boards: Vec<Value> = (0..4).map(|n| json!({"file": format!("board{n}")})).collect();
+    let described = json!({"boards": boards, "mappings": {"file": "mappings", "form": "wide"}, "region": region,
+        "processes": [{"pid": pid, "comm": "stride", "maps": "maps"}], "command": command});
+    let (run, code, said) = capture.import(&described);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(!said.contains("note"), "{said}");
+    assert_eq!(views(&run), expected, "four boards");
+    let of = |run: &Path| std::fs::read(run.join("streams/tlb/cpu0.miss")).expect("misses");
+    assert!(of(&run) == of(&direct), "the same misses, byte for byte");
+    // A file that is cut short is used up to there, and named.
+    let cut = std::fs::read(capture.dir.join("board2")).expect("a board");
+    capture.put("board2", &cut[..cut.len() / 48 * 24 + 32 + 7]);
+    let (run, code, said) = capture.import(&described);
+    assert_eq!(code, Some(0), "{said}");
+    let place =
+        format!("board2: byte {}: the file ends within a record of 24 bytes", cut.len() / 48 * 24 + 32);
+    assert!(said.contains(&place), "{said}");
+    let strict =
+        kprism().args(["report", "tlb", "objects", "--strict", "-i"]).arg(&run).output().expect("kprism");
+    assert_eq!(strict.status.code(), Some(4));
+
+    // 2. A device's own records, of either byte order, with the module's words among the accesses: they tell everything.
+    let record = "seq:16,lost:8,clock:64,write:1,size:3,cpu:8,valued:1,zero:3,address:48,value:64";
+    let layout = Layout::parse(record).expect("a layout");
+    let mailbox = region.0 + 0xf_ff00_0000 % (region.1 - region.0) / 4096 * 4096;
+    let mailbox =
+        (0..).map(|n| mailbox + n * 4096).find(|page| accesses.iter().all(|a| a.address & !0xfff != *page));
+    let mailbox = mailbox.expect("a page that nobody uses");
+    let mut all = Vec::new();
+    say(&mut all, mailbox, accesses[0].time - 20, Some(0), [u64::from_le_bytes(*b"HPTAT001"), mailbox, 0]);
+    say(&mut all, mailbox, accesses[0].time - 10, Some(0), [16, region.0, region.1]);
+    let who = |kind: u64, pid: u32| kind | u64::from(pid) << 32;
+    for r in &records {
+        let (cpu, words) = match *r {
+            Record::Table { pid, size, va, table, .. } => {
+                (Some(0), [who(if size == PageSize::K4 { 5 } else { 21 }, pid), va, table])
+            }
+            Record::Scan { pid, begin, cpu, .. } => (cpu, [who(6, pid), begin.into(), 0]),
+            _ => panic!("{r:?}"),
+        };
+        say(&mut all, mailbox, r.time(), cpu, words);
+    }
+    let last =
+        accesses.iter().map(|a| a.time).chain(records.iter().map(Record::time)).max().expect("some") + 100;
+    let mut ends = Vec::new();
+    for vma in &vmas {
+        let n = |key: &str| vma[key].as_u64().expect("a number");
+        let pid = n("pid") as u32;
+        ends.push([who(17, pid), n("start"), n("end")]);
+        ends.push([who(18, pid), n("pgoff"), (vma["exec"] == true).into()]);
+        for piece in vma["path"].as_str().expect("a path").as_bytes().chunks(16) {
+            let mut two = [0; 16];
+            two[..piece.len()].copy_from_slice(piece);
+            let word = |at| u64::from_le_bytes(std::array::from_fn(|i| two[at + i]));
+            ends.push([who(19, pid), word(0), word(8)]);
+        }
+    }
+    ends.push([who(20, pid as u32), counts["tables"].as_u64().expect("tables"), 0]);
+    for (n, words) in (1..).zip(ends) {
+        say(&mut all, mailbox, last + n * 3, Some(0), words);
+    }
+    all.extend(&accesses);
+    all.sort_by_key(|a| a.time);
+    for order in [Order::Little, Order::Big] {
+        let name = format!("{order:?}").to_lowercase();
+        let capture = Capture::new(&built, &name, &direct);
+        let mut boards = [Encoder::new(layout.clone(), order), Encoder::new(layout.clone(), order)];
+        for a in &all {
+            boards[(a.address >> 12 & 1) as usize].access(a);
+        }
+        (0..).zip(&boards).for_each(|(n, board)| capture.put(&format!("board{n}"), &board.bytes));
+        let board =
+            |n| json!({"file": format!("board{n}"), "record": record, "order": name, "hz": 1_000_000_000});
+        let described = json!({"boards": [board(0), board(1)], "processes": [{"pid": pid, "comm": "stride"}], "command": command});
+        let (run, code, said) = capture.import(&described);
+        assert_eq!(code, Some(0), "{said}");
+        assert_eq!(views(&run), expected, "{name}");
+        assert!(of(&run) == of(&direct), "{name}: the same misses, byte for byte");
+        // Records that are missing are counted by their numbers, and those that a device tells of.
+        let length = layout.bytes();
+        let mut lossy = boards[1].bytes.clone();
+        lossy.drain(length * 300..length * 317);
+        capture.put("board1", &lossy);
+        let (run, code, said) = capture.import(&described);
+        assert!(
+            code == Some(0) && said.contains("board1: at least 17 records are missing, in 1 places"),
+            "{said}"
+        );
+        let json = ok(kprism().args(["report", "tlb", "objects", "--json", "-i"]).arg(&run));
+        let json: Value = serde_json::from_str(&json).expect("JSON");
+        let lost = json["account"]
+            .as_array()
+            .expect("an account")
+            .iter()
+            .find(|e| e["unit"] == "records of the boards, at least");
+        assert_eq!(lost.map(|e| e["count"].clone()), Some(17.into()));
+        // Read in the other order, bits that are 0 are not, and it is said where.
+        let other = if order == Order::Little { "big" } else { "little" };
+        let text = described.to_string().replace(&format!("\"{name}\""), &format!("\"{other}\""));
+        let (_, code, said) = capture.import(&serde_json::from_str(&text).expect("JSON"));
+        assert_eq!(code, Some(2), "{said}");
+    }
+
+    // 3. HMTT's published 6 bytes: lines of 64 bytes, no values; its kernel's trace of 13-byte records, in step by tags.
+    let capture = Capture::new(&built, "hmtt", &direct);
+    let layout = Layout::parse(HMTT).expect("a layout");
+    let mut boards = [Encoder::new(layout.clone(), Order::Little), Encoder::new(layout, Order::Little)];
+    let mut kernel = [[b'@'; 16], [b'#'; 16], [b'&'; 16]].concat();
+    let tables: Vec<(u64, u32, u64)> = records
+        .iter()
+        .filter_map(|r| match *r {
+            Record::Table { pid, va, table, .. } => Some((table, pid, va)),
+            _ => None,
+        })
+        .collect();
+    let tags = 0x10_0000_0000u64;
+    let (mut time, mut mapped, mut marks) = (0, HashMap::new(), 0u64);
+    let mut put = |address, kind, time: &mut u64| {
+        *time += 4;
+        let a = trace::Access { time: *time, address, kind, bytes: 64, value: None, cpu: None };
+        boards[(address >> 6 & 1) as usize].access(&a);
+    };
+    for a in accesses.iter().filter(|a| a.bytes == 8) {
+        put(a.address, a.kind, &mut time);
+        let (Kind::Write, Some(value)) = (a.kind, a.value) else { continue };
+        let Some((_, pid, va)) = tables.iter().rev().find(|(table, ..)| *table == a.address & !0xfff) else {
+            continue;
+        };
+        let va = va + (a.address & 0xfff) / 8 * 4096;
+        let page = |ppn: u64| (va >> 12 << 24 | ppn & 0xff_ffff).to_le_bytes();
+        let tag = if value & 1 == 1 {
+            mapped.insert(a.address, va);
+            kernel.extend([&[0xec], pid.to_le_bytes().as_slice(), &page(value >> 12)].concat());
+            kernel.extend([&[0xed], pid.to_le_bytes().as_slice(), &a.address.to_le_bytes()].concat());
+            0
+        } else if mapped.remove(&a.address).is_some() {
+            kernel.extend([&[0xfc], pid.to_le_bytes().as_slice(), &page(0)].concat());
+            1
+        } else {
+            continue;
+        };
+        put(tags + (marks % 64 << 20) + tag * 4096, Kind::Read, &mut time);
+        marks += 1;
+    }
+    kernel.extend([b'$'; 16]);
+    (0..).zip(&boards).for_each(|(n, board)| capture.put(&format!("board{n}"), &board.bytes));
+    capture.put("kernel.kt", &kernel);
+    let board = |n| json!({"file": format!("board{n}"), "record": "hmtt", "hz": 400_000_000});
+    let described = json!({"boards": [board(0), board(1)], "region": region, "command": command,
+        "mappings": {"file": "kernel.kt", "form": "hmtt", "tags": format!("{tags:#x}")}});
+    let (run, code, said) = capture.import(&described);
+    assert_eq!(code, Some(0), "{said}");
+    // A line holds 8 entries, of which the first that maps a page stands for all. The rounds over the array are there, in
+    // order; before them its pages were faulted in, where a line cannot tell an empty entry from its neighbours.
+    let lines: Vec<u64> =
+        missed(&run, None).into_iter().filter(|va| (begin..end).contains(va)).map(|va| va >> 15).collect();
+    let rounds: Vec<u64> = (0..ROUNDS).flat_map(|_| (begin..end).step_by(4096)).map(|va| va >> 15).collect();
+    assert!(
+        lines.ends_with(&rounds),
+        "{} misses of the array, at the end {:x?}",
+        lines.len(),
+        &lines[lines.len() - 20..]
+    );
+    let told: Value =
+        serde_json::from_slice(&std::fs::read(run.join("streams/tlb/counts.json")).expect("counts"))
+            .expect("JSON");
+    let count = |key: &str| told[key].as_u64();
+    assert_eq!(
+        (count("tags"), count("out_of_step"), count("without_entry")),
+        (Some(marks), Some(0), Some(0)),
+        "{told}"
+    );
+    assert_eq!((count("lost_records"), count("never_mapped")), (Some(0), Some(0)), "{told}");
+    // A record of the kernel that is lost shows.
+    let mut lossy = kernel.clone();
+    lossy.drain(16 * 3..16 * 3 + 26);
+    capture.put("kernel.kt", &lossy);
+    let (_, code, said) = capture.import(&described);
+    assert!(code == Some(0) && said.contains("tags on the bus without their record"), "{said}");
+}
+
+/// What a description says and the importer cannot do is refused, with the place.
+#[test]
+fn a_wrong_description_is_refused() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("capture.json");
+    std::fs::write(dir.path().join("six"), [0u8; 600]).expect("a file");
+    let refused = |json: &str, why: &str| {
+        std::fs::write(&path, json).expect("a file");
+        let mut import = kprism();
+        import.arg("import").arg(dir.path()).arg("-o").arg(dir.path().join("run"));
+        let output = import.output().expect("kprism");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains(why), "{json}: {said}");
+    };
+    refused("{", "capture.json: line 1, column 1");
+    refused(r#"{"boards": []}"#, "boards: expected at least one");
+    refused(r#"{"boards": [{"file": "six"}]}"#, "six: byte 0: expected KPBUS001");
+    refused(r#"{"boards": [{"file": "none", "record": "hmtt", "hz": 1}]}"#, "none: No such file");
+    refused(r#"{"boards": [{"file": "six", "record": "hmtt"}]}"#, "boards[0].hz: expected ticks");
+    refused(r#"{"boards": [{"file": "six", "hz": 5}]}"#, "boards[0].hz: expected nothing");
+    refused(
+        r#"{"boards": [{"file": "six", "record": "hmtt", "hz": 1, "width": 6}]}"#,
+        "unknown field `width`",
+    );
+    refused(r#"{"boards": [{"file": "six", "record": "seq:7,hz:1", "hz": 1}]}"#, "no field \"hz\"");
+    refused(
+        r#"{"boards": [{"file": "six", "record": "hmtt", "hz": 1}]}"#,
+        "the words of the module ptat on the bus",
+    );
+    refused(
+        r#"{"boards": [{"file": "six", "record": "hmtt", "hz": 1}], "mappings": {"file": "six", "form": "wide"}}"#,
+        "six: byte 0: expected KPPTE002",
+    );
+    refused(
+        r#"{"boards": [{"file": "six", "record": "hmtt", "hz": 1}], "mappings": {"file": "six", "form": "hmtt"}}"#,
+        "first address of its tags",
+    );
+    refused(
+        r#"{"boards": [{"file": "six", "record": "hmtt", "hz": 1}], "region": [8, 4]}"#,
+        "region: expected [first",
+    );
+    std::fs::write(&path, r#"{"boards": [{"file": "six", "record": "hmtt", "hz": 1}]}"#).expect("a file");
+    let output = kprism().arg("import").arg(dir.path()).arg("--no-decode").output().expect("kprism");
+    assert_eq!(output.status.code(), Some(2));
+    // One board's file alone.
+    std::fs::write(dir.path().join("board"), b"KPBUS001........................").expect("a file");
+    let output = kprism().arg("import").arg(dir.path().join("board")).output().expect("kprism");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.code() == Some(2) && said.contains("describe the capture in a file capture.json"),
+        "{said}"
+    );
 }
 
 kprism_test::main!();

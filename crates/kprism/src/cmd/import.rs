@@ -34,6 +34,8 @@ PATH is told apart by what it holds:
   a folder with cpuN.raw              pages of ftrace's ring buffer (trace_pipe_raw), with events/,
                                       header_page, kallsyms, saved_cmdlines as in tracefs; with
                                       dmesg of a boot with initcall_debug, a boot
+  capture.json, or its folder         captures of a memory bus, as by HMTT: the files of its boards,
+                                      and the kernel's account of its page tables (TLB misses)
   any other file                      Intel PT packets; name the code with --code, or keep the
                                       packets alone with --no-decode
 
@@ -54,7 +56,7 @@ pub struct Args {
     /// Code: an ELF file or raw bytes, and its address in hex (can be repeated)
     #[arg(long, value_name = "FILE@VA")]
     pub code: Vec<String>,
-    /// perf.data, simple-pt: folder that stands for the traced machine's root
+    /// perf.data, simple-pt, capture.json: folder that stands for the traced machine's root
     #[arg(long, value_name = "DIR")]
     pub symfs: Option<PathBuf>,
     /// perf.data, simple-pt: the kernel's code, a copy of /proc/kcore of the time of recording
@@ -90,10 +92,11 @@ impl Args {
     }
 }
 
-/// Options that an import of ftrace's events honours; of samples; of packets with their code in the folder; of packets whose code
+/// Options that an import of ftrace's events honours; of samples; of a capture of a memory bus; of packets with their code in the folder; of packets whose code
 /// is looked for.
 const EVENTS: [&str; 4] = ["path", "output", "kallsyms", "no_decode"];
 const SAMPLES: [&str; 4] = ["path", "output", "symfs", "kallsyms"];
+const BUS: [&str; 3] = ["path", "output", "symfs"];
 const PACKETS: [&str; 4] = ["path", "output", "code", "no_decode"];
 const SEARCHED: [&str; 8] = ["path", "output", "code", "symfs", "kcore", "vmlinux", "kallsyms", "no_decode"];
 
@@ -103,6 +106,7 @@ fn honoured(recording: &Recording, given: &Given) -> Result<()> {
         Recording::Ftrace(_) => given.only("events of ftrace", &EVENTS),
         Recording::Tracepoints => given.only("tracepoints of perf", &EVENTS),
         Recording::Samples => given.only("sampled TLB misses", &SAMPLES),
+        Recording::Bus(_) => given.only("a capture of a memory bus", &BUS),
         Recording::Flow(Source::PerfData(_)) => given.only("a perf.data", &SEARCHED),
         Recording::Flow(Source::SimplePt(_)) => given.only("simple-pt's folder", &SEARCHED),
         Recording::Flow(Source::Raw(_)) => given.only("a file of packets, whose code --code names", &PACKETS),

@@ -15,6 +15,9 @@
 //! **Out:** a [`Capture`], plain data, which [`write()`] writes in the form of a recorded run: `cpuN.pt`, `code.dict`,
 //! `cpuN.map`, `sideband.jsonl`, `counts.json`, and the ELF files for symbols.
 //!
+//! Recordings without Intel PT have modules of their own: [`ftrace`], [`logs`], samples and tracepoints in [`perfdata`], and
+//! captures of a memory bus, [`bus`].
+//!
 //! **Why one form:** all later stages (decoder, tables, report) then handle only one kind of run. Facts that a source
 //! does not state stay unknown and are never guessed: a stream without time packets gets the clock `none`, and a
 //! missing conversion factor is 0.
@@ -24,6 +27,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bus;
 mod capture;
 mod elf;
 mod error;

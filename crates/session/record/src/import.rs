@@ -5,17 +5,19 @@
 //! not wanted.
 
 use std::fs;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use kprism_import::bus;
 use kprism_import::ftrace;
 use kprism_import::logs::Stamp;
 use kprism_import::perfdata::{Search, mem, trace};
 use kprism_import::{CodeFile, ImportError, detect, read, write};
 use kprism_session::{Progress, boot, date, durations, flow};
-use kprism_store::{Instrument, Kernel, Manifest, Run, RunKind};
+use kprism_store::{Fate, Instrument, Kernel, Manifest, Run, RunKind};
 
-use crate::tlb::{close, sampled};
+use crate::tlb::{bus as of_bus, close, sampled};
 
 pub use kprism_import::Source;
 pub use kprism_import::ftrace::Ftrace;
@@ -66,6 +68,8 @@ pub enum Recording {
     Tracepoints,
     /// Samples of TLB misses that perf recorded.
     Samples,
+    /// A capture of a memory bus, by its description.
+    Bus(PathBuf),
     /// Intel PT.
     Flow(Source),
 }
@@ -104,6 +108,21 @@ fn is_a_recording(path: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Refuses one board's trace, which is a part of a capture.
+fn is_described(path: &Path) -> Result<()> {
+    let mut magic = [0; 8];
+    let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic));
+    if read.is_ok() && magic == *kprism_tlb::bus::trace::MAGIC {
+        bail!(
+            "{}: a board's trace of a memory bus, which alone does not say what the addresses mean: describe the capture in a \
+             file {} (docs/tlb-format.md), and import that",
+            path.display(),
+            bus::FILE
+        );
+    }
+    Ok(())
+}
+
 /// Refuses a file that is taken for packets because it is nothing else, and holds none.
 fn holds_packets(path: &Path) -> Result<()> {
     let bytes = fs::read(path).with_context(|| path.display().to_string())?;
@@ -123,6 +142,10 @@ fn holds_packets(path: &Path) -> Result<()> {
 /// There is no file, nothing in it, only one piece of a recording, or nothing that kprism knows.
 pub fn look(path: &Path) -> Result<Recording> {
     is_a_recording(path)?;
+    if let Some(description) = bus::detect(path) {
+        return Ok(Recording::Bus(description));
+    }
+    is_described(path)?;
     if let Some(found) = ftrace::detect(path)? {
         return Ok(Recording::Ftrace(found));
     }
@@ -154,6 +177,15 @@ pub fn import(settings: &Settings, recording: Recording, progress: &Progress) ->
             let run = sampled::import(&settings.path, root, kallsyms, &settings.output)?;
             close(&run, progress)?;
             Ok(Imported { run, empty: false })
+        }
+        Recording::Bus(description) => {
+            progress.step("reading the capture");
+            let run = of_bus::import(&description, settings.symfs.as_deref(), &settings.output)?;
+            close(&run, progress)?;
+            let manifest = run.manifest()?;
+            let account = manifest.accounts.get(&Instrument::Tlb);
+            let misses = account.and_then(|account| account.count(Fate::Kept, "misses"));
+            Ok(Imported { run, empty: misses == Some(0) })
         }
         Recording::Flow(source) => import_flow(settings, &source, progress),
     }

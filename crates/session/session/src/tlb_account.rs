@@ -96,17 +96,31 @@ fn seen_samples(counts: &Value) -> Option<u64> {
 
 fn bus(counts: &Value, read: &Read) -> Account {
     let of = |key: &str| counts["accesses"][key].as_u64();
-    Account::new()
+    let mut account = Account::new()
         .with(Fate::Seen, "accesses to page tables", of("all"))
         .with(Fate::Kept, "misses", read.misses)
         .with(Fate::Lost, "page tables outside the region", counts["escaped_tables"].as_u64())
+        .with(Fate::Lost, "address spaces not followed", counts["overlooked_spaces"].as_u64())
         .with(Fate::Lost, "accesses not written", counts["unwritten_accesses"].as_u64())
         .with(Fate::NotUnderstood, "accesses to pages of nobody known", of("unknown"))
         .with(Fate::NotUnderstood, "reads that may be the kernel's or a walk", of("unsure"))
         .with(Fate::NotUnderstood, "records of the module", counts["unknown_records"].as_u64())
         .with(Fate::Guessed, "missed brackets, in which the kernel's reads are taken for walks", {
             counts["missed_brackets"].as_u64()
-        })
+        });
+    // Of a capture that was imported.
+    if counts["boards"].is_array() {
+        for (fate, key, unit) in [
+            (Fate::Lost, "lost_records", "records of the boards, at least"),
+            (Fate::NotUnderstood, "out_of_step", "tags on the bus without their record of the kernel"),
+            (Fate::NotUnderstood, "without_entry", "mappings without their entry's address"),
+            (Fate::NotUnderstood, "never_mapped", "pages unmapped that were never mapped"),
+            (Fate::Guessed, "late_accesses", "accesses out of order of time, taken where they are"),
+        ] {
+            account = account.with(fate, unit, counts[key].as_u64());
+        }
+    }
+    account
 }
 
 #[cfg(test)]
@@ -158,7 +172,7 @@ mod tests {
     #[test]
     fn reads_of_the_bus_that_may_be_anybodys_are_not_whole() {
         let mut counts = json!({"method": "ptat", "accesses": {"all": 7, "unknown": 0, "unsure": 0},
-            "escaped_tables": 0, "unwritten_accesses": 0, "unknown_records": 0, "missed_brackets": 0});
+            "escaped_tables": 0, "overlooked_spaces": 0, "unwritten_accesses": 0, "unknown_records": 0, "missed_brackets": 0});
         assert!(account(&counts, &Read::default()).is_whole());
         counts["accesses"]["unsure"] = 1.into();
         assert!(!account(&counts, &Read::default()).is_whole());

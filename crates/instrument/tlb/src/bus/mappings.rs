@@ -26,6 +26,7 @@ const UNMAP: u8 = 3;
 const EXIT: u8 = 4;
 const TABLE: u8 = 5;
 const SCAN: u8 = 6;
+const NAMED: u8 = 7;
 
 /// A record of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,8 +70,8 @@ pub enum Record {
         table: u64,
     },
     /// From here on (or, with `begin` false, no more) the kernel itself reads the process's tables: fork, mprotect,
-    /// munmap. On the bus its reads look like walks. If a CPU is given, the kernel reads on that CPU alone, and other
-    /// threads of the process walk meanwhile.
+    /// munmap. On the bus its reads look like walks. If a CPU is given, it is that CPU's reads of any tables, and others walk
+    /// meanwhile.
     Scan {
         /// Time in ticks.
         time: u64,
@@ -80,6 +81,16 @@ pub enum Record {
         begin: bool,
         /// The CPU; `None` for any.
         cpu: Option<u8>,
+    },
+    /// The tables of process `number` are from here on those of process `pid`, which had no number when they were made: fork
+    /// copies an address space before it gives the process one.
+    Named {
+        /// Time in ticks.
+        time: u64,
+        /// Process id.
+        pid: u32,
+        /// What stood for it.
+        number: u32,
     },
     /// The process's address space is being destroyed: from here on, reads of its tables are the kernel's. The
     /// process's number may be used again, with other tables.
@@ -92,6 +103,19 @@ pub enum Record {
 }
 
 impl Record {
+    /// The same, at another time.
+    pub fn at(mut self, now: u64) -> Self {
+        match &mut self {
+            Record::Map { time, .. }
+            | Record::Unmap { time, .. }
+            | Record::Table { time, .. }
+            | Record::Scan { time, .. }
+            | Record::Named { time, .. }
+            | Record::Exit { time, .. } => *time = now,
+        }
+        self
+    }
+
     /// Time from which it is valid, in ticks.
     pub fn time(&self) -> u64 {
         match *self {
@@ -99,6 +123,7 @@ impl Record {
             | Record::Unmap { time, .. }
             | Record::Table { time, .. }
             | Record::Scan { time, .. }
+            | Record::Named { time, .. }
             | Record::Exit { time, .. } => time,
         }
     }
@@ -112,6 +137,85 @@ pub enum Form {
     Narrow,
     /// The wide form, which holds all records.
     Wide,
+}
+
+impl Form {
+    /// The form that a file's first 8 bytes name.
+    pub fn of(magic: &[u8]) -> Option<Self> {
+        match magic {
+            b if b.starts_with(NARROW) => Some(Form::Narrow),
+            b if b.starts_with(WIDE) => Some(Form::Wide),
+            _ => None,
+        }
+    }
+
+    /// Bytes of a record; of the narrow form, of a pair.
+    pub fn length(self) -> usize {
+        match self {
+            Form::Narrow => 2 * NARROW_LENGTH,
+            Form::Wide => WIDE_LENGTH,
+        }
+    }
+
+    /// Reads a record, which begins at `offset` of its file.
+    ///
+    /// # Errors
+    /// It is cut short, or of no known type.
+    pub fn record(self, bytes: &[u8], offset: usize) -> Result<Record, BusError> {
+        match self {
+            Form::Narrow => narrow(bytes, offset),
+            Form::Wide => wide(bytes, offset),
+        }
+    }
+}
+
+fn part(bytes: &[u8], at: usize, length: usize, offset: usize) -> Result<&[u8], BusError> {
+    let what = || BusError::new(offset + at, format!("the file ends within a record of {length} bytes"));
+    bytes.get(at..at + length).ok_or_else(what)
+}
+
+fn narrow(bytes: &[u8], offset: usize) -> Result<Record, BusError> {
+    let first = part(bytes, 0, NARROW_LENGTH, offset)?;
+    let Some(size) = map_size(first[0]) else {
+        return Err(BusError::new(offset, format!("expected a mapping (type 1), not {:#04x}", first[0])));
+    };
+    let second = part(bytes, NARROW_LENGTH, NARROW_LENGTH, offset)?;
+    let (pid, other) = (u32_at(first, 1), u32_at(second, 1));
+    if second[0] != ENTRY || pid != other {
+        let what = format!(
+            "expected the entry (type 2) of process {pid}, not type {:#04x} of process {other}",
+            second[0]
+        );
+        return Err(BusError::new(offset + NARROW_LENGTH, what));
+    }
+    let (physical, va) = pages(first);
+    Ok(Record::Map { time: 0, pid, size, va, physical, entry: u64_at(second, 5) })
+}
+
+/// The physical and the virtual address of a record of 13 bytes.
+pub(super) fn pages(record: &[u8]) -> (u64, u64) {
+    (u64::from(u32_at(record, 4) >> 8) << 12, extend((u64_at(record, 5) >> 24) << 12))
+}
+
+fn wide(bytes: &[u8], offset: usize) -> Result<Record, BusError> {
+    let r = part(bytes, 0, WIDE_LENGTH, offset)?;
+    let (kind, pid) = (u32_at(r, 0), u32_at(r, 4));
+    let (time, va, physical, entry) = (u64_at(r, 8), u64_at(r, 16), u64_at(r, 24), u64_at(r, 32));
+    let size = || PageSize::from_number((kind >> 4) as u8);
+    let record = match (kind & 15) as u8 {
+        _ if kind >> 6 != 0 => None,
+        MAP => size().map(|size| Record::Map { time, pid, size, va, physical, entry }),
+        TABLE => size().map(|size| Record::Table { time, pid, size, va, table: entry }),
+        UNMAP if kind >> 4 == 0 => Some(Record::Unmap { time, pid, entry }),
+        SCAN if kind >> 4 == 0 && va <= 1 && physical <= 256 => {
+            let cpu = physical.checked_sub(1).map(|cpu| cpu as u8);
+            Some(Record::Scan { time, pid, begin: va == 1, cpu })
+        }
+        NAMED if kind >> 4 == 0 && va >> 32 == 0 => Some(Record::Named { time, pid, number: va as u32 }),
+        EXIT if kind >> 4 == 0 => Some(Record::Exit { time, pid }),
+        _ => None,
+    };
+    record.ok_or_else(|| BusError::new(offset, format!("expected a record's type, not {kind:#x}")))
 }
 
 /// Writes a file in memory.
@@ -168,6 +272,7 @@ impl Writer {
             Record::Scan { time, pid, begin, cpu } => {
                 (SCAN, pid, [time, begin.into(), cpu.map_or(0, |cpu| u64::from(cpu) + 1), 0])
             }
+            Record::Named { time, pid, number } => (NAMED, pid, [time, number.into(), 0, 0]),
             Record::Exit { time, pid } => (EXIT, pid, [time, 0, 0, 0]),
         };
         self.bytes.extend(u32::from(kind).to_le_bytes());
@@ -195,66 +300,13 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// The file begins with neither magic number.
     pub fn new(bytes: &'a [u8]) -> Result<Self, BusError> {
-        let form = match bytes {
-            b if b.starts_with(NARROW) => Form::Narrow,
-            b if b.starts_with(WIDE) => Form::Wide,
-            _ => return Err(BusError::new(0, "expected KPPTE001 or KPPTE002")),
-        };
+        let form = Form::of(bytes).ok_or_else(|| BusError::new(0, "expected KPPTE001 or KPPTE002"))?;
         Ok(Reader { bytes, offset: 8, form })
     }
 
     /// Reads a bare dump of 13-byte records, as the paper's kernel writes it.
     pub fn bare(bytes: &'a [u8]) -> Self {
         Reader { bytes, offset: 0, form: Form::Narrow }
-    }
-
-    fn take(&mut self, length: usize) -> Result<&'a [u8], BusError> {
-        let record = self.bytes.get(self.offset..self.offset.saturating_add(length));
-        let offset = self.offset;
-        self.offset = self.offset.saturating_add(length);
-        record
-            .ok_or_else(|| BusError::new(offset, format!("the file ends within a record of {length} bytes")))
-    }
-
-    fn narrow(&mut self) -> Result<Record, BusError> {
-        let offset = self.offset;
-        let first = self.take(NARROW_LENGTH)?;
-        let Some(size) = map_size(first[0]) else {
-            return Err(BusError::new(offset, format!("expected a mapping (type 1), not {:#04x}", first[0])));
-        };
-        let (at, second) = (self.offset, self.take(NARROW_LENGTH)?);
-        let (pid, other) = (u32_at(first, 1), u32_at(second, 1));
-        if second[0] != ENTRY || pid != other {
-            let what = format!(
-                "expected the entry (type 2) of process {pid}, not type {:#04x} of process {other}",
-                second[0]
-            );
-            return Err(BusError::new(at, what));
-        }
-        let physical = u64::from(u32_at(first, 4) >> 8) << 12;
-        let va = extend((u64_at(first, 5) >> 24) << 12);
-        Ok(Record::Map { time: 0, pid, size, va, physical, entry: u64_at(second, 5) })
-    }
-
-    fn wide(&mut self) -> Result<Record, BusError> {
-        let offset = self.offset;
-        let r = self.take(WIDE_LENGTH)?;
-        let (kind, pid) = (u32_at(r, 0), u32_at(r, 4));
-        let (time, va, physical, entry) = (u64_at(r, 8), u64_at(r, 16), u64_at(r, 24), u64_at(r, 32));
-        let size = || PageSize::from_number((kind >> 4) as u8);
-        let record = match (kind & 15) as u8 {
-            _ if kind >> 6 != 0 => None,
-            MAP => size().map(|size| Record::Map { time, pid, size, va, physical, entry }),
-            TABLE => size().map(|size| Record::Table { time, pid, size, va, table: entry }),
-            UNMAP if kind >> 4 == 0 => Some(Record::Unmap { time, pid, entry }),
-            SCAN if kind >> 4 == 0 && va <= 1 && physical <= 256 => {
-                let cpu = physical.checked_sub(1).map(|cpu| cpu as u8);
-                Some(Record::Scan { time, pid, begin: va == 1, cpu })
-            }
-            EXIT if kind >> 4 == 0 => Some(Record::Exit { time, pid }),
-            _ => None,
-        };
-        record.ok_or_else(|| BusError::new(offset, format!("expected a record's type, not {kind:#x}")))
     }
 }
 
@@ -269,10 +321,8 @@ impl Iterator for Reader<'_> {
         if self.offset >= self.bytes.len() {
             return None;
         }
-        let record = match self.form {
-            Form::Narrow => self.narrow(),
-            Form::Wide => self.wide(),
-        };
+        let record = self.form.record(self.bytes.get(self.offset..).unwrap_or_default(), self.offset);
+        self.offset += self.form.length();
         if record.is_err() {
             self.offset = self.bytes.len();
         }

@@ -6,16 +6,22 @@
 //! | file | contents |
 //! |---|---|
 //! | [`trace`] | accesses to the region, as each board's monitor writes them; several boards merged by time |
+//! | [`layout`] | the same in a capture device's own records |
 //! | [`mappings`] | the entry, page and process of each mapping, as the kernel module writes them |
-//! | [`qemu`] | QEMU as the monitor: makes both of these from lines of its trace |
+//! | [`tags`] | the same as HMTT's kernel writes them, in step with accesses on the bus |
+//! | [`words`] | the same as the module `kmod/ptat` writes them on the bus itself |
+//! | [`qemu`] | QEMU as the monitor: makes accesses of lines of its trace |
 //! | [`rpt`] | the reverse page table: kept current from both, it gives the meaning of each access |
 //!
 //! The byte formats are in `docs/tlb-format.md`.
 
+pub mod layout;
 pub mod mappings;
 pub mod qemu;
 pub mod rpt;
+pub mod tags;
 pub mod trace;
+pub mod words;
 
 /// Error in a file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

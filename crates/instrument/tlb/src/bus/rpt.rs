@@ -9,7 +9,9 @@
 //!   but the walker's if only the accessed and dirty bits change, which the walker sets;
 //! - the read of the entry that the kernel wrote last: the walker's, for the access that faulted;
 //! - reads of a process's tables while a record says that the kernel reads them, and after the process's exit: the
-//!   kernel's. If the record names a CPU, only that CPU's reads; meanwhile a read by an unknown CPU stays undecided;
+//!   kernel's. If the record names a CPU, that CPU's reads of any tables; meanwhile a read by an unknown CPU stays undecided;
+//! - a read of half an entry, and a write of it after which the entry still maps its page: the walker's second look, with which
+//!   it sets the accessed or dirty bit (so QEMU does it);
 //! - writes of one byte, or of zero bytes all over a page: a table is cleared.
 
 use std::collections::HashMap;
@@ -50,6 +52,8 @@ pub enum Meaning {
     Census,
     /// Like [`Meaning::Census`], but on one CPU alone, and the read's CPU is unknown: the kernel's, or a walk's.
     Unsure,
+    /// Half of an entry was read or written, which maps a page before and after: the walker sets its accessed or dirty bit.
+    Marked,
     /// An entry now maps a page, or another page than before.
     Mapped,
     /// An entry maps nothing any more.
@@ -77,6 +81,8 @@ pub struct Counts {
     pub census: u64,
     /// Accesses that mean [`Meaning::Unsure`].
     pub unsure: u64,
+    /// Accesses that mean [`Meaning::Marked`].
+    pub marked: u64,
     /// Accesses that mean [`Meaning::Mapped`].
     pub mapped: u64,
     /// Accesses that mean [`Meaning::Unmapped`].
@@ -99,6 +105,7 @@ impl Counts {
             Meaning::Kernel => &mut self.kernel,
             Meaning::Census => &mut self.census,
             Meaning::Unsure => &mut self.unsure,
+            Meaning::Marked => &mut self.marked,
             Meaning::Mapped => &mut self.mapped,
             Meaning::Unmapped => &mut self.unmapped,
             Meaning::Clear => &mut self.clear,
@@ -111,7 +118,7 @@ impl Counts {
     pub fn all(&self) -> u64 {
         let reads =
             self.misses + self.upper + self.absent + self.kernel + self.census + self.unknown + self.outside;
-        reads + self.unsure + self.mapped + self.unmapped + self.clear
+        reads + self.unsure + self.marked + self.mapped + self.unmapped + self.clear
     }
 }
 
@@ -243,7 +250,7 @@ pub struct Rpt {
     tables: Tables,
     /// Processes whose tables the kernel reads, with the number of nested scans.
     scanned: HashMap<u32, u32>,
-    /// CPUs on which the kernel reads a process's tables.
+    /// CPUs on which the kernel reads tables, and for which process it began.
     scanning: Vec<(u8, u32)>,
 }
 
@@ -304,7 +311,7 @@ impl Rpt {
                 inside
             }
             Record::Scan { pid, begin, cpu: Some(cpu), .. } => {
-                self.scanning.retain(|&on| on != (cpu, pid));
+                self.scanning.retain(|&(on, _)| on != cpu);
                 self.scanning.extend(begin.then_some((cpu, pid)));
                 true
             }
@@ -317,6 +324,11 @@ impl Rpt {
                         self.scanned.remove(&pid);
                     }
                 }
+                true
+            }
+            Record::Named { pid, number, .. } => {
+                let tables = self.tables.heads.iter_mut().filter(|t| t.pid == number && !t.gone);
+                tables.for_each(|t| t.pid = pid);
                 true
             }
             Record::Exit { pid, .. } => {
@@ -360,15 +372,19 @@ impl Rpt {
             return Meaning::Kernel;
         }
         let Some(number) = self.tables.at(entry) else { return Meaning::Unknown };
+        if a.bytes < 8 {
+            // A walk reads a whole entry. This is its second look, before it sets a bit, or the kernel's.
+            return if changing.is_some() { Meaning::Marked } else { Meaning::Kernel };
+        }
         let (table, values) = (&self.tables.heads[number], &self.tables.entries[number]);
         if table.gone || !self.scanned.is_empty() && self.scanned.contains_key(&table.pid) {
             return Meaning::Census;
         }
         if !self.scanning.is_empty() {
-            let mut of_process = self.scanning.iter().filter(|(_, pid)| *pid == table.pid);
             match a.cpu {
-                Some(cpu) if of_process.any(|&(on, _)| on == cpu) => return Meaning::Census,
-                None if of_process.next().is_some() => return Meaning::Unsure,
+                // Where the kernel reads tables, nothing else does.
+                Some(cpu) if self.scanning.iter().any(|&(on, _)| on == cpu) => return Meaning::Census,
+                None => return Meaning::Unsure,
                 _ => {}
             }
         }
@@ -393,8 +409,13 @@ impl Rpt {
             return if a.bytes < 8 || a.value == Some(0) { Meaning::Clear } else { Meaning::Unknown };
         };
         let at = slot(entry);
+        let known = self.tables.entries[number][at];
+        if a.bytes == 4 && known != 0 && (a.address & 4 != 0 || a.value.is_some_and(|v| v & PRESENT != 0)) {
+            // QEMU's walker sets the accessed and dirty bits by half an entry.
+            return Meaning::Marked;
+        }
         if a.bytes < 8 {
-            // A byte of `rep stosb`: an entry is never changed in part.
+            // A byte of `rep stosb`: the kernel never changes an entry in part.
             self.tables.drop(number, at);
             return Meaning::Clear;
         }

@@ -16,10 +16,67 @@ const VALUES: u32 = 1;
 pub struct Header {
     /// Number of the board. Of two accesses at the same time the lower board's comes first.
     pub board: u32,
-    /// Ticks of its timestamps per second. All boards count the same ticks.
+    /// Ticks of its timestamps per second.
     pub hz: u64,
     /// Records carry values.
     pub values: bool,
+    /// Ticks to add to its times: its clock against the other boards'.
+    pub start: i64,
+}
+
+impl Header {
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// The bytes do not begin with a valid one.
+    pub fn parse(bytes: &[u8]) -> Result<Self, BusError> {
+        if !bytes.starts_with(MAGIC) {
+            return Err(BusError::new(0, "expected KPBUS001"));
+        }
+        let Some(header) = bytes.get(..HEADER) else {
+            return Err(BusError::new(bytes.len(), "the file ends within its header of 32 bytes"));
+        };
+        let flags = u32_at(header, 12);
+        if flags & !VALUES != 0 {
+            return Err(BusError::new(12, format!("expected flags 0 or 1, not {flags:#x}")));
+        }
+        let hz = u64_at(header, 16);
+        if hz == 0 {
+            return Err(BusError::new(16, "expected ticks per second, not 0"));
+        }
+        let start = u64_at(header, 24) as i64;
+        Ok(Header { board: u32_at(header, 8), hz, values: flags & VALUES != 0, start })
+    }
+
+    /// Bytes of a record.
+    pub fn record_length(&self) -> usize {
+        if self.values { 24 } else { 16 }
+    }
+
+    /// Reads a record, which begins at `offset` of its file.
+    ///
+    /// # Errors
+    /// It is cut short, or bits are set that have no meaning.
+    #[inline]
+    pub fn record(&self, bytes: &[u8], offset: usize) -> Result<Access, BusError> {
+        let length = self.record_length();
+        let Some(record) = bytes.get(..length) else {
+            return Err(BusError::new(offset, format!("the file ends within a record of {length} bytes")));
+        };
+        let word = u64_at(record, 8);
+        if word >> 61 != 0 {
+            return Err(BusError::new(offset + 14, "expected bits 61 to 63 of the second word to be 0"));
+        }
+        let value = (length == 24 && word >> 52 & 1 == 1).then(|| u64_at(record, 16));
+        Ok(Access {
+            time: u64_at(record, 0),
+            address: word & ADDRESS,
+            kind: if word >> 48 & 1 == 1 { Kind::Write } else { Kind::Read },
+            bytes: 1 << (word >> 49 & 7),
+            value,
+            cpu: (word >> 53 & 0xff).checked_sub(1).map(|cpu| cpu as u8),
+        })
+    }
 }
 
 /// Direction of an access.
@@ -68,7 +125,7 @@ impl Writer {
         bytes.extend(header.board.to_le_bytes());
         bytes.extend(if header.values { VALUES } else { 0 }.to_le_bytes());
         bytes.extend(header.hz.to_le_bytes());
-        bytes.extend([0; 8]);
+        bytes.extend(header.start.to_le_bytes());
         Writer { bytes, values: header.values }
     }
 
@@ -101,22 +158,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// The file does not begin with a valid header.
     pub fn new(bytes: &'a [u8]) -> Result<Self, BusError> {
-        if !bytes.starts_with(MAGIC) {
-            return Err(BusError::new(0, "expected KPBUS001"));
-        }
-        let Some(header) = bytes.get(..HEADER) else {
-            return Err(BusError::new(bytes.len(), "the file ends within its header of 32 bytes"));
-        };
-        let flags = u32_at(header, 12);
-        if flags & !VALUES != 0 {
-            return Err(BusError::new(12, format!("expected flags 0 or 1, not {flags:#x}")));
-        }
-        let hz = u64_at(header, 16);
-        if hz == 0 {
-            return Err(BusError::new(16, "expected ticks per second, not 0"));
-        }
-        let header = Header { board: u32_at(header, 8), hz, values: flags & VALUES != 0 };
-        Ok(Reader { header, bytes, offset: HEADER })
+        Ok(Reader { header: Header::parse(bytes)?, bytes, offset: HEADER })
     }
 
     /// Returns the file's header.
@@ -135,34 +177,11 @@ impl Iterator for Reader<'_> {
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        let length = if self.header.values { 24 } else { 16 };
         let rest = self.bytes.get(self.offset..).filter(|rest| !rest.is_empty())?;
-        let offset = self.offset;
-        let Some(record) = rest.get(..length) else {
-            self.offset = self.bytes.len();
-            return Some(Err(BusError::new(
-                offset,
-                format!("the file ends within a record of {length} bytes"),
-            )));
-        };
-        self.offset += length;
-        let word = u64_at(record, 8);
-        if word >> 61 != 0 {
-            self.offset = self.bytes.len();
-            return Some(Err(BusError::new(
-                offset + 14,
-                "expected bits 61 to 63 of the second word to be 0",
-            )));
-        }
-        let value = (length == 24 && word >> 52 & 1 == 1).then(|| u64_at(record, 16));
-        Some(Ok(Access {
-            time: u64_at(record, 0),
-            address: word & ADDRESS,
-            kind: if word >> 48 & 1 == 1 { Kind::Write } else { Kind::Read },
-            bytes: 1 << (word >> 49 & 7),
-            value,
-            cpu: (word >> 53 & 0xff).checked_sub(1).map(|cpu| cpu as u8),
-        }))
+        let record = self.header.record(rest, self.offset);
+        self.offset =
+            if record.is_ok() { self.offset + self.header.record_length() } else { self.bytes.len() };
+        Some(record)
     }
 }
 
@@ -174,11 +193,38 @@ pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
 }
 
+/// A clock's times in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    start: i64,
+    hz: u64,
+}
+
+/// Nanoseconds a second.
+const NANOS: u64 = 1_000_000_000;
+
+impl Rate {
+    /// Of a clock of `hz` ticks per second, to whose times `start` is added.
+    pub fn new(hz: u64, start: i64) -> Self {
+        Rate { start, hz: hz.max(1) }
+    }
+
+    /// The time in nanoseconds, at most the largest. Up to 1 GHz no two times become the same.
+    #[inline]
+    pub fn nanos(&self, time: u64) -> u64 {
+        let time = time.saturating_add_signed(self.start);
+        if self.hz == NANOS {
+            return time;
+        }
+        u64::try_from(u128::from(time) * u128::from(NANOS) / u128::from(self.hz)).unwrap_or(u64::MAX)
+    }
+}
+
 /// Merges the accesses of several boards in order of time; of equal times the lower board's come first. If a board's
-/// times run backwards, only that board is out of order: its late accesses come at once.
+/// times run backwards, only that board is out of order: its late accesses come at once. Times are nanoseconds.
 #[derive(Debug)]
-pub struct Merge<'a> {
-    boards: Vec<Board<'a>>,
+pub struct Merge<I> {
+    boards: Vec<Board<I>>,
     /// Boards whose file is damaged, with the error.
     pub damage: Vec<(u32, BusError)>,
     /// Number of accesses whose time is before that of an earlier one in their file.
@@ -186,31 +232,39 @@ pub struct Merge<'a> {
 }
 
 #[derive(Debug)]
-struct Board<'a> {
-    reader: Reader<'a>,
+struct Board<I> {
+    number: u32,
+    rate: Rate,
+    accesses: I,
     next: Option<Access>,
 }
 
-impl<'a> Merge<'a> {
+impl<'a> Merge<Reader<'a>> {
     /// Merges these files.
     ///
     /// # Errors
-    /// Two boards have the same number, or count different ticks.
-    pub fn new(mut readers: Vec<Reader<'a>>) -> Result<Self, BusError> {
-        readers.sort_by_key(|r| r.header.board);
-        for pair in readers.windows(2) {
-            if pair[0].header.board == pair[1].header.board {
-                return Err(BusError::new(8, format!("two files are of board {}", pair[0].header.board)));
-            }
-            if pair[0].header.hz != pair[1].header.hz {
-                let (a, b) = (pair[0].header, pair[1].header);
-                let what = format!("board {} counts {} Hz, board {} {} Hz", a.board, a.hz, b.board, b.hz);
-                return Err(BusError::new(16, what));
+    /// As [`Merge::of`].
+    pub fn new(readers: Vec<Reader<'a>>) -> Result<Self, BusError> {
+        Merge::of(readers.into_iter().map(|reader| (reader.header, reader)).collect())
+    }
+}
+
+impl<I: Iterator<Item = Result<Access, BusError>>> Merge<I> {
+    /// Merges the accesses of these boards.
+    ///
+    /// # Errors
+    /// Two boards have the same number.
+    pub fn of(mut boards: Vec<(Header, I)>) -> Result<Self, BusError> {
+        boards.sort_by_key(|(header, _)| header.board);
+        for pair in boards.windows(2) {
+            if pair[0].0.board == pair[1].0.board {
+                return Err(BusError::new(8, format!("two files are of board {}", pair[0].0.board)));
             }
         }
         let mut merge = Merge { boards: Vec::new(), damage: Vec::new(), late: 0 };
-        for reader in readers {
-            merge.boards.push(Board { reader, next: None });
+        for (header, accesses) in boards {
+            let rate = Rate::new(header.hz, header.start);
+            merge.boards.push(Board { number: header.board, rate, accesses, next: None });
             merge.advance(merge.boards.len() - 1);
         }
         Ok(merge)
@@ -219,21 +273,27 @@ impl<'a> Merge<'a> {
     fn advance(&mut self, at: usize) {
         let board = &mut self.boards[at];
         let before = board.next.map_or(0, |a| a.time);
-        board.next = match board.reader.next() {
+        board.next = match board.accesses.next() {
             Some(Ok(access)) => {
+                let access = Access { time: board.rate.nanos(access.time), ..access };
                 self.late += u64::from(access.time < before);
                 Some(access)
             }
             Some(Err(e)) => {
-                self.damage.push((board.reader.header.board, e));
+                self.damage.push((board.number, e));
                 None
             }
             None => None,
         };
     }
+
+    /// The boards' accesses, as far as they are read.
+    pub fn boards(&self) -> impl Iterator<Item = &I> {
+        self.boards.iter().map(|board| &board.accesses)
+    }
 }
 
-impl Iterator for Merge<'_> {
+impl<I: Iterator<Item = Result<Access, BusError>>> Iterator for Merge<I> {
     type Item = Access;
 
     #[inline]
@@ -241,14 +301,15 @@ impl Iterator for Merge<'_> {
         if let [one] = self.boards.as_mut_slice() {
             let access = one.next?;
             // The common case, without copying the access twice.
-            match one.reader.next() {
+            match one.accesses.next() {
                 Some(Ok(next)) => {
+                    let next = Access { time: one.rate.nanos(next.time), ..next };
                     self.late += u64::from(next.time < access.time);
                     one.next = Some(next);
                 }
                 other => {
                     one.next = None;
-                    let board = one.reader.header.board;
+                    let board = one.number;
                     self.damage.extend(other.and_then(Result::err).map(|e| (board, e)));
                 }
             }

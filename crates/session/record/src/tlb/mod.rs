@@ -8,9 +8,11 @@
 //! | the walks of QEMU's own TLB, on the bus of the guest | [`ptat`] |
 //! | this processor's own misses, sampled by perf | [`perf`] |
 //! | the same from a perf.data of another machine | `sampled`, for [`crate::import`] |
+//! | the walks that a capture of a memory bus holds | `bus`, for [`crate::import`] |
 //!
 //! Each ends in `close`: the table of misses, the account, a summary.
 
+pub(crate) mod bus;
 mod close;
 pub mod model;
 pub mod perf;

@@ -14,14 +14,13 @@ use anyhow::{Context, Result, bail};
 use kprism_lab::{Ended, Outcome, Report, Span};
 use kprism_session::Progress;
 use kprism_store::{Instrument, Run};
-use kprism_tlb::Access;
 use kprism_tlb::bus::mappings::{self, Form};
-use kprism_tlb::bus::qemu::{Line, Monitor, Vma};
-use kprism_tlb::bus::rpt::{self, Counts};
+use kprism_tlb::bus::qemu::{Line, Monitor};
+use kprism_tlb::bus::rpt::Counts;
 use kprism_tlb::bus::trace;
-use kprism_tlb::stream::{Event, Miss, Writer};
 use serde_json::json;
 
+use super::bus::{misses, of_meaning, sideband};
 use super::close;
 use crate::guest::{self, Guest};
 
@@ -129,13 +128,13 @@ pub fn record(
     if ran.ended == Ended::Normal && !ran.after.iter().any(|text| text.trim() == "unloaded") {
         progress.note("the guest's module ptat could not be unloaded");
     }
-    let Some(region) = bus.monitor.region else {
+    let Some(region) = bus.monitor.words.region else {
         bail!(
             "the guest's module ptat wrote no start record to the bus trace; see {}",
             run.console_log().display()
         );
     };
-    let (tables, escaped) = bus.monitor.tables;
+    let (tables, escaped) = bus.monitor.words.tables;
     if escaped > 0 {
         progress.note(&format!(
             "the region was full: {escaped} of {} page tables are elsewhere, and what they map is not seen",
@@ -143,8 +142,20 @@ pub fn record(
         ));
     }
     let counts = misses(&run, region, &trace, &maps)?;
-    let pid = bus.monitor.vmas.last().map_or(0, |vma| vma.pid);
-    sideband(&run, &guest.job.argv, pid, &bus.monitor.vmas)?;
+    let words = &bus.monitor.words;
+    if words.overlooked > 0 {
+        progress.note(&format!(
+            "{} address spaces of processes that the command forked are not followed, as too many were at once",
+            words.overlooked
+        ));
+    }
+    match words.names.as_slice() {
+        [] => {
+            let pid = words.vmas.last().map_or(0, |vma| vma.pid);
+            sideband(&run, &[(pid, comm(&guest.job.argv))], &words.vmas)?;
+        }
+        names => sideband(&run, names, &words.vmas)?,
+    }
     account(&run, &bus, &counts)?;
     close(&run, progress)?;
     Ok((run, ran))
@@ -166,7 +177,8 @@ fn listen_into(
     let mut lines = BufReader::with_capacity(1 << 20, lines);
     let name = || trace.display().to_string();
     let mut file = File::create(trace).with_context(name)?;
-    let mut accesses = trace::Writer::new(trace::Header { board: 0, hz: 1_000_000_000, values: true });
+    let mut accesses =
+        trace::Writer::new(trace::Header { board: 0, hz: 1_000_000_000, values: true, start: 0 });
     let mut records = mappings::Writer::new(Form::Wide);
     let (mut line, mut written) = (Vec::new(), 0);
     loop {
@@ -225,51 +237,9 @@ fn make_room(
 /// Bytes of an access with its value in a trace.
 const RECORD: u64 = 24;
 
-/// Makes misses of the two files. No model took part, so the stream names no geometry.
-fn misses(run: &Run, region: (u64, u64), trace: &Path, maps: &Path) -> Result<Counts> {
-    let (bytes, records) = (fs::read(trace)?, fs::read(maps)?);
-    let reader = trace::Reader::new(&bytes).with_context(|| trace.display().to_string())?;
-    let begin = reader.clone().next().and_then(Result::ok).map_or(0, |a| a.time);
-    let records = mappings::Reader::new(&records).with_context(|| maps.display().to_string())?;
-    let mut stream = Writer::new(&[]);
-    let mut task = None;
-    let merge = trace::Merge::new(vec![reader])?;
-    let counts = rpt::replay(region, records.map_while(Result::ok), merge, |miss| {
-        let pid = miss.mapping.pid;
-        if task != Some(pid) {
-            task = Some(pid);
-            stream.event(&Event::Task { pid, tgid: pid });
-        }
-        stream.event(&Event::Entry(miss.entry));
-        stream.event(&Event::Miss(Miss {
-            ns: miss.time - begin,
-            va: miss.mapping.va,
-            ip: 0,
-            // The bus shows walks, not what they were for.
-            access: Access::Load,
-            size: miss.mapping.size,
-            first: 1,
-            last: 1,
-        }));
-    });
-    let path = run.tlb_misses(0);
-    fs::write(&path, &stream.bytes).with_context(|| path.display().to_string())?;
-    Ok(counts)
-}
-
-/// The mappings that the process had at its end.
-fn sideband(run: &Run, command: &[String], pid: u32, vmas: &[Vma]) -> Result<()> {
-    let mut text = Vec::new();
-    let comm = command.first().map_or("", |c| c.rsplit('/').next().unwrap_or(c));
-    let comm: String = comm.chars().take(15).collect();
-    writeln!(text, "{}", json!({"k": "comm", "t": 0, "cpu": 0, "pid": pid, "tgid": pid, "comm": comm}))?;
-    for vma in vmas {
-        let path = String::from_utf8_lossy(&vma.path);
-        let line = json!({"k": "mmap", "t": 0, "cpu": 0, "pid": vma.pid, "tgid": vma.pid, "asid": 0,
-            "start": vma.start, "end": vma.end, "pgoff": vma.offset, "exec": vma.executable, "path": path});
-        writeln!(text, "{line}")?;
-    }
-    Ok(fs::write(run.sideband(), text)?)
+/// The kernel's name of a command's process: at most 15 bytes of its file's name.
+fn comm(command: &[String]) -> String {
+    command.first().map_or("", |c| c.rsplit('/').next().unwrap_or(c)).chars().take(15).collect()
 }
 
 /// Every access on the bus, by what it meant.
@@ -280,13 +250,12 @@ fn account(run: &Run, bus: &Bus, c: &Counts) -> Result<()> {
     let text =
         json!({"vcpus": [{"cpu": 0, "instructions": null}], "clock": null, "stopped": manifest.stopped});
     fs::write(run.counts(), serde_json::to_vec_pretty(&text)?)?;
-    let text = json!({"method": "ptat", "clock": clock, "accesses": {
-        "all": c.all(), "misses": c.misses, "upper": c.upper, "absent": c.absent, "kernel": c.kernel, "census": c.census,
-        "mapped": c.mapped, "unmapped": c.unmapped, "clear": c.clear, "unsure": c.unsure, "unknown": c.unknown,
-        "outside": c.outside},
-        "region": monitor.region, "tables": monitor.tables.0, "escaped_tables": monitor.tables.1, "missed_brackets": monitor.missed,
-        "unwritten_accesses": bus.unwritten.accesses, "mailbox_writes": monitor.mailbox_writes, "before_the_module": monitor.before,
-        "other_lines": monitor.others, "unknown_records": monitor.unknown});
+    let words = &monitor.words;
+    let text = json!({"method": "ptat", "clock": clock, "accesses": of_meaning(c),
+        "region": words.region, "tables": words.tables.0, "escaped_tables": words.tables.1, "missed_brackets": words.missed,
+        "overlooked_spaces": words.overlooked,
+        "unwritten_accesses": bus.unwritten.accesses, "mailbox_writes": words.mailbox_writes, "before_the_module": words.before,
+        "other_lines": monitor.others, "unknown_records": words.unknown});
     fs::write(run.tlb_counts(), serde_json::to_vec_pretty(&text)?)?;
     manifest.instruments = vec![Instrument::Tlb];
     manifest.options.insert("method".into(), "ptat".into());
