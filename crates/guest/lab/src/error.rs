@@ -78,6 +78,9 @@ pub enum Error {
         /// The remedy.
         remedy: &'static str,
     },
+    /// A build reached its limit of time; how far it came.
+    #[error("not built yet, {0}: the same command continues")]
+    Unfinished(String),
     /// A package, kernel or module is damaged or of the wrong kind.
     #[error("{}: {reason}", path.display())]
     BadFile {

@@ -2,18 +2,21 @@
 //! Builds a small kernel whose every unit has gcov counters, from Debian's source, and keeps it in the cache.
 //!
 //! The build's folder is part of the kernel: it names its counters by their objects' paths. So the kernel is built at
-//! its final place in the cache, and not renamed as other entries are. A file marks it as complete; an interrupted
-//! build continues where it was.
+//! its final place in the cache, and not renamed as other entries are. A file marks it as complete, and says how many
+//! units were compiled; an interrupted build, or one that reached its limit of time, continues where it was.
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::apt;
 use crate::cache::{Cache, Key, Lock};
 use crate::error::{Context, Error, Result};
 use crate::options::{Progress, Report};
-use crate::program::run;
+use crate::program::{run, watched};
 
 /// The source package of the series to which the lab's stock kernel belongs.
 const PACKAGE: &str = "linux-source-6.12";
@@ -49,6 +52,8 @@ pub struct BuildOptions {
     pub jobs: usize,
     /// Use of the counters.
     pub counting: Counting,
+    /// Time after which compiling stops, so that it can be continued another time.
+    pub limit: Option<Duration>,
 }
 
 /// A kernel's use of counters.
@@ -69,21 +74,28 @@ impl GcovKernel {
     pub fn find(options: &BuildOptions, refresh: bool, report: Report<'_>) -> Result<Self> {
         let cache = Cache::open()?;
         let source = cache.remembered("gcov-kernel", "source", refresh, newest_source)?;
-        let config = options.config();
         let compiler = compiler()?;
-        let mut key = Key::default().add("gcov-kernel 1").add(&source).add(&config).add(&compiler);
-        for folder in &options.only {
-            key = key.add(folder);
-        }
-        let mut profile = None;
-        if let Counting::Used(folder) = &options.counting {
-            let folder = folder.canonicalize().at("read", folder)?;
-            for (name, bytes) in profile_files(&folder)? {
+        let place = |options: &BuildOptions, files: &[(OsString, Vec<u8>)]| {
+            let mut key =
+                Key::default().add("gcov-kernel 1").add(&source).add(options.config()).add(&compiler);
+            for folder in &options.only {
+                key = key.add(folder);
+            }
+            for (name, bytes) in files {
                 key = key.add("profile").add(name.as_encoded_bytes()).add(bytes);
             }
-            profile = Some(folder);
-        }
-        let place = cache.folder().join("gcov-kernel").join(key.finish());
+            cache.folder().join("gcov-kernel").join(key.finish())
+        };
+        // The same kernel without a profile has the same units.
+        let plain = BuildOptions { counting: Counting::Off, only: Vec::new(), ..options.clone() };
+        let plain = place(&plain, &[]);
+        let (place, profile) = match &options.counting {
+            Counting::Used(folder) => {
+                let folder = folder.canonicalize().at("read", folder)?;
+                (place(options, &profile_files(&folder)?), Some(folder))
+            }
+            Counting::On | Counting::Off => (place(options, &[]), None),
+        };
         let folder = place.join("linux");
         let found = GcovKernel { image: folder.join("arch/x86/boot/bzImage"), folder };
         let whole = place.join("whole");
@@ -100,8 +112,13 @@ impl GcovKernel {
         if !found.folder.exists() {
             unpack_source(&source, &place, report)?;
         }
-        build(&found.folder, options, &config, profile.as_deref(), report)?;
-        File::create(&whole).at("create", &whole)?;
+        let total = match options.counting {
+            Counting::Used(_) => units_of(&plain.join("whole")),
+            Counting::On | Counting::Off => None,
+        };
+        configure(&found.folder, options, profile.as_deref(), report)?;
+        let units = compile(&found.folder, options, profile.as_deref(), total, report)?;
+        fs::write(&whole, format!("{units}\n")).at("write", &whole)?;
         Ok(found)
     }
 }
@@ -173,7 +190,7 @@ fn unpack_source(source: &str, place: &Path, report: Report<'_>) -> Result<()> {
 }
 
 /// Names and contents of a profile's files.
-fn profile_files(folder: &Path) -> Result<Vec<(std::ffi::OsString, Vec<u8>)>> {
+fn profile_files(folder: &Path) -> Result<Vec<(OsString, Vec<u8>)>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).at("read", folder)?.flatten() {
         let path = entry.path();
@@ -199,55 +216,118 @@ fn use_of(profile: &Path, folder: &Path) -> String {
     )
 }
 
-fn build(
+/// `make` in the build's folder.
+fn make(folder: &Path, arguments: &[&str]) -> Command {
+    let mut make = Command::new("make");
+    make.arg("-C").arg(folder).args(arguments);
+    // The user's own settings for building kernels do not apply here.
+    for name in ["MAKEFLAGS", "KBUILD_OUTPUT", "ARCH", "CROSS_COMPILE", "KCFLAGS", "KBUILD_VERBOSE", "LLVM"] {
+        make.env_remove(name);
+    }
+    make
+}
+
+/// Writes the configuration, and the flags into Makefiles. What is there already is left as it is: `make` would compile
+/// again what depends on it.
+fn configure(
     folder: &Path,
     options: &BuildOptions,
-    config: &str,
     profile: Option<&Path>,
     report: Report<'_>,
 ) -> Result<()> {
     let log = folder.with_file_name("log");
-    let flags = profile.map(|profile| use_of(profile, folder));
     for below in &options.only {
-        match &flags {
-            Some(flags) => use_below(folder, below, flags)?,
+        match profile {
+            Some(profile) => use_below(folder, below, &use_of(profile, folder))?,
             None => count_below(folder, below)?,
         }
     }
+    let (path, done) = (folder.join(".config"), folder.with_file_name("configured"));
+    if done.exists() && path.exists() {
+        return Ok(());
+    }
     report(Progress::Step("configuring the kernel"));
-    let make = |targets: &[&str]| {
-        let mut make = Command::new("make");
-        make.arg("-C").arg(folder).arg("-s").args(targets);
-        // The user's own settings for building kernels do not apply here.
-        for name in ["MAKEFLAGS", "KBUILD_OUTPUT", "ARCH", "CROSS_COMPILE", "KCFLAGS", "LLVM"] {
-            make.env_remove(name);
-        }
-        make
-    };
-    run(&mut make(&["tinyconfig"]), "make tinyconfig", &log)?;
-    let path = folder.join(".config");
+    run(&mut make(folder, &["-s", "tinyconfig"]), "make tinyconfig", &log)?;
     let tiny = fs::read_to_string(&path).at("read", &path)?;
-    fs::write(&path, tiny + config).at("write", &path)?;
-    run(&mut make(&["olddefconfig"]), "make olddefconfig", &log)?;
+    fs::write(&path, tiny + &options.config()).at("write", &path)?;
+    run(&mut make(folder, &["-s", "olddefconfig"]), "make olddefconfig", &log)?;
     let got = fs::read_to_string(&path).at("read", &path)?;
     if options.counting == Counting::On && !got.contains("CONFIG_GCOV_KERNEL=y") {
         let reason = "this source and compiler cannot have CONFIG_GCOV_KERNEL".into();
         return Err(Error::BadFile { path, reason });
     }
+    File::create(&done).map(drop).at("create", &done)
+}
+
+/// Compiles what is not compiled yet. Returns the number of units compiled, now and before.
+fn compile(
+    folder: &Path,
+    options: &BuildOptions,
+    profile: Option<&Path>,
+    total: Option<u64>,
+    report: Report<'_>,
+) -> Result<u64> {
     let jobs = match options.jobs {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         jobs => jobs,
     };
-    report(Progress::Step(match options.counting {
+    let words = match options.counting {
         Counting::On => "building the kernel with gcov, once: 11 minutes of one CPU",
         Counting::Off => "building the kernel without gcov, once",
         Counting::Used(_) => "building the kernel with the profile, once",
+    };
+    // Units of earlier calls; those that make compiles again, as it was ended in the middle of them, count once.
+    let kept = folder.with_file_name("units");
+    let mut units: BTreeSet<String> = match fs::read_to_string(&kept) {
+        Ok(text) => text.lines().map(str::to_owned).collect(),
+        Err(_) => BTreeSet::new(),
+    };
+    let amount = |units: usize| match total {
+        Some(total) => format!("{units} of {total} units compiled"),
+        None => format!("{units} units compiled"),
+    };
+    report(Progress::Step(&match units.len() {
+        0 => words.to_owned(),
+        before => format!("{words}; {} before", amount(before)),
     }));
     let jobs = format!("-j{jobs}");
-    let mut targets = vec![jobs.as_str(), "bzImage", "modules", "headers"];
-    let everywhere = flags.filter(|_| options.only.is_empty()).map(|flags| format!("KCFLAGS={flags}"));
-    targets.extend(everywhere.as_deref());
-    run(&mut make(&targets), "building the kernel", &log)
+    let mut arguments = vec![jobs.as_str(), "bzImage", "modules", "headers"];
+    let everywhere = profile.filter(|_| options.only.is_empty());
+    let everywhere = everywhere.map(|profile| format!("KCFLAGS={}", use_of(profile, folder)));
+    arguments.extend(everywhere.as_deref());
+    let mut line = |line: &str| {
+        let Some(unit) = compiled(line) else { return };
+        if units.insert(unit.to_owned()) && units.len().is_multiple_of(EVERY) {
+            report(Progress::Step(&format!("{words}; {}", amount(units.len()))));
+        }
+        report(Progress::Console(&format!("{}: {unit}", amount(units.len()))));
+    };
+    let limit = options.limit.map(|limit| Instant::now() + limit);
+    let log = folder.with_file_name("log");
+    let made =
+        watched(&mut make(folder, &arguments), "building the kernel", &log, &mut line, limit);
+    let text: Vec<&str> = units.iter().map(String::as_str).collect();
+    fs::write(&kept, text.join("\n")).at("write", &kept)?;
+    match made? {
+        true => Ok(units.len() as u64),
+        false => Err(Error::Unfinished(amount(units.len()))),
+    }
+}
+
+/// Units after which a line tells how many there are.
+const EVERY: usize = 100;
+
+/// The object that a line of make's tells to be compiled, from C or assembler, for the kernel and not for the host.
+fn compiled(line: &str) -> Option<&str> {
+    let mut words = line.split_whitespace();
+    let command = words.next()?;
+    let object = words.find(|word| *word != "[M]")?;
+    (line.starts_with(' ') && matches!(command, "CC" | "AS") && object.ends_with(".o")).then_some(object)
+}
+
+/// The number of units of a kernel that is whole, if it says so.
+fn units_of(whole: &Path) -> Option<u64> {
+    fs::read_to_string(whole).ok()?.trim().parse().ok()
 }
 
 fn makefile_of(folder: &Path, below: &str) -> Result<PathBuf> {
@@ -296,4 +376,25 @@ fn count_below(folder: &Path, below: &str) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_are_told_from_what_else_make_does() {
+        for (line, unit) in [
+            ("  CC      kernel/fork.o", Some("kernel/fork.o")),
+            ("  CC [M]  fs/minix/inode.o", Some("fs/minix/inode.o")),
+            ("  AS      arch/x86/lib/getuser.o", Some("arch/x86/lib/getuser.o")),
+            ("  HOSTCC  scripts/kallsyms", None),
+            ("  AR      kernel/built-in.a", None),
+            ("  CC      ", None),
+            ("kernel/fork.c:1: CC x.o", None),
+            ("", None),
+        ] {
+            assert_eq!(compiled(line), unit, "{line}");
+        }
+    }
 }

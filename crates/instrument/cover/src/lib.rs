@@ -18,6 +18,7 @@
 pub mod counters;
 pub mod cover;
 pub mod executed;
+pub mod lcov;
 mod names;
 pub mod path;
 pub mod why;

@@ -99,8 +99,59 @@ pub enum Differs {
     OnlyGcov,
     /// Only the flow has it executed: the line shares instructions with another, or they were moved before a branch.
     OnlyFlow,
-    /// Both have it executed, with different counts.
-    Count,
+    /// Both have it executed, the flow less often.
+    Fewer,
+    /// Both have it executed, the flow more often.
+    More,
+}
+
+impl Differs {
+    /// All kinds, in order of display.
+    pub const ALL: [Differs; 4] = [Differs::OnlyGcov, Differs::OnlyFlow, Differs::Fewer, Differs::More];
+
+    /// The key in output for programs.
+    pub fn key(self) -> &'static str {
+        match self {
+            Differs::OnlyGcov => "gcov_only",
+            Differs::OnlyFlow => "flow_only",
+            Differs::Fewer => "fewer",
+            Differs::More => "more",
+        }
+    }
+
+    /// What is seen.
+    pub fn name(self) -> &'static str {
+        match self {
+            Differs::OnlyGcov => "ran by gcov only",
+            Differs::OnlyFlow => "ran by the flow only",
+            Differs::Fewer => "ran less often by the flow",
+            Differs::More => "ran more often by the flow",
+        }
+    }
+
+    /// The cause.
+    pub fn words(self) -> &'static str {
+        match self {
+            Differs::OnlyGcov => "what is left of the line did not run",
+            Differs::OnlyFlow => "code shared with another line, or moved before a branch",
+            Differs::Fewer => "parts of the line were merged or computed by the compiler",
+            Differs::More => "code shared with another line, or moved",
+        }
+    }
+}
+
+/// Lines that gcov has executed, and what the flow says of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Executed {
+    /// Their number.
+    pub gcov: u64,
+    /// Number of these that the flow has executed too.
+    pub both: u64,
+    /// Number of these for which it has the same count.
+    pub equal: u64,
+    /// Number of these that are not in the flow's coverage, by reason. The rest that it misses is
+    /// [`Differs::OnlyGcov`].
+    pub absent: BTreeMap<Why, u64>,
 }
 
 /// One source file.
@@ -120,12 +171,14 @@ pub struct Comparison {
     pub inferred: (u64, u64),
     /// Lines without code that only the flow has executed.
     pub wrongly: Vec<u32>,
-    /// Lines executed for gcov: their number, and the number of those also executed for the flow.
-    pub executed: (u64, u64),
+    /// Lines executed for gcov.
+    pub executed: Executed,
     /// Lines that only gcov has, by reason.
     pub only_gcov: BTreeMap<Why, Vec<u32>>,
     /// Lines that only the flow has.
     pub only_flow: Vec<u32>,
+    /// Those of them that were executed.
+    pub only_flow_ran: Vec<u32>,
     /// Lines in both that differ.
     pub differ: Vec<(u32, Differs)>,
 }
@@ -139,13 +192,18 @@ impl Comparison {
         self.equal += other.equal;
         self.inferred.0 += other.inferred.0;
         self.inferred.1 += other.inferred.1;
-        self.executed.0 += other.executed.0;
-        self.executed.1 += other.executed.1;
+        self.executed.gcov += other.executed.gcov;
+        self.executed.both += other.executed.both;
+        self.executed.equal += other.executed.equal;
+        for (why, lines) in &other.executed.absent {
+            *self.executed.absent.entry(*why).or_default() += lines;
+        }
         self.wrongly.extend(&other.wrongly);
         for (why, lines) in &other.only_gcov {
             self.only_gcov.entry(*why).or_default().extend(lines);
         }
         self.only_flow.extend(&other.only_flow);
+        self.only_flow_ran.extend(&other.only_flow_ran);
         self.differ.extend(&other.differ);
     }
 }
@@ -175,21 +233,27 @@ fn file(gcov: &Source, flow: Option<&Source>, known: &Known, text: &[&str]) -> C
     let counts: BTreeMap<u32, i64> = gcov.lines.iter().map(|line| (line.line, line.count)).collect();
     let theirs: BTreeMap<u32, i64> =
         flow.iter().flat_map(|flow| &flow.lines).map(|line| (line.line, line.count)).collect();
-    found.only_flow.extend(theirs.keys().filter(|line| !counts.contains_key(line)));
+    let more = || theirs.iter().filter(|(line, _)| !counts.contains_key(line));
+    found.only_flow.extend(more().map(|(&line, _)| line));
+    found.only_flow_ran.extend(more().filter(|(_, count)| **count > 0).map(|(&line, _)| line));
     let rows = known.lines.get(&gcov.path);
     let inferred = known.inferred.get(&gcov.path);
     for (&line, &count) in &counts {
-        found.executed.0 += u64::from(count > 0);
+        found.executed.gcov += u64::from(count > 0);
         let Some(&other) = theirs.get(&line) else {
             let text = text.get((line as usize).wrapping_sub(1)).copied();
             let why = why(line, text, &gcov.functions, rows, known);
             found.only_gcov.entry(why).or_default().push(line);
+            if count > 0 {
+                *found.executed.absent.entry(why).or_default() += 1;
+            }
             continue;
         };
         found.both += 1;
         found.alike += u64::from((count > 0) == (other > 0));
         found.equal += u64::from(count == other);
-        found.executed.1 += u64::from(count > 0 && other > 0);
+        found.executed.both += u64::from(count > 0 && other > 0);
+        found.executed.equal += u64::from(count > 0 && count == other);
         if inferred.is_some_and(|lines| lines.contains(&line)) {
             found.inferred.0 += 1;
             found.inferred.1 += u64::from((count > 0) == (other > 0));
@@ -201,7 +265,8 @@ fn file(gcov: &Source, flow: Option<&Source>, known: &Known, text: &[&str]) -> C
             let differs = match (count > 0, other > 0) {
                 (true, false) => Differs::OnlyGcov,
                 (false, true) => Differs::OnlyFlow,
-                _ => Differs::Count,
+                _ if other < count => Differs::Fewer,
+                _ => Differs::More,
             };
             found.differ.push((line, differs));
         }
@@ -301,8 +366,11 @@ mod tests {
         ];
         assert_eq!(reasons, expected);
         assert_eq!(found.only_flow, [7]);
-        assert_eq!((found.inferred, found.executed, &found.wrongly[..]), ((1, 0), (7, 2), &[3][..]));
-        let differ = [(2, Differs::Count), (3, Differs::OnlyFlow), (11, Differs::OnlyGcov)];
+        assert_eq!((found.inferred, &found.wrongly[..]), ((1, 0), &[3][..]));
+        let absent = [(Why::Label, 1), (Why::Optimised, 1), (Why::Inlined, 1), (Why::Unnamed, 1)].into();
+        assert_eq!(found.executed, Executed { gcov: 7, both: 2, equal: 1, absent });
+        assert_eq!(found.only_flow_ran, [7]);
+        let differ = [(2, Differs::Fewer), (3, Differs::OnlyFlow), (11, Differs::OnlyGcov)];
         assert_eq!(found.differ, differ);
         let other = source("/b.c", &[(1, 1)], &[]);
         assert_eq!(file(&other, None, &known, &[]).only_gcov.keys().collect::<Vec<_>>(), [&Why::NoDebug]);

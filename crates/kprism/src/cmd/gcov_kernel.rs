@@ -3,6 +3,7 @@
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Result;
 use kprism_lab::{Ended, Options};
@@ -15,7 +16,7 @@ use kprism_signals::Second;
 use super::ended;
 use super::guest_args::{MachineArgs, PlaceArgs};
 use super::pass::Output;
-use crate::exit::Outcome;
+use crate::exit::{self, Outcome};
 
 /// Help that follows the options.
 pub const HELP: &str = "\
@@ -89,6 +90,9 @@ pub struct Args {
         help_heading = "Kernel"
     )]
     pub jobs: usize,
+    /// Stop building after this time; the same command continues another time (exit code 124)
+    #[arg(long, value_name = "SECONDS", help_heading = "Kernel")]
+    pub build_limit: Option<u64>,
     /// Ask apt whether there is a newer source
     #[arg(long, help_heading = "Kernel")]
     pub refresh: bool,
@@ -108,7 +112,13 @@ impl Args {
             output: self.output.clone(),
             job: self.place.job(&self.command),
             guest: Options { refresh: self.refresh, ..self.machine.options(MEM_MIB) },
-            build: BuildOptions { config, only: self.only.clone(), jobs: self.jobs, counting },
+            build: BuildOptions {
+                config,
+                only: self.only.clone(),
+                jobs: self.jobs,
+                counting,
+                limit: self.build_limit.map(Duration::from_secs),
+            },
             reading: if self.in_place { Reading::InGuest } else { Reading::OfMemory },
             flow: self.flow,
         }
@@ -118,7 +128,15 @@ impl Args {
 /// Builds, boots, runs, records, reports.
 pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     kprism_signals::catch(Second::EndsProcess)?;
-    record_and_report(args, progress, out).or_else(ended::interrupted)
+    record_and_report(args, progress, out).or_else(ended::interrupted).or_else(|error| {
+        match error.downcast_ref::<kprism_lab::Error>() {
+            Some(kprism_lab::Error::Unfinished(_)) => {
+                progress.error(&format!("kprism: {error:#}"));
+                Ok(Outcome::Code(exit::TIMED_OUT))
+            }
+            _ => Err(error),
+        }
+    })
 }
 
 fn record_and_report(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {

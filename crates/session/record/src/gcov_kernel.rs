@@ -115,7 +115,8 @@ pub fn record(
     let ran = kprism_lab::run(&ready.prepared, &job, run.dir(), ready.observer.as_ref(), report)?;
     progress.clear();
     manifest.exit_code = ran.exit_code.map(i32::from);
-    manifest.instruments = vec![Instrument::Cover];
+    let flow = ready.observer.as_ref().map(|_| Instrument::Flow);
+    manifest.instruments = flow.into_iter().chain([Instrument::Cover]).collect();
     manifest.stopped = guest::reason(&ran.ended);
     run.write_manifest(&manifest)?;
     guest::complain(&ran, progress);

@@ -272,7 +272,9 @@ pub fn header(cover: &Cover, never: u64, files: usize, totals: &Totals) -> Strin
     let plural = |count: u64| if count == 1 { "" } else { "s" };
     let never = if never > 0 { format!(" ({never} of them never ran)") } else { String::new() };
     let (one, other) = (plural(objects.into()), plural(files as u64));
-    format!("{objects} object{one}{never}, {files} source file{other}\n{}", summary(totals))
+    // A tracefile of another program does not tell of objects.
+    let from = if objects == 0 { String::new() } else { format!("{objects} object{one}{never}, ") };
+    format!("{from}{files} source file{other}\n{}", summary(totals))
 }
 
 /// A table with what is said of the coverage, as JSON. `files` and `totals` are of the sources that were chosen.

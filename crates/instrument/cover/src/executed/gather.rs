@@ -190,7 +190,9 @@ impl Gatherer {
     ) {
         let Some(first) = insns.first() else { return };
         let leaders = leaders(insns);
-        let into = jumps(insns);
+        let running = running(insns, &leaders, bare);
+        let written: Vec<Place> = insns.iter().map(|insn| insn.line).collect();
+        let into = (jumps(insns, &written), jumps(insns, &running));
         let mut parts: BTreeMap<(u32, u32), Part> = BTreeMap::new();
         let (mut blocks, mut executed) = (0u32, 0u32);
         for insn in insns.iter().filter(|insn| insn.statement) {
@@ -201,12 +203,20 @@ impl Gatherer {
             part.begins = true;
         }
         let mut start = 0;
+        let mut pieces = Vec::new();
         while start < insns.len() {
             let end = (start + 1..insns.len()).find(|&i| leaders[i]).unwrap_or(insns.len());
             blocks += 1;
             executed += u32::from(insns[start].count > 0);
-            block(&insns[..end], start, bare, &into, &mut parts);
+            block(&insns[..end], start, (&written, &into.0), (&running, &into.1), bare, &mut parts);
+            pieces.push((start, end));
             start = end;
+        }
+        if executed > 0 {
+            for (line, n) in cycles(insns, &pieces, &running) {
+                let part = parts.entry(line).or_default();
+                part.entered = part.entered.saturating_add(n);
+            }
         }
         for (&(file, line), part) in &parts {
             let count = part.entered.max(part.most);
@@ -222,7 +232,7 @@ impl Gatherer {
             return;
         }
         let own = insns.iter().filter(|i| i.line.0 == file).map(|i| i.line.1).max().unwrap_or(line);
-        let within = into.get(&first.address).map_or(0, |from| from.iter().map(|&(_, n)| n).sum());
+        let within = into.0.get(&first.address).map_or(0, |from| from.iter().map(|&(_, n)| n).sum());
         let called = first.count.saturating_sub(within);
         let leaves = |to: u64| to < first.address || insns.last().is_none_or(|last| last.end <= to);
         let returned: u64 = insns
@@ -314,7 +324,9 @@ impl Gatherer {
                 let counts = gathered.lines.iter().map(|(&line, &(count, _))| (line, count)).collect();
                 let more = infer(&text, &counts, &gathered.diverging);
                 inferred.insert(path.clone(), more.keys().copied().collect());
-                gathered.lines.extend(more.into_iter().map(|(line, count)| (line, (count, false))));
+                for (line, count) in more {
+                    gathered.lines.entry(line).or_default().0 = count;
+                }
             }
             gathered.branches.sort_by_key(|b| (b.line, b.function, b.place));
             let lines = gathered.lines.into_iter();
@@ -439,50 +451,161 @@ type Place = (u32, u32);
 /// Jumps by target: the lines they come from, with their counts.
 type Jumps = HashMap<u64, Vec<(Place, u64)>>;
 
-fn jumps(insns: &[Insn]) -> Jumps {
+fn jumps(insns: &[Insn], running: &[Place]) -> Jumps {
     let mut into = Jumps::new();
-    for insn in insns {
+    for (insn, &line) in insns.iter().zip(running) {
         if let Some((to, n)) = insn.jump.filter(|&(_, n)| n > 0) {
-            into.entry(to).or_default().push((insn.line, n));
+            into.entry(to).or_default().push((line, n));
         }
     }
     into
 }
 
-/// Adds the counts of a straight piece of code to its lines: the end of `insns`, from `start` on.
-fn block(insns: &[Insn], start: usize, bare: &[Bare], into: &Jumps, parts: &mut BTreeMap<Place, Part>) {
-    let (before, own) = insns.split_at(start);
+/// The line whose statement is running at each instruction: that of the last statement that began. Instructions that the
+/// compiler moved there from other lines do not end it.
+fn running(insns: &[Insn], leaders: &[bool], bare: &[Bare]) -> Vec<Place> {
+    let mut lines: Vec<Place> = insns.iter().map(|insn| insn.line).collect();
+    let jumped: HashSet<u64> =
+        insns.iter().filter_map(|insn| insn.jump).filter(|&(_, n)| n > 0).map(|(to, _)| to).collect();
+    let mut next = 0;
+    for (i, insn) in insns.iter().enumerate() {
+        let mut begun = None;
+        while let Some(bare) = bare.get(next).filter(|bare| bare.address < insn.end) {
+            begun = Some((bare.file, bare.line));
+            next += 1;
+        }
+        if insn.statement {
+            continue;
+        }
+        if let Some(begun) = begun {
+            lines[i] = begun;
+        } else if !leaders[i] {
+            lines[i] = lines[i - 1];
+        } else {
+            // What is jumped to is a piece of its own.
+            let fell = i.checked_sub(1).filter(|&i| insns[i].falls > 0 && insns[i].end == insn.address);
+            if let Some(before) = fell.filter(|_| !jumped.contains(&insn.address)) {
+                lines[i] = lines[before];
+            }
+        }
+    }
+    lines
+}
+
+/// Adds the counts of a straight piece of code to its lines: the end of `insns`, from `start` on. `written` are the lines
+/// of instructions, and the jumps between them; `running` the same of the statements that run.
+///
+/// A line counts once for each run of its statements: what was inlined twice into one piece ran twice, with other lines
+/// between the two.
+fn block(
+    insns: &[Insn],
+    start: usize,
+    written: (&[Place], &Jumps),
+    running: (&[Place], &Jumps),
+    bare: &[Bare],
+    parts: &mut BTreeMap<Place, Part>,
+) {
+    let own = &insns[start..];
     let (Some(first), Some(last)) = (own.first(), own.last()) else { return };
-    let mut seen: Vec<Place> = Vec::new();
-    for insn in own.iter().filter(|insn| insn.line.1 != 0) {
-        let part = parts.entry(insn.line).or_default();
-        part.unexecuted |= insn.count == 0;
-        if part.begins && !insn.statement {
-            continue;
-        }
-        part.most = part.most.max(insn.count);
-        if seen.contains(&insn.line) {
-            continue;
-        }
-        seen.push(insn.line);
-        let mut entered = first.count;
-        if insn.line == first.line {
-            // A jump from the line itself does not enter it.
-            let jumped = into.get(&first.address).into_iter().flatten();
-            let jumped: u64 = jumped.filter(|(line, _)| *line == insn.line).map(|&(_, n)| n).sum();
-            let before = before.last().filter(|before| before.line == insn.line);
-            let fell = before.map_or(0, |before| before.falls.min(first.count));
-            entered = entered.saturating_sub(jumped).saturating_sub(fell);
-        }
-        part.entered = part.entered.saturating_add(entered);
-    }
+    // The count of a line that runs at the beginning, less what came to it from the line itself.
+    let entered = |line: Place, (lines, into): (&[Place], &Jumps)| {
+        let jumped = into.get(&first.address).into_iter().flatten();
+        let jumped: u64 = jumped.filter(|(from, _)| *from == line).map(|&(_, n)| n).sum();
+        let before = start.checked_sub(1).filter(|&i| lines[i] == line && insns[i].end == first.address);
+        let fell = before.map_or(0, |i| insns[i].falls.min(first.count));
+        first.count.saturating_sub(jumped).saturating_sub(fell)
+    };
+    // The line of the last statement that began here, and lines of pieces that were moved here.
+    let mut now: Option<Place> = None;
+    let mut moved: Vec<Place> = Vec::new();
     let from = bare.partition_point(|bare| bare.address < first.address);
-    for bare in bare[from..].iter().take_while(|bare| bare.address < last.end) {
-        let line = (bare.file, bare.line);
-        if !seen.contains(&line) {
-            seen.push(line);
-            let part = parts.entry(line).or_default();
-            part.entered = part.entered.saturating_add(first.count);
+    let mut bare = bare[from..].iter().take_while(|bare| bare.address < last.end).peekable();
+    for insn in own {
+        let mut begins: Vec<Place> = Vec::new();
+        while let Some(bare) = bare.next_if(|bare| bare.address < insn.end) {
+            begins.push((bare.file, bare.line));
+        }
+        let has_line = insn.line.1 != 0;
+        if has_line {
+            let part = parts.entry(insn.line).or_default();
+            part.unexecuted |= insn.count == 0;
+            if !part.begins || insn.statement {
+                part.most = part.most.max(insn.count);
+            }
+            if insn.statement {
+                begins.push(insn.line);
+            } else if !part.begins && !moved.contains(&insn.line) {
+                moved.push(insn.line);
+                let count = if insn.line == first.line { entered(insn.line, written) } else { first.count };
+                part.entered = part.entered.saturating_add(count);
+            }
+        }
+        for line in begins {
+            if now != Some(line) {
+                let count = if now.is_none() { entered(line, running) } else { first.count };
+                let part = parts.entry(line).or_default();
+                part.entered = part.entered.saturating_add(count);
+                now = Some(line);
+            }
         }
     }
+}
+
+/// Iterations of loops that stay within a line, by line: `blocks` are the function's straight pieces. As of gcov, a line
+/// runs once for each entry from another line, and once for each of these.
+fn cycles(insns: &[Insn], blocks: &[(usize, usize)], running: &[Place]) -> BTreeMap<Place, u64> {
+    let pure = |&(start, end): &(usize, usize)| {
+        let line = running[start];
+        (line.1 != 0 && running[start..end].iter().all(|now| *now == line)).then_some(line)
+    };
+    let lines: Vec<Option<Place>> = blocks.iter().map(pure).collect();
+    let at = |address: u64| blocks.binary_search_by_key(&address, |&(start, _)| insns[start].address).ok();
+    let mut edges: BTreeMap<Place, Vec<(usize, usize, u64)>> = BTreeMap::new();
+    for (from, &(_, end)) in blocks.iter().enumerate() {
+        let (Some(line), last) = (lines[from], &insns[end - 1]) else { continue };
+        let jump = last.jump.filter(|&(_, n)| n > 0);
+        for (to, n) in jump.into_iter().chain((last.falls > 0).then_some((last.end, last.falls))) {
+            if let Some(to) = at(to).filter(|&to| lines[to] == Some(line)) {
+                edges.entry(line).or_default().push((from, to, n));
+            }
+        }
+    }
+    edges.into_iter().map(|(line, mut edges)| (line, loops(&mut edges))).filter(|(_, n)| *n > 0).collect()
+}
+
+/// The number of times that circuits among the edges were gone round: each takes its smallest count off its edges.
+fn loops(edges: &mut [(usize, usize, u64)]) -> u64 {
+    let mut all = 0u64;
+    while let Some(circuit) = circuit(edges) {
+        let least = circuit.iter().map(|&edge| edges[edge].2).min().unwrap_or(0);
+        all = all.saturating_add(least);
+        circuit.iter().for_each(|&edge| edges[edge].2 -= least);
+    }
+    all
+}
+
+/// Some circuit of edges whose counts are not 0.
+fn circuit(edges: &[(usize, usize, u64)]) -> Option<Vec<usize>> {
+    let mut done: HashSet<usize> = HashSet::new();
+    for &(start, _, _) in edges {
+        // Edges of the path, and for each block on it the next edge to try.
+        let (mut path, mut stack): (Vec<usize>, Vec<(usize, usize)>) = (Vec::new(), vec![(start, 0)]);
+        while let Some((block, next)) = stack.last_mut() {
+            let found = (*next..edges.len()).find(|&edge| edges[edge].0 == *block && edges[edge].2 > 0);
+            let Some(edge) = found.filter(|_| !done.contains(block)) else {
+                done.insert(*block);
+                stack.pop();
+                path.pop();
+                continue;
+            };
+            *next = edge + 1;
+            let to = edges[edge].1;
+            path.push(edge);
+            if let Some(from) = stack.iter().position(|&(block, _)| block == to) {
+                return Some(path.split_off(from));
+            }
+            stack.push((to, 0));
+        }
+    }
+    None
 }

@@ -2,7 +2,7 @@
 //! Coverage of a run: from gcov's counters, or from its flow.
 //!
 //! In: a run with gcov's counters (for a window, with readings from before it), an archive of counters, a folder with
-//! `.gcda` files, or a run with a flow. Out: a [`Cover`](kprism_cover::Cover), with what was wrong with single objects
+//! `.gcda` files, a run with a flow, or a tracefile of another program. Out: a [`Cover`](kprism_cover::Cover), with what was wrong with single objects
 //! and files.
 //!
 //! | step | file |
@@ -11,6 +11,7 @@
 //! | what the input is | `input.rs` |
 //! | counters and notes, found and put together on all CPUs | `counters/` |
 //! | or: instructions of a flow and debug information | [`executed`] |
+//! | or: a tracefile of lcov's | `tracefile.rs` |
 //! | the result, and an account of what is in it | `loaded.rs`, `counters/account.rs` |
 //! | remarks on it, in words | `remarks.rs` |
 //! | the source, lines or function that a text names | [`place`] |
@@ -35,6 +36,7 @@ pub mod place;
 pub mod profile_use;
 mod remarks;
 pub mod sources;
+mod tracefile;
 
 pub use compare::{Compared, compare};
 pub use counters::{NEVER_RAN, RESET_OBJECTS, RESETS};
@@ -60,6 +62,10 @@ pub fn load(input: &Path, options: &Options, part: &Part, progress: &Progress) -
             "{}: gcov's counters are of all tasks: --task, --comm and --syscall need a recorded flow",
             input.display()
         );
+    }
+    tracefile::refuse_profile(input)?;
+    if tracefile::begins(input) == tracefile::Begins::Tracefile {
+        return tracefile::load(input, options);
     }
     counters::load(input, options, progress)
 }

@@ -24,9 +24,20 @@ pub fn to_json(files: &[Comparison], table: &Table) -> Value {
     let all = total(files);
     let why: Map<String, Value> =
         all.only_gcov.iter().map(|(why, lines)| (why.key().to_owned(), json!(lines.len()))).collect();
+    let absent: Map<String, Value> =
+        all.executed.absent.iter().map(|(why, lines)| (why.key().to_owned(), json!(lines))).collect();
+    let differ: Map<String, Value> = Differs::ALL
+        .iter()
+        .map(|&kind| (kind.key().to_owned(), json!(of(&all, kind).count())))
+        .collect();
+    let ran = &all.executed;
+    let by_flow = ran.both + of(&all, Differs::OnlyFlow).count() as u64;
     json!({
         "lines": all.gcov, "both": all.both, "alike": all.alike, "equal": all.equal,
-        "executed": all.executed.0, "executed_both": all.executed.1,
+        "executed": ran.gcov, "executed_both": ran.both, "executed_equal": ran.equal,
+        "executed_by_flow": by_flow, "recall_percent": percent(ran.both, ran.gcov),
+        "precision_percent": percent(ran.both, by_flow), "same_count_percent": percent(ran.equal, ran.gcov),
+        "differ": differ, "executed_absent": absent, "only_flow_executed": all.only_flow_ran.len(),
         "inferred": all.inferred.0, "inferred_alike": all.inferred.1, "inferred_wrongly": all.wrongly.len(),
         "only_gcov": why, "only_flow": all.only_flow.len(), "files": files.iter().map(listed).collect::<Vec<_>>(),
         "rows": table.to_json(),
@@ -37,38 +48,65 @@ fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 100.0 } else { part as f64 * 100.0 / whole as f64 }
 }
 
-/// The sums in words: see [`total`].
+/// Lines of one kind of difference.
+fn of(file: &Comparison, kind: Differs) -> impl Iterator<Item = u32> {
+    file.differ.iter().filter(move |(_, differs)| *differs == kind).map(|(line, _)| *line)
+}
+
+/// A table of numbers with words behind them, right-aligned; those that are 0 are left out.
+fn listing(text: &mut String, rows: &[(u64, String)]) {
+    for (n, words) in rows.iter().filter(|(n, _)| *n > 0) {
+        text.push_str(&format!("{:>8}  {words}\n", grouped(*n)));
+    }
+}
+
+/// The sums in words: see [`total`]. First what the flow is worth for lines that ran, then all lines.
 pub fn summary(all: &Comparison) -> String {
+    let number = |kind: Differs| of(all, kind).count() as u64;
+    let ran = &all.executed;
+    let by_flow = ran.both + number(Differs::OnlyFlow);
     let mut text = format!(
-        "{} lines of gcov's, most of which ran in neither: {:.2}% executed alike, {:.2}% with the same count; of the {} that ran by gcov, the flow has {:.2}%\n\
-         {} of them in the flow's coverage, {} of these without code, told from lines around: {:.2}% alike\n",
+        "{} lines ran by gcov, of the {} that it has\n\
+         recall      {:>6.2}%  {} of these ran by the flow too\n\
+         same count  {:>6.2}%  {} of these have the same count in the flow\n\
+         precision   {:>6.2}%  {} of the {} that ran by the flow ran by gcov\n\n",
+        grouped(ran.gcov),
+        grouped(all.gcov),
+        percent(ran.both, ran.gcov),
+        grouped(ran.both),
+        percent(ran.equal, ran.gcov),
+        grouped(ran.equal),
+        percent(ran.both, by_flow),
+        grouped(ran.both),
+        grouped(by_flow),
+    );
+    let mut rows: Vec<(u64, String)> = Differs::ALL
+        .iter()
+        .map(|&kind| (number(kind), format!("{}: {}", kind.name(), kind.words())))
+        .collect();
+    rows.extend(Why::ALL.iter().map(|why| {
+        (ran.absent.get(why).copied().unwrap_or(0), format!("ran by gcov, not in the flow: {}", why.words()))
+    }));
+    rows.push((
+        all.only_flow_ran.len() as u64,
+        "ran by the flow, no lines of gcov's (not in the precision)".to_owned(),
+    ));
+    listing(&mut text, &rows);
+    text.push_str(&format!(
+        "\nall {} lines, most of which ran in neither: {:.2}% executed alike, {:.2}% with the same count\n\
+         {} are in the flow's coverage, {} of these without code, told from lines around: {:.2}% alike\n",
         grouped(all.gcov),
         percent(all.alike, all.gcov),
         percent(all.equal, all.gcov),
-        grouped(all.executed.0),
-        percent(all.executed.1, all.executed.0),
         grouped(all.both),
         grouped(all.inferred.0),
         percent(all.inferred.1, all.inferred.0),
-    );
-    let mut line = |n: u64, words: &str| {
-        if n > 0 {
-            text.push_str(&format!("{:>8}  {words}\n", grouped(n)));
-        }
-    };
-    let of = |kind: Differs| all.differ.iter().filter(|(_, differs)| *differs == kind).count() as u64;
-    line(of(Differs::OnlyGcov), "executed to gcov only: what is left of the line did not run");
-    line(
-        of(Differs::OnlyFlow),
-        "executed in the flow only: code shared with another line, or moved before a branch",
-    );
-    for why in Why::ALL {
-        line(
-            all.only_gcov.get(&why).map_or(0, |lines| lines.len() as u64),
-            &format!("only gcov's: {}", why.words()),
-        );
-    }
-    line(all.only_flow.len() as u64, "only the flow's");
+    ));
+    let absent = |why: &Why| all.only_gcov.get(why).map_or(0, |lines| lines.len() as u64);
+    let mut rows: Vec<(u64, String)> =
+        Why::ALL.iter().map(|why| (absent(why), format!("only gcov's: {}", why.words()))).collect();
+    rows.push((all.only_flow.len() as u64, "only the flow's".to_owned()));
+    listing(&mut text, &rows);
     text
 }
 
@@ -105,15 +143,15 @@ pub fn table(files: &[Comparison]) -> Table {
 
 /// Every line that differs, as JSON.
 fn listed(file: &Comparison) -> Value {
-    let of = |kind: Differs| -> Vec<u32> {
-        file.differ.iter().filter(|(_, differs)| *differs == kind).map(|(line, _)| *line).collect()
-    };
+    let differ: Map<String, Value> = Differs::ALL
+        .iter()
+        .map(|&kind| (kind.key().to_owned(), json!(of(file, kind).collect::<Vec<_>>())))
+        .collect();
     let why: Map<String, Value> =
         file.only_gcov.iter().map(|(why, lines)| (why.key().to_owned(), json!(lines))).collect();
     json!({
         "path": file.path, "only_gcov": why, "only_flow": file.only_flow,
-        "executed_to_gcov_only": of(Differs::OnlyGcov), "executed_in_the_flow_only": of(Differs::OnlyFlow),
-        "counts_differ": of(Differs::Count), "inferred_wrongly": file.wrongly,
+        "only_flow_executed": file.only_flow_ran, "differ": differ, "inferred_wrongly": file.wrongly,
     })
 }
 
@@ -128,10 +166,9 @@ pub fn lines(file: &Comparison) -> String {
         let names: Vec<String> = lines.iter().take(NAMED).map(u32::to_string).collect();
         text.push_str(&format!("{words}: {}{more}\n", names.join(" ")));
     };
-    let of = |kind: Differs| file.differ.iter().filter(|d| d.1 == kind).map(|d| d.0).collect();
-    line("executed to gcov only", of(Differs::OnlyGcov));
-    line("executed in the flow only", of(Differs::OnlyFlow));
-    line("counts differ", of(Differs::Count));
+    for kind in Differs::ALL {
+        line(&format!("{} ({})", kind.name(), kind.words()), of(file, kind).collect());
+    }
     for (why, lines) in &file.only_gcov {
         line(&format!("only gcov's ({})", why.words()), lines.clone());
     }

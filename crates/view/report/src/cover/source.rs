@@ -123,13 +123,14 @@ fn spaces(text: &str) -> String {
 fn head(function: &FunctionTotal) -> String {
     let (all, executed) = function.blocks;
     let share = |part: i64, all: i64| if all == 0 { 0.0 } else { 100.0 * part as f64 / all as f64 };
+    let name = printable(&demangled(&function.name));
+    let called = format!("{:>13}  {:>7}  {:>6}  {name}: called {}", "", "", "", signed(function.called));
+    if all == 0 {
+        // A tracefile of another program tells no more.
+        return called;
+    }
     format!(
-        "{:>13}  {:>7}  {:>6}  {}: called {}, returned {:.0}%, blocks executed {:.0}%",
-        "",
-        "",
-        "",
-        printable(&demangled(&function.name)),
-        signed(function.called),
+        "{called}, returned {:.0}%, blocks executed {:.0}%",
         share(function.returned, function.called),
         share(executed.into(), all.into())
     )
