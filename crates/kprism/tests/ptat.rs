@@ -541,14 +541,13 @@ fn the_bus_and_the_observer_agree() {
 /// A capture that is made of a recording, in a folder of its own.
 struct Capture {
     dir: PathBuf,
-    symfs: PathBuf,
 }
 
 impl Capture {
-    fn new(built: &Built, name: &str, direct: &Path) -> Self {
+    fn new(built: &Built, name: &str) -> Self {
         let dir = built.dir.path().join(name);
         std::fs::create_dir(&dir).expect("a folder");
-        Capture { dir, symfs: direct.join("symbols/root") }
+        Capture { dir }
     }
 
     fn put(&self, name: &str, bytes: &[u8]) {
@@ -560,7 +559,10 @@ impl Capture {
         self.put("capture.json", json.to_string().as_bytes());
         let run = self.dir.join("run");
         let mut import = kprism();
-        import.arg("import").arg(&self.dir).arg("--symfs").arg(&self.symfs).arg("-o").arg(&run);
+        import.arg("import").arg(&self.dir).arg("-o").arg(&run);
+        if self.dir.join("root").is_dir() {
+            import.arg("--symfs").arg(self.dir.join("root"));
+        }
         let output = import.output().expect("kprism");
         (run, output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     }
@@ -628,7 +630,7 @@ fn a_capture_by_boards_gives_what_the_recording_gives() {
     let expected = views(&direct);
 
     // 1. Boards with headers of their own, one for each of four lines, with clocks that differ; wide mappings; /proc/PID/maps.
-    let capture = Capture::new(&built, "boards", &direct);
+    let capture = Capture::new(&built, "boards");
     let clocks = [(1, 0), (2, -1000), (4, 77), (1, 5_000_000)];
     for (n, (times, start)) in (0..).zip(clocks) {
         let header = trace::Header { board: n, hz: times * 1_000_000_000, values: true, start };
@@ -654,10 +656,16 @@ fn a_capture_by_boards_gives_what_the_recording_gives() {
         "processes": [{"pid": pid, "comm": "stride", "maps": "maps"}], "command": command});
     let (run, code, said) = capture.import(&described);
     assert_eq!(code, Some(0), "{said}");
-    assert!(!said.contains("note"), "{said}");
+    assert!(!said.contains("damaged or missing files: "), "{said}");
     assert_eq!(views(&run), expected, "four boards");
     let of = |run: &Path| std::fs::read(run.join("streams/tlb/cpu0.miss")).expect("misses");
     assert!(of(&run) == of(&direct), "the same misses, byte for byte");
+    // With the traced machine's files, variables have names.
+    std::fs::create_dir_all(capture.dir.join("root/bench")).expect("a folder");
+    std::fs::copy(&built.program, capture.dir.join("root/bench/stride")).expect("a file");
+    let (run, _, said) = capture.import(&described);
+    assert!(run.join("symbols/root/bench/stride").is_file() && !said.contains("note:"), "{said}");
+    std::fs::remove_dir_all(capture.dir.join("root")).expect("a folder");
     // A file that is cut short is used up to there, and named.
     let cut = std::fs::read(capture.dir.join("board2")).expect("a board");
     capture.put("board2", &cut[..cut.len() / 48 * 24 + 32 + 7]);
@@ -714,7 +722,7 @@ fn a_capture_by_boards_gives_what_the_recording_gives() {
     all.sort_by_key(|a| a.time);
     for order in [Order::Little, Order::Big] {
         let name = format!("{order:?}").to_lowercase();
-        let capture = Capture::new(&built, &name, &direct);
+        let capture = Capture::new(&built, &name);
         let mut boards = [Encoder::new(layout.clone(), order), Encoder::new(layout.clone(), order)];
         for a in &all {
             boards[(a.address >> 12 & 1) as usize].access(a);
@@ -753,7 +761,7 @@ fn a_capture_by_boards_gives_what_the_recording_gives() {
     }
 
     // 3. HMTT's published 6 bytes: lines of 64 bytes, no values; its kernel's trace of 13-byte records, in step by tags.
-    let capture = Capture::new(&built, "hmtt", &direct);
+    let capture = Capture::new(&built, "hmtt");
     let layout = Layout::parse(HMTT).expect("a layout");
     let mut boards = [Encoder::new(layout.clone(), Order::Little), Encoder::new(layout, Order::Little)];
     let mut kernel = [[b'@'; 16], [b'#'; 16], [b'&'; 16]].concat();
@@ -806,12 +814,11 @@ fn a_capture_by_boards_gives_what_the_recording_gives() {
     let lines: Vec<u64> =
         missed(&run, None).into_iter().filter(|va| (begin..end).contains(va)).map(|va| va >> 15).collect();
     let rounds: Vec<u64> = (0..ROUNDS).flat_map(|_| (begin..end).step_by(4096)).map(|va| va >> 15).collect();
-    assert!(
-        lines.ends_with(&rounds),
-        "{} misses of the array, at the end {:x?}",
-        lines.len(),
-        &lines[lines.len() - 20..]
-    );
+    let at = lines.windows(rounds.len()).position(|window| window == rounds);
+    let at = at.unwrap_or_else(|| panic!("{} misses of the array, none of them the rounds", lines.len()));
+    // At its end the kernel reads an entry, looks whether it is to be rescheduled, and may read it again.
+    let after = lines.len() - at - rounds.len();
+    assert!(after <= 16, "{after} misses of the array after the rounds");
     let told: Value =
         serde_json::from_slice(&std::fs::read(run.join("streams/tlb/counts.json")).expect("counts"))
             .expect("JSON");

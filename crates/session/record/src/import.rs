@@ -180,7 +180,7 @@ pub fn import(settings: &Settings, recording: Recording, progress: &Progress) ->
         }
         Recording::Bus(description) => {
             progress.step("reading the capture");
-            let run = of_bus::import(&description, settings.symfs.as_deref(), &settings.output)?;
+            let run = of_bus::import(&description, settings.symfs.as_deref(), &settings.output, progress)?;
             close(&run, progress)?;
             let manifest = run.manifest()?;
             let account = manifest.accounts.get(&Instrument::Tlb);

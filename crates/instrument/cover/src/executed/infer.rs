@@ -52,8 +52,14 @@ pub fn infer(text: &str, counts: &BTreeMap<u32, u64>, diverging: &HashSet<u32>) 
             continue;
         }
         let dead = known.all(|(_, &count)| count == 0);
-        let mut facts =
-            Facts { counts, diverging, shared: HashMap::new(), raised: HashSet::new(), found: &mut found, changed: false };
+        let mut facts = Facts {
+            counts,
+            diverging,
+            shared: HashMap::new(),
+            raised: HashSet::new(),
+            found: &mut found,
+            changed: false,
+        };
         function.body.iter().for_each(|stmt| facts.count(stmt));
         // Each round propagates facts by at least one statement.
         for _ in 0..ROUNDS {
@@ -134,7 +140,8 @@ impl Facts<'_> {
         if self.is_shared(first) || simple.nested || !self.counts.contains_key(&first) {
             return;
         }
-        let own = (first..=simple.last).filter_map(|line| self.found.get(&line).or_else(|| self.counts.get(&line)));
+        let own =
+            (first..=simple.last).filter_map(|line| self.found.get(&line).or_else(|| self.counts.get(&line)));
         if own.max() == Some(&0) {
             self.raised.insert(first);
             self.found.insert(first, reached.count);

@@ -12,7 +12,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use kprism_image::symbols::under_root;
 use kprism_import::bus::{self, Capture};
-use kprism_session::date;
+use kprism_session::{Progress, date};
 use kprism_store::{Instrument, Manifest, Run, RunKind};
 use kprism_tlb::Access;
 use kprism_tlb::bus::layout::Losses;
@@ -88,17 +88,23 @@ pub(super) fn sideband(run: &Run, names: &[(u32, String)], vmas: &[Vma]) -> Resu
 
 /// Makes a run of the capture that the file `description` describes. Files that processes mapped are looked for under
 /// `root`, if there is one.
-pub(crate) fn import(description: &Path, root: Option<&Path>, output: &Path) -> Result<Run> {
+pub(crate) fn import(
+    description: &Path,
+    root: Option<&Path>,
+    output: &Path,
+    progress: &Progress,
+) -> Result<Run> {
     let run = Run::create(output)?;
     fs::create_dir_all(run.tlb())?;
     let (trace, maps) = (run.tlb().join("bus0.trace"), run.tlb().join("mappings"));
     let capture = bus::copy(description, &trace, &maps)?;
     let counts = misses(&run, capture.region, &trace, &maps)?;
     sideband(&run, &capture.names, &capture.vmas)?;
-    let notes = notes(&run, &capture, root)?;
+    let damage: Vec<String> =
+        capture.damage.iter().map(|at| format!("{at}; what came before is used")).collect();
     let text = json!({"vcpus": [{"cpu": 0, "instructions": null}], "clock": null, "stopped": null});
     fs::write(run.counts(), serde_json::to_vec_pretty(&text)?)?;
-    fs::write(run.tlb_counts(), serde_json::to_vec_pretty(&told(&capture, &counts, &notes))?)?;
+    fs::write(run.tlb_counts(), serde_json::to_vec_pretty(&told(&capture, &counts, &damage))?)?;
     let mut manifest = Manifest::new(RunKind::Import, 1);
     manifest.created = date::now();
     manifest.command.clone_from(&capture.command);
@@ -108,11 +114,14 @@ pub(crate) fn import(description: &Path, root: Option<&Path>, output: &Path) -> 
     manifest.options.insert("method".into(), "ptat".into());
     manifest.options.insert("source".into(), description.display().to_string().into());
     run.write_manifest(&manifest)?;
+    for note in losses(&capture).into_iter().chain(names(&run, &capture, root)?) {
+        progress.note(&note);
+    }
     Ok(run)
 }
 
 /// Everything that the capture tells of itself, as `counts.json` has it.
-fn told(capture: &Capture, counts: &Counts, notes: &[String]) -> Value {
+fn told(capture: &Capture, counts: &Counts, damage: &[String]) -> Value {
     let losses: Vec<Losses> = capture.boards.iter().filter_map(|board| board.losses).collect();
     let sum = |of: fn(&Losses) -> u64| losses.iter().map(of).sum::<u64>();
     // Of boards whose records have no numbers it is not known what they lost.
@@ -135,23 +144,27 @@ fn told(capture: &Capture, counts: &Counts, notes: &[String]) -> Value {
         "unknown_records": words.map_or(0, |w| w.unknown),
         "boards": boards, "lost_records": lost, "late_accesses": capture.late, "tags": steps.tags,
         "out_of_step": steps.out_of_step, "without_entry": steps.without_entry, "never_mapped": steps.never_mapped,
-        "notes": notes})
+        "notes": damage})
 }
 
-/// Remarks on the capture, in full sentences where something is lost. Copies the files that processes mapped.
-fn notes(run: &Run, capture: &Capture, root: Option<&Path>) -> Result<Vec<String>> {
-    let mut notes: Vec<String> =
-        capture.damage.iter().map(|at| format!("{at}; what came before is used")).collect();
-    for board in &capture.boards {
-        let Some(l) = board.losses.filter(|l| l.lost() > 0) else { continue };
-        notes.push(format!(
+/// Remarks on what boards lost.
+fn losses(capture: &Capture) -> Vec<String> {
+    let of_board = |board: &bus::Board| {
+        let l = board.losses.filter(|l| l.lost() > 0)?;
+        Some(format!(
             "{}: at least {} records are missing, in {} places: misses among them are not seen, and times after them may be \
              early",
             board.path.display(),
             l.lost(),
             l.gaps.max(l.marks)
-        ));
-    }
+        ))
+    };
+    capture.boards.iter().filter_map(of_board).collect()
+}
+
+/// Copies the files that processes mapped, for the names of variables. Returns remarks on what has no name.
+fn names(run: &Run, capture: &Capture, root: Option<&Path>) -> Result<Vec<String>> {
+    let mut notes = Vec::new();
     if capture.vmas.is_empty() {
         notes.push(
             "no process's mappings are known, so objects have no names: name copies of /proc/PID/maps in the description \

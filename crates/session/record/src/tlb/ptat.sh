@@ -9,6 +9,7 @@ echo ram > $endpoint/mode; echo $size > $endpoint/dpa_size
 echo 256 > $region/interleave_granularity; echo 1 > $region/interleave_ways; echo $size > $region/size
 echo $endpoint > $region/target0; echo 1 > $region/commit
 echo $region > /sys/bus/cxl/drivers/cxl_region/bind
-i=0; until grep -q - /sys/devices/system/node/has_memory; do i=$((i+1)); [ $i -lt 100 ] || { echo the CXL memory did not go online >&2; exit 1; }; sleep 0.1; done
 set -- /sys/bus/dax/devices/dax*/target_node; node=$(cat $1)
+# Its node, beside those that the guest had.
+i=0; until grep -q 'MemTotal: *[1-9]' /sys/devices/system/node/node$node/meminfo 2>/dev/null; do i=$((i+1)); [ $i -lt 100 ] || { echo the CXL memory did not go online as node $node >&2; exit 1; }; sleep 0.1; done
 insmod $(ls /usr/lib/modules/*/updates/ptat.ko) node=$node pmd=$PMD room=$ROOM

@@ -26,10 +26,8 @@ pub fn to_json(files: &[Comparison], table: &Table) -> Value {
         all.only_gcov.iter().map(|(why, lines)| (why.key().to_owned(), json!(lines.len()))).collect();
     let absent: Map<String, Value> =
         all.executed.absent.iter().map(|(why, lines)| (why.key().to_owned(), json!(lines))).collect();
-    let differ: Map<String, Value> = Differs::ALL
-        .iter()
-        .map(|&kind| (kind.key().to_owned(), json!(of(&all, kind).count())))
-        .collect();
+    let differ: Map<String, Value> =
+        Differs::ALL.iter().map(|&kind| (kind.key().to_owned(), json!(of(&all, kind).count()))).collect();
     let ran = &all.executed;
     let by_flow = ran.both + of(&all, Differs::OnlyFlow).count() as u64;
     json!({
