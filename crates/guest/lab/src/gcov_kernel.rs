@@ -304,8 +304,7 @@ fn compile(
     };
     let limit = options.limit.map(|limit| Instant::now() + limit);
     let log = folder.with_file_name("log");
-    let made =
-        watched(&mut make(folder, &arguments), "building the kernel", &log, &mut line, limit);
+    let made = watched(&mut make(folder, &arguments), "building the kernel", &log, &mut line, limit);
     let text: Vec<&str> = units.iter().map(String::as_str).collect();
     fs::write(&kept, text.join("\n")).at("write", &kept)?;
     match made? {

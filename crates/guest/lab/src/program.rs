@@ -117,7 +117,12 @@ mod tests {
         let start = Instant::now();
         assert!(!shell("echo c; sleep 60", Some(300)).unwrap());
         assert!(start.elapsed().as_secs() < 30);
-        assert!(shell("echo why; echo '  CC      a.o'; exit 3", None).unwrap_err().to_string().ends_with("sh failed:\nwhy"));
+        assert!(
+            shell("echo why; echo '  CC      a.o'; exit 3", None)
+                .unwrap_err()
+                .to_string()
+                .ends_with("sh failed:\nwhy")
+        );
         assert_eq!(lines, ["a", "b", "c", "why", "  CC      a.o"]);
     }
 }

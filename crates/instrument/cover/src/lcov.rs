@@ -104,7 +104,8 @@ pub fn read(bytes: &[u8]) -> Result<Tracefile, LcovError> {
         }
         let source = open.and_then(|(path, _)| sources.get_mut(path));
         let bad = |form: &str| error(format!("expected {kind}:{form}, not {}", quoted(line)));
-        let inside = |source| Option::ok_or(source, error(format!("{kind} outside a record: no SF before it")));
+        let inside =
+            |source| Option::ok_or(source, error(format!("{kind} outside a record: no SF before it")));
         match kind {
             "DA" => {
                 // A checksum may follow.
@@ -119,11 +120,13 @@ pub fn read(bytes: &[u8]) -> Result<Tracefile, LcovError> {
                 let (first, name) = rest.split_once(',').ok_or_else(form)?;
                 let first = line_number(first).ok_or_else(form)?;
                 // Names of C++ have commas too, and no digits before the first.
-                let (last, name) = match name.split_once(',').and_then(|(last, name)| Some((line_number(last)?, name))) {
-                    Some(both) => both,
-                    None => (first, name),
-                };
-                inside(source)?.functions.entry(name.to_owned()).or_default().lines = (first, last.max(first));
+                let (last, name) =
+                    match name.split_once(',').and_then(|(last, name)| Some((line_number(last)?, name))) {
+                        Some(both) => both,
+                        None => (first, name),
+                    };
+                inside(source)?.functions.entry(name.to_owned()).or_default().lines =
+                    (first, last.max(first));
             }
             "FNL" => {
                 let mut parts = rest.split(',');
@@ -136,7 +139,9 @@ pub fn read(bytes: &[u8]) -> Result<Tracefile, LcovError> {
             "FNDA" | "FNA" => {
                 let form = || bad(if kind == "FNA" { "INDEX,COUNT,NAME" } else { "COUNT,NAME" });
                 let (index, rest) = match kind {
-                    "FNA" => rest.split_once(',').map(|(index, rest)| (Some(index), rest)).ok_or_else(form)?,
+                    "FNA" => {
+                        rest.split_once(',').map(|(index, rest)| (Some(index), rest)).ok_or_else(form)?
+                    }
                     _ => (None, rest),
                 };
                 let (calls, name) = rest.split_once(',').ok_or_else(form)?;
@@ -278,7 +283,8 @@ mod tests {
         assert_eq!(lines, [(3, 2), (4, i64::MAX), (12, 0)]);
         let functions: Vec<_> = a.functions.iter().map(|f| (&f.name[..], f.lines, f.called)).collect();
         assert_eq!(functions, [("f(int, int)", (3, 9), 3), ("g", (12, 12), 0)]);
-        let branches: Vec<_> = a.branches.iter().map(|b| (b.line, b.place, b.of, b.taken, b.executed)).collect();
+        let branches: Vec<_> =
+            a.branches.iter().map(|b| (b.line, b.place, b.of, b.taken, b.executed)).collect();
         assert_eq!(branches, [(4, 0, 2, 1, 4), (4, 1, 2, 3, 4), (5, 0, 1, 0, 0)]);
         assert_eq!((&b.functions[0].name[..], b.functions[0].lines, b.functions[0].called), ("h", (7, 8), 4));
     }

@@ -128,14 +128,14 @@ impl Args {
 /// Builds, boots, runs, records, reports.
 pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     kprism_signals::catch(Second::EndsProcess)?;
-    record_and_report(args, progress, out).or_else(ended::interrupted).or_else(|error| {
-        match error.downcast_ref::<kprism_lab::Error>() {
-            Some(kprism_lab::Error::Unfinished(_)) => {
-                progress.error(&format!("kprism: {error:#}"));
-                Ok(Outcome::Code(exit::TIMED_OUT))
-            }
-            _ => Err(error),
+    record_and_report(args, progress, out).or_else(ended::interrupted).or_else(|error| match error
+        .downcast_ref::<kprism_lab::Error>(
+    ) {
+        Some(kprism_lab::Error::Unfinished(_)) => {
+            progress.error(&format!("kprism: {error:#}"));
+            Ok(Outcome::Code(exit::TIMED_OUT))
         }
+        _ => Err(error),
     })
 }
 

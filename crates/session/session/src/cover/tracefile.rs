@@ -36,7 +36,9 @@ const BEGINNING: u64 = 4096;
 /// Returns the kind of a file. Of what is no file, or cannot be read, it is [`Begins::Otherwise`].
 pub fn begins(input: &Path) -> Begins {
     let mut bytes = Vec::new();
-    if !input.is_file() || fs::File::open(input).and_then(|f| f.take(BEGINNING).read_to_end(&mut bytes)).is_err() {
+    if !input.is_file()
+        || fs::File::open(input).and_then(|f| f.take(BEGINNING).read_to_end(&mut bytes)).is_err()
+    {
         return Begins::Otherwise;
     }
     // llvm/ProfileData/InstrProf.h: 255 "lprof" 129 of 64-bit programs, 255 "lprofR" 129 without the first l of 32-bit ones.
@@ -82,10 +84,14 @@ pub fn refuse_profile(input: &Path) -> Result<()> {
 pub fn load(input: &Path, options: &Options) -> Result<Loaded> {
     let name = input.display();
     if !options.merge.is_empty() {
-        bail!("{name}: --merge adds up gcov's counters; `lcov -a A -a B` or `llvm-profdata merge` adds up these");
+        bail!(
+            "{name}: --merge adds up gcov's counters; `lcov -a A -a B` or `llvm-profdata merge` adds up these"
+        );
     }
     if options.since_boot || options.build_dir.is_some() {
-        bail!("{name}: --since-boot and --build-dir are for gcov's counters; this is a tracefile, without any");
+        bail!(
+            "{name}: --since-boot and --build-dir are for gcov's counters; this is a tracefile, without any"
+        );
     }
     let bytes = fs::read(input).with_context(|| name.to_string())?;
     let mut found = lcov::read(&bytes).with_context(|| name.to_string())?;
