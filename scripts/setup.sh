@@ -77,6 +77,7 @@ qemu_fits() {
 }
 
 is_installed() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q '^install ok installed$'; }
+have_clang_rt() { ls /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.profile-x86_64.a >/dev/null 2>&1; }
 have_llvm() { have llvm-profdata || have llvm-profdata-19 || have llvm-profdata-14; }
 have_sdt() { [ -e /usr/include/x86_64-linux-gnu/sys/sdt.h ] || [ -e /usr/include/sys/sdt.h ]; }
 have_pprof() { have pprof || have go; }
@@ -143,6 +144,7 @@ if [ "$purpose" = test ]; then
 	need trace-cmd "counts the events of trace.dat files that tests read, and is timed beside us" have trace-cmd
 	need g++ "gcov judges C++ programs in a test" have g++
 	need clang "takes the samples that we export, in a test" have clang
+	need libclang-rt-dev "clang's coverage links with it, in a test" have_clang_rt
 	need llvm "reads them, in a test" have_llvm
 	need autofdo "reads those for gcc, in a test" have dump_gcov
 	need golang-go "its pprof reads our profiles, in a test" have_pprof

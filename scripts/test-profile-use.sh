@@ -4,6 +4,8 @@
 # A kernel compiled with what it did (docs/pgo.md): counts a load, builds the same kernel without counters, without and with
 # the profile (each once, about as long as the counting one), runs the load on both, and compares instructions: the
 # program's own must be the same within 1 %, the kernel's fewer. ONLY names the folders of the source in which the profile is used.
+# A step that is done is not done again: the profile and kernels are kept, and a kernel that is half built is built on. LIMIT is
+# the time that this call may spend on compiling, in seconds; at its end it stops with code 124, and the same call goes on.
 # Called by `make test-profile-use`, which has built the programs; KPRISM is the command line, OUT a folder for the
 # profile: the kernel that was built with it is found again as long as it is there.
 set -eu
@@ -23,12 +25,25 @@ rm /tmp/f'
 
 if [ ! -d "$OUT/trained.gcda" ]; then
 	"$KPRISM" lab gcov-kernel -q -o "$work/trained" -- sh -c "$LOAD"
-	"$KPRISM" export --relative -i "$work/trained" -o "$OUT/trained.gcda"
+	# Whole or not there: the kernels are named after it.
+	rm -rf "$OUT/new.gcda"
+	"$KPRISM" export --relative -i "$work/trained" -o "$OUT/new.gcda"
+	mv "$OUT/new.gcda" "$OUT/trained.gcda"
 fi
+begun=$(date +%s)
 only=
 for folder in $ONLY; do only="$only --only $folder"; done
 image() {
-	"$KPRISM" lab gcov-kernel "$@" 2>&1 | tee /dev/stderr | sed -n 's/.*ready: [^,]*, //p'
+	limit=
+	if [ -n "${LIMIT:-}" ]; then
+		left=$((begun + LIMIT - $(date +%s)))
+		limit="--build-limit $((left > 1 ? left : 1))"
+	fi
+	# shellcheck disable=SC2086 # several words
+	{ code=0; "$KPRISM" lab gcov-kernel $limit "$@" || code=$?; echo "$code" >"$work/code"; } 2>&1 | tee "$work/said" >&2
+	code=$(cat "$work/code")
+	[ "$code" = 0 ] || return "$code"
+	sed -n 's/.*ready: [^,]*, //p' "$work/said"
 }
 plain=$(image --uncounted)
 # shellcheck disable=SC2086 # several words

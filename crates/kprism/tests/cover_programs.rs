@@ -299,10 +299,13 @@ fn folders_patches_and_what_is_none() {
     let output = kprism(dir, &["diff", "out", "out"]);
     assert!(String::from_utf8_lossy(&output.stdout).starts_with("lines executed: "), "{output:?}");
     assert!(said(dir, &["annotate", "zulu", "-i", "out"]).contains("zulu"));
-    for (name, words) in
-        [("x.info", "worked out already"), ("x.tar", "unpacked first"), ("x.gcno", "no counts")]
-    {
-        fs::write(dir.join(name), "TN:\n").unwrap();
+    for (name, words) in [
+        ("x.info", "there is none"),
+        ("x.xml", "worked out already"),
+        ("x.tar", "unpacked first"),
+        ("x.gcno", "no counts"),
+    ] {
+        fs::write(dir.join(name), if name == "x.info" { "TN:\n" } else { "?" }).unwrap();
         let output = kprism(dir, &["report", "cover", "-i", name]);
         let complaint = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(2) && complaint.contains(words), "{complaint}");

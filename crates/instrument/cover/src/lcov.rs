@@ -61,8 +61,12 @@ struct Function {
 struct Gathered {
     lines: BTreeMap<u32, i64>,
     functions: BTreeMap<String, Function>,
-    branches: BTreeMap<(u32, u32, bool), Vec<(String, Option<i64>)>>,
+    /// By line, block, and whether it is of an exception.
+    branches: BTreeMap<(u32, u32, bool), Vec<Branch>>,
 }
+
+/// A branch by its name, and how often it was taken, if its line ran.
+type Branch = (String, Option<i64>);
 
 /// Reads a tracefile.
 ///

@@ -10,8 +10,6 @@
 //! - statements inside a statement that was not reached are not reached, except for targets of a `goto`;
 //! - a branch of an `if` has the `if`'s count minus that of the other branch; without an `else`, a branch that always
 //!   leaves has the `if`'s count minus that of the statement behind;
-//! - a statement with code, none of which ran, ran as often as it was reached, if the one before it goes on nowhere else: the
-//!   compiler left it out where it has no effect;
 //! - the brace that ends a function without a value runs as often as the function less its `return` statements, if the code
 //!   of all of them ends on the brace;
 //! - a statement's further lines run with it, up to the first `&&`, `||` or `?`, and as far as operands ran.
@@ -52,14 +50,8 @@ pub fn infer(text: &str, counts: &BTreeMap<u32, u64>, diverging: &HashSet<u32>) 
             continue;
         }
         let dead = known.all(|(_, &count)| count == 0);
-        let mut facts = Facts {
-            counts,
-            diverging,
-            shared: HashMap::new(),
-            raised: HashSet::new(),
-            found: &mut found,
-            changed: false,
-        };
+        let mut facts =
+            Facts { counts, diverging, shared: HashMap::new(), found: &mut found, changed: false };
         function.body.iter().for_each(|stmt| facts.count(stmt));
         // Each round propagates facts by at least one statement.
         for _ in 0..ROUNDS {
@@ -80,8 +72,6 @@ struct Facts<'f> {
     diverging: &'f HashSet<u32>,
     /// Number of statements on a line.
     shared: HashMap<u32, u32>,
-    /// Lines with code that were reached though none of it ran: no exact counts of others follow from theirs.
-    raised: HashSet<u32>,
     found: &'f mut BTreeMap<u32, u64>,
     changed: bool,
 }
@@ -121,30 +111,12 @@ impl Facts<'_> {
     /// The count of a line, if it determines one statement.
     fn line(&self, line: u32) -> Option<Value> {
         let count = *self.found.get(&line).or_else(|| self.counts.get(&line))?;
-        let exact = !self.raised.contains(&line);
-        (count == 0 || !self.is_shared(line)).then_some(Value { count, exact })
+        (count == 0 || !self.is_shared(line)).then_some(Value { count, exact: true })
     }
 
     fn set(&mut self, line: u32, count: u64) {
         if !self.counts.contains_key(&line) && !self.found.contains_key(&line) {
             self.found.insert(line, count);
-            self.changed = true;
-        }
-    }
-
-    /// Gives a statement whose code did not run the count at which it is reached: where it has no effect, the compiler left
-    /// it out, and what code of it there is stands elsewhere.
-    fn raise(&mut self, simple: &Simple, reached: Option<Value>) {
-        let Some(reached) = reached.filter(|value| value.exact && value.count > 0) else { return };
-        let first = simple.first;
-        if self.is_shared(first) || simple.nested || !self.counts.contains_key(&first) {
-            return;
-        }
-        let own =
-            (first..=simple.last).filter_map(|line| self.found.get(&line).or_else(|| self.counts.get(&line)));
-        if own.max() == Some(&0) {
-            self.raised.insert(first);
-            self.found.insert(first, reached.count);
             self.changed = true;
         }
     }
@@ -259,9 +231,6 @@ impl Facts<'_> {
                         (false, reached, _) => reached,
                     };
                     self.simple(simple, told);
-                    if !matches!(i.checked_sub(1).map(|i| &all[i].kind), Some(Kind::Case)) {
-                        self.raise(simple, reached);
-                    }
                 }
                 _ => self.nested(stmt, reached, behind, above),
             }
@@ -301,7 +270,6 @@ impl Facts<'_> {
             Kind::Block(all) => self.sequence(all, never.or(reached), above),
             Kind::If(head, then, other) => {
                 self.simple(head, never.or(reached));
-                self.raise(head, reached);
                 let whole = never.or_else(|| self.value(head));
                 let minus = |part: Option<Value>| {
                     let (whole, part) = (whole?, part?);
@@ -485,17 +453,6 @@ mod tests {
     }
 
     #[test]
-    fn statements_that_are_reached_ran_whatever_is_left_of_them() {
-        let text = "int f(int a)\n{\n\tg(a);\n\tif (a > 0)\n\t\th();\n\ta = 1;\n\treturn a;\n}\n";
-        assert_eq!(of(text, &[(1, 7), (3, 7), (4, 0), (5, 0), (6, 7), (7, 7)]), [(4, 7)]);
-        // More of it ran than that: it is a part of something else, too.
-        assert_eq!(of(text, &[(1, 7), (3, 7), (4, 3), (5, 0), (6, 7), (7, 7)]), []);
-        // Behind a call that did not return.
-        let counts = [(1, 7), (3, 7), (4, 0)].into();
-        assert_eq!(infer(text, &counts, &HashSet::from([3])).get(&4), None);
-    }
-
-    #[test]
     fn a_brace_is_come_to_by_those_who_do_not_return_before() {
         let text = "void f(int a)\n{\n\tif (a)\n\t\treturn;\n\tg();\n}\n";
         assert_eq!(of(text, &[(1, 9), (3, 9), (4, 2), (5, 7), (6, 9)]), [(6, 7)]);
@@ -519,8 +476,7 @@ mod tests {
     fn branches_share_what_comes_to_an_if() {
         let text = "int f(int a)\n{\n\tif (a)\n\t\ta = 1;\n\telse\n\t\tg();\n}\n";
         assert_eq!(of(text, &[(1, 9), (3, 9), (6, 4)]), [(4, 5)]);
-        // It is reached, though no code of it ran; nothing follows for its branches.
-        assert_eq!(of(text, &[(1, 9), (3, 0), (6, 0)]), [(3, 9)]);
+        assert_eq!(of(text, &[(1, 9), (3, 0), (6, 0)]), [(4, 0)]);
         // The statement after it may be reached either way.
         let open = "int f(int a)\n{\n\tif (a)\n\t\ta = 1;\n\tg();\n}\n";
         assert_eq!(of(open, &[(1, 9), (3, 9), (5, 9)]), []);

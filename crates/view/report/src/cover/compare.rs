@@ -112,9 +112,15 @@ pub fn summary(all: &Comparison) -> String {
 pub fn table(files: &[Comparison]) -> Table {
     let rows = files.iter().map(|file| {
         let only = |why: Why| Cell::Int(file.only_gcov.get(&why).map_or(0, |lines| lines.len() as u64));
+        let ran = &file.executed;
+        let by_flow = ran.both + of(file, Differs::OnlyFlow).count() as u64;
         let mut row = vec![
             Cell::Int(file.gcov),
             Cell::Int(file.both),
+            Cell::Int(ran.gcov),
+            Cell::Percent(percent(ran.both, ran.gcov)),
+            Cell::Percent(percent(ran.equal, ran.gcov)),
+            Cell::Percent(percent(ran.both, by_flow)),
             Cell::Percent(percent(file.alike, file.both)),
             Cell::Percent(percent(file.equal, file.both)),
         ];
@@ -125,8 +131,12 @@ pub fn table(files: &[Comparison]) -> Table {
     let columns = [
         ("lines", "lines"),
         ("both", "both"),
+        ("executed", "ran"),
+        ("recall_percent", "recall"),
+        ("executed_equal_percent", "same count"),
+        ("precision_percent", "precision"),
         ("alike_percent", "alike"),
-        ("equal_percent", "same count"),
+        ("equal_percent", "equal"),
         ("label", "labels"),
         ("optimised", "optimised"),
         ("inlined", "inlined"),
