@@ -31,6 +31,7 @@ trace-cmd            =                    trace-cmd
 g++                  =                    gcc-c++
 clang                =                    clang
 llvm                 =                    llvm
+libclang-rt-dev      -                    compiler-rt
 autofdo              =                    -
 golang-go            =                    golang
 cmake                =                    cmake

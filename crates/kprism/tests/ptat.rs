@@ -798,7 +798,7 @@ fn a_capture_by_boards_gives_what_the_recording_gives() {
         } else {
             continue;
         };
-        put(tags + (marks % 64 << 20) + tag * 4096, Kind::Read, &mut time);
+        put(tags + ((marks % 64) << 20) + tag * 4096, Kind::Read, &mut time);
         marks += 1;
     }
     kernel.extend([b'$'; 16]);
