@@ -834,7 +834,7 @@ fn a_capture_by_boards_gives_what_the_recording_gives() {
     lossy.drain(16 * 3..16 * 3 + 26);
     capture.put("kernel.kt", &lossy);
     let (_, code, said) = capture.import(&described);
-    assert!(code == Some(0) && said.contains("tags on the bus without their record"), "{said}");
+    assert!(code == Some(0) && said.contains("1 tag on the bus without their record"), "{said}");
 }
 
 /// What a description says and the importer cannot do is refused, with the place.
