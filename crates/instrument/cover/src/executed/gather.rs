@@ -3,8 +3,8 @@
 //!
 //! Input: [`Lines`] of a file, and the counts of its instructions ([`Ran`]). Output, for all files: a [`Cover`], as
 //! from gcov's counters. The meaning of a line's count is as close to gcov's as code allows:
-//! - a line's count is the number of times that the flow enters it from another line, and at least the count of each of
-//!   its instructions. Pieces that the compiler moved away from the start of the statement count only if the line has no
+//! - a line's count is the number of times that the flow enters it from another line, and of circuits that stay on it,
+//!   and at least the count of each of its instructions. Pieces that the compiler moved away from the start of the statement count only if the line has no
 //!   others. A statement without instructions takes the count of the place where they would stand;
 //! - the first instructions of a function belong to the line of its name. The closing brace of a function that returns
 //!   a value is no line;
