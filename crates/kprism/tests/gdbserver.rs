@@ -61,7 +61,7 @@ impl Server {
 
     fn gdb(&self, program: Option<&Path>, script: &str) -> String {
         let file = self.dir.join("session.gdb");
-        let head = "set pagination off\nset confirm off\nset sysroot /\nset print thread-events off\n";
+        let head = "set remotetimeout 60\nset pagination off\nset confirm off\nset sysroot /\nset print thread-events off\n";
         let head = format!("{head}target remote {}\n", self.socket.display());
         fs::write(&file, head + script).unwrap();
         gdb(program, &file, &self.dir)
@@ -202,7 +202,7 @@ fn threads_by_tcp() {
     let line = include_str!("gdbserver/threads.c").lines().position(|l| l.contains("// STEP")).unwrap() + 1;
     let script = dir.path().join("session.gdb");
     let text = format!(
-        "set pagination off\nset confirm off\nset sysroot /\nset print thread-events off\n\
+        "set remotetimeout 60\nset pagination off\nset confirm off\nset sysroot /\nset print thread-events off\n\
          target remote 127.0.0.1:{free}\n\
          trace threads.c:{line}\n\
          actions\ncollect thread, n\nend\n\

@@ -337,6 +337,27 @@ fn a_task_moves_to_another_cpu() {
     assert_eq!(p.tasks[call.task as usize].pid, 7);
 }
 
+/// A task that dies is followed to when it leaves its CPU for good. If the recording ends before, its open calls end with the
+/// recording, and not when the task slept last.
+#[test]
+fn a_task_that_the_recording_leaves_dying_runs_to_its_end() {
+    let code = code("do_task_dead");
+    let mut pt = Pt::new();
+    // Task 7 sleeps in a system call; task 8 comes, and sleeps too.
+    pt.psb_at(MAIN + 6, 1000).cyc(1).tip(ENTRY).cyc(2).tip(SWITCH).cyc(50).tip(FORKED).cyc(1).tip(MAIN + 6);
+    pt.cyc(1).tip(ENTRY).cyc(1).tip(SWITCH).cyc(3).tip(ENTRY + 3).cyc(1).tip(MAIN + 8);
+    // Task 7 returns, and its next system call is its last.
+    pt.cyc(1).tip(F).cyc(1).tip(G + 2).cyc(1).tip(ENTRY).cyc(1).tip(BODY).cyc(20).tip(HELPER);
+    let p = run_with(&code, &[&pt], &[switch(0, 1003, 7, 8), switch(0, 1056, 8, 7)]);
+    let task = p.tasks.iter().position(|task| task.pid == 7).unwrap() as u32;
+    let calls: Vec<_> =
+        p.slices.iter().filter(|slice| slice.task == task && slice.kind == FrameKind::Syscall).collect();
+    assert_eq!(calls.len(), 2, "{calls:?}");
+    let last = calls.iter().max_by_key(|slice| slice.start_ns).unwrap();
+    assert_eq!(last.end_ns, p.totals.per_cpu[0].last_ns, "{calls:?}");
+    assert_eq!(last.end_ns - last.start_ns, 20, "{last:?}");
+}
+
 /// Records with approximate times: one too many before the first entry, none for the second.
 #[test]
 fn switches_near_a_time_go_with_the_entry_nearest() {

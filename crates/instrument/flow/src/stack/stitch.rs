@@ -527,14 +527,14 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
     }
 
     /// Time at which the task's open calls end, ns: the end of the recording, or when the task left the CPU for good
-    /// (kernel/sched/core.c, `do_task_dead`).
+    /// (kernel/sched/core.c, `do_task_dead`). If the recording ends before that, the task left last before it began to die.
     fn last_ns(&self, task: usize) -> u64 {
         let thread = &self.threads[task];
         let own = |func: u32| self.funcs.get(*self.func_ids.get(func as usize)? as usize);
-        let is_last = |frame: &Frame| own(frame.func).is_some_and(|f| f.name == "do_task_dead");
-        match thread.stack.iter().any(is_last) && thread.left_ns > 0 {
-            true => thread.left_ns,
-            false => self.end_ns,
+        let is_last = |frame: &&Frame| own(frame.func).is_some_and(|f| f.name == "do_task_dead");
+        match thread.stack.iter().find(is_last) {
+            Some(frame) if thread.left_ns >= frame.start_ns => thread.left_ns,
+            _ => self.end_ns,
         }
     }
 
