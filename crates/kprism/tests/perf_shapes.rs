@@ -392,7 +392,8 @@ fn shapes_in_which_something_is_missing() {
     // Snapshots, the second of which begins inside the first, and the third after the second.
     recording.words[8] = 1;
     for (name, places, count) in [("overlap", vec![30, 40, 50], 1), ("are apart", vec![20, 90], 2)] {
-        let ring = 64 << 10;
+        // Two and a half of the steps between the places of the first.
+        let ring = recording.cpus.iter().map(|pt| pt.len()).max().unwrap_or(0) / 4;
         let taken = snapshots(&recording, ring, &places);
         let data = recording.file(&recording.rounds(&taken));
         let folder = place.folder(&format!("snapshots-{count}"), &data);
