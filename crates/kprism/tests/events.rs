@@ -396,16 +396,7 @@ fn perfetto_counts_what_our_tables_count() {
     ok(&["export", "syscalls", "-q", "-i", text(run()), "-o", text(&table)]);
     let table: Value = serde_json::from_slice(&std::fs::read(&table).unwrap()).unwrap();
     assert_eq!(map(&answers[1], "name", "n"), map(&table["rows"], "syscall", "count"));
-    // A call that seems to begin before the one before it ended cuts that one, by the error of an estimated time.
-    let (drawn, told) = (map(&answers[2], "name", "ns"), map(&table["rows"], "syscall", "wall_ns"));
-    assert!(drawn.keys().eq(told.keys()), "{drawn:?} {told:?}");
-    for (name, ns) in &drawn {
-        assert!(
-            *ns <= told[name] && told[name] - ns <= 2_000,
-            "{name}: {ns} ns drawn, {} in the table",
-            told[name]
-        );
-    }
+    assert_eq!(map(&answers[2], "name", "ns"), map(&table["rows"], "syscall", "wall_ns"));
     // Times on a CPU: a switch is a place in `__switch_to`, and the table counts to the instruction where the task changes.
     let tasks = dir.path().join("tasks.json");
     ok(&["export", "tasks", "-q", "-i", text(run()), "-o", text(&tasks)]);

@@ -5,13 +5,14 @@
 
 use std::fmt;
 
-/// Features of QEMU's `max` that the guest's CPU lacks unless the user adds them.
-///
-/// - `rdrand`, `rdseed`: random instructions.
-/// - `la57`: five levels of page tables, which nearly no machine uses.
-/// - `erms`, `fsrm`: the kernel then clears pages and copies by `rep stosb` and `rep movsb`, which QEMU carries out byte
-///   by byte: 128 MB of new pages take nine times as long. Without them it uses `rep stosq` and `rep movsq`.
-const WITHOUT: [&str; 5] = ["rdrand", "rdseed", "la57", "erms", "fsrm"];
+/// Features of QEMU's `max` that the guest's CPU lacks unless the user adds them: random instructions, and five levels of
+/// page tables, which nearly no machine uses.
+const WITHOUT: [&str; 3] = ["rdrand", "rdseed", "la57"];
+
+/// Features with which the kernel clears pages and copies by `rep stosb` and `rep movsb`. QEMU carries these out byte by
+/// byte: 128 MB of new pages take nine times as long as by `rep stosq` and `rep movsq`, without them. A guest whose bus is
+/// watched has them: tables that are cleared byte by byte are told from entries that are written.
+const BYTES: [&str; 2] = ["erms", "fsrm"];
 
 /// A feature to add to the guest's CPU or to remove from it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,11 +43,12 @@ impl fmt::Display for CpuFeature {
     }
 }
 
-/// The value of QEMU's `-cpu`. The last of a feature given more than once counts.
-pub(crate) fn model(features: &[CpuFeature]) -> String {
+/// The value of QEMU's `-cpu`. The last of a feature given more than once counts. `monitored`: the guest's bus is watched.
+pub(crate) fn model(features: &[CpuFeature], monitored: bool) -> String {
     let last = |name: &str| features.iter().rfind(|feature| feature.name == name);
     let mut model = "max".to_owned();
-    for name in WITHOUT.into_iter().filter(|name| last(name).is_none()) {
+    let without = WITHOUT.iter().chain(BYTES.iter().filter(|_| !monitored));
+    for name in without.filter(|name| last(name).is_none()) {
         model.push_str(&format!(",{name}=off"));
     }
     for feature in features.iter().filter(|feature| last(&feature.name).is_some_and(|last| last == *feature))
@@ -66,10 +68,11 @@ mod tests {
 
     #[test]
     fn the_last_word_of_a_feature_counts() {
-        assert_eq!(model(&[]), "max,rdrand=off,rdseed=off,la57=off,erms=off,fsrm=off");
+        assert_eq!(model(&[], false), "max,rdrand=off,rdseed=off,la57=off,erms=off,fsrm=off");
+        assert_eq!(model(&[], true), "max,rdrand=off,rdseed=off,la57=off");
         let given = ["+erms", "-avx2", "+avx2", "-sse4_1"].map(|text| CpuFeature::parse(text).unwrap());
         assert_eq!(
-            model(&given),
+            model(&given, false),
             "max,rdrand=off,rdseed=off,la57=off,fsrm=off,erms=on,avx2=on,sse4-1=off,enforce=on"
         );
         for odd in ["", "+", "erms", "-a,b", "+a=b", "- a"] {

@@ -93,7 +93,7 @@ pub(crate) fn watched(
     Err(Error::BadFile { path: log.to_owned(), reason: format!("{what} failed:\n{}", tail.join("\n")) })
 }
 
-/// What a kernel's `make` says of each file: `  CC      kernel/fork.o`. With several compilers, an error is far above.
+/// True for the line of a kernel's `make` about each file: `  CC      kernel/fork.o`. With several compilers, an error is far above.
 fn is_step(line: &str) -> bool {
     let word = line.strip_prefix("  ").and_then(|line| line.split(' ').next());
     word.is_some_and(|word| word.len() > 1 && word.bytes().all(|byte| byte.is_ascii_uppercase()))

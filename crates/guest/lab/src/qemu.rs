@@ -49,11 +49,7 @@ impl Machine {
     /// thread or a queue in QEMU (virtio, disks, network) ends determinism.
     pub fn arguments(&self) -> Vec<String> {
         let mut arguments: Vec<String> = ["-accel", "tcg"].map(str::to_owned).to_vec();
-        // Tables cleared byte by byte are told from entries that are written on the bus.
-        let cpu = match (&self.monitor, self.features.is_empty()) {
-            (Some(_), true) => "max,rdrand=off,rdseed=off,la57=off".to_owned(),
-            _ => cpu::model(&self.features),
-        };
+        let cpu = cpu::model(&self.features, self.monitor.is_some());
         arguments.extend(["-smp".into(), self.smp.to_string()]);
         let (mut machine, mut memory) = ("q35".to_owned(), format!("{}M", self.mem_mib));
         let (mut slots, mut more_mib) = (0, 0);

@@ -33,7 +33,7 @@ pub struct Tracefile {
 pub struct LcovError {
     /// Line number, from 1.
     pub line: usize,
-    /// What is expected there, and what there is.
+    /// The form expected there, and the text found.
     pub expected: String,
 }
 

@@ -119,7 +119,7 @@ impl Differs {
         }
     }
 
-    /// What is seen.
+    /// The kind in words, for a table.
     pub fn name(self) -> &'static str {
         match self {
             Differs::OnlyGcov => "ran by gcov only",

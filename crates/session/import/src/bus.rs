@@ -46,7 +46,7 @@ pub struct Capture {
     pub accesses: u64,
     /// Accesses whose time is before that of an earlier one of their board.
     pub late: u64,
-    /// What the module said on the bus, if it did.
+    /// The module's words on the bus, if there are any.
     pub words: Option<Words>,
     /// The kernel's records in step with the bus, if they were.
     pub steps: Option<Steps>,

@@ -115,7 +115,7 @@ impl<W: Write> Write for Plain<W> {
     }
 }
 
-/// How many of the first bytes are text as it stands.
+/// Number of leading bytes that need no change.
 fn harmless(bytes: &[u8]) -> usize {
     let odd = |byte: u8| (byte < 0x20) & (byte != b'\n') & (byte != b'\t') | (byte == 0x7f) | (byte == 0xc2);
     // Whole pieces without an early end, which the compiler makes SIMD of.

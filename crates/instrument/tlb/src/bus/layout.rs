@@ -33,7 +33,7 @@ struct Field {
     bits: usize,
 }
 
-/// Where a record has what.
+/// The fields of a record, by their places.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Layout {
     bytes: usize,
@@ -155,7 +155,7 @@ impl Layout {
     }
 }
 
-/// What a board's records tell of others.
+/// Counts of a board's records, and of losses that they show.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Losses {
     /// Records.
@@ -188,7 +188,7 @@ pub struct Decoder {
     clock: u64,
     begun: bool,
     next: u64,
-    /// What was lost so far.
+    /// The losses so far.
     pub losses: Losses,
 }
 

@@ -6,7 +6,7 @@
 //! 4711@1733000000.123456:memory_region_ops_read cpu 0 mr 0x55d0 addr 0x190000008 value 0x67 size 8 name 'cxl-fixed-memory-region'
 //! ```
 //!
-//! What the guest's module says is in the same order ([`super::words`]). QEMU gives microseconds. Times here are
+//! The words of the guest's module are in the same order ([`super::words`]). QEMU gives microseconds. Times here are
 //! nanoseconds; each is at least one later than the last, to keep that order.
 
 use super::mappings::Record;
@@ -28,7 +28,7 @@ pub enum Line {
 #[derive(Debug, Clone, Default)]
 pub struct Monitor {
     last: u64,
-    /// What the module says.
+    /// The module's words.
     pub words: Words,
     /// Number of lines that are no accesses of a CXL window.
     pub others: u64,

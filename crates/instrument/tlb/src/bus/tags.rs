@@ -95,7 +95,7 @@ pub struct Tags<I: Iterator<Item = Result<Piece, BusError>>> {
     pieces: std::iter::Peekable<I>,
     first: u64,
     entries: HashMap<(u32, u64), u64>,
-    /// What did not fit together.
+    /// Counts of tags and records that do not fit together.
     pub steps: Steps,
     /// Damage of the file: it is used up to there.
     pub damage: Option<BusError>,

@@ -45,7 +45,7 @@ pub struct Vma {
     pub path: Vec<u8>,
 }
 
-/// What an access was.
+/// Meaning of an access on the bus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
     /// An access to the region.
@@ -56,7 +56,7 @@ pub enum Heard {
     Nothing,
 }
 
-/// What the module has said so far.
+/// State of the module's words so far.
 #[derive(Debug, Clone, Default)]
 pub struct Words {
     mailbox: Option<u64>,

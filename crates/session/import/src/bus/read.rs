@@ -93,7 +93,7 @@ pub struct Board {
     pub number: u32,
     /// The file.
     pub path: PathBuf,
-    /// What was lost, if its records tell.
+    /// The losses, if its records show them.
     pub losses: Option<Losses>,
 }
 

@@ -52,7 +52,7 @@ pub(crate) struct History<'a> {
     pub symbols: Vec<(u64, u32, String)>,
     /// Number of records that perf lost.
     pub lost: u64,
-    /// What the kernel said about trace data, if it said more than that there are some.
+    /// AUX records with flags: losses, overwrites, collisions.
     pub gaps: Vec<Gap>,
     /// Number of mappings of a virtual machine's own kernel and programs.
     pub guest_maps: u64,

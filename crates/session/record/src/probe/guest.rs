@@ -100,7 +100,7 @@ pub fn describe(prepared: &Prepared, events: &[(String, String)]) -> Result<Desc
     Ok(Described { kernel, _folder: place })
 }
 
-/// Where a kernel has its events' formats.
+/// The kernel's folder of event formats.
 const EVENTS: &str = "/sys/kernel/tracing/events";
 
 fn format_file((system, name): &(String, String)) -> String {

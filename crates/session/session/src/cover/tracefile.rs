@@ -17,7 +17,7 @@ use super::loaded::Loaded;
 use super::options::Options;
 use super::sources::{self, Built};
 
-/// How a file with coverage begins.
+/// Formats of coverage files, told by their first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Begins {
     /// lcov's tracefile.
