@@ -81,7 +81,7 @@ fn callers_in_programs() {
     assert_eq!(report["counts"][2]["condition_errors"], json!({}));
     for (condition, why) in [
         ("called_by(\"frist\")", "did you mean `first`?"),
-        ("called_by(first)", "expected a function's name in double quotes"),
+        ("called_by(first)", "a function's name in double quotes is expected"),
         ("called_by(\"first\", 33)", "of the nearest 1 to 32 callers"),
         ("called_by(\"first\", 0)", "of the nearest 1 to 32 callers"),
     ] {

@@ -11,6 +11,9 @@ use super::{Program, Reloc};
 /// Pairs of numbers for a name: parts of a function's code, or functions of one name.
 pub const MOST_PAIRS: usize = 4;
 
+/// What is found for a name; the meaning of the pairs is that of the [`Name`].
+pub type Pairs = Vec<(u64, u64)>;
+
 /// A name in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Name {
@@ -34,7 +37,7 @@ impl Program {
     ///
     /// # Errors
     /// As of `find`.
-    pub fn bind<E>(&mut self, find: &mut dyn FnMut(&Name) -> Result<Vec<(u64, u64)>, E>) -> Result<(), E> {
+    pub fn bind<E>(&mut self, find: &mut dyn FnMut(&Name) -> Result<Pairs, E>) -> Result<(), E> {
         let found = self.names.drain(..).map(|name| find(&name)).collect::<Result<Vec<_>, E>>()?;
         let insns = &mut self.insns;
         self.relocs.retain(|(at, reloc)| {

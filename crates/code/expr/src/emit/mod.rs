@@ -36,7 +36,7 @@ mod memory;
 mod ops;
 mod program;
 
-pub use bound::{MOST_PAIRS, Name};
+pub use bound::{MOST_PAIRS, Name, Pairs};
 pub use frame::{Frame, Slot, What};
 pub use kprism_ebpf::insn::Insn;
 pub use program::{entry, framed, program, segment};
