@@ -169,6 +169,7 @@ helpers! {
     ProbeReadKernel = 113, "probe_read_kernel";
     ProbeReadUserStr = 114, "probe_read_user_str";
     ProbeReadKernelStr = 115, "probe_read_kernel_str";
+    CurrentAncestorCgroupId = 123, "get_current_ancestor_cgroup_id";
     RingbufOutput = 130, "ringbuf_output";
     RingbufReserve = 131, "ringbuf_reserve";
     RingbufSubmit = 132, "ringbuf_submit";

@@ -168,6 +168,9 @@ fn is_known(input: Input) -> bool {
 /// Why an operation needs something that the recorder does not know.
 fn unknown(op: &Op, known: Known) -> Option<&'static str> {
     match op {
+        Op::InContainer(_) => {
+            Some("`$container` is known in the kernel alone, not from outside: name `$pid` or `$comm`")
+        }
         Op::Input(Input::Cgroup) => {
             Some("`$cgroup` is known in the kernel alone, not from outside: name `$pid` or `$comm`")
         }

@@ -50,6 +50,8 @@ pub enum Kind {
     Assign(Box<Expr>, Option<Binary>, Box<Expr>, After),
     /// `f(…)`.
     Call(Box<Expr>),
+    /// `called_by("f")`, `called_by("f", 3)`: the function, and how many of the nearest callers are looked at.
+    CalledBy(String, Option<u64>),
 }
 
 /// Selects the value of an assignment expression.

@@ -11,7 +11,7 @@ use crate::ast::Tag;
 use crate::ctype::{Def, Int, Ty, TypeRef, Types, resolve, size_of};
 use crate::ir::{BinOp, Space};
 use crate::regs::Reg;
-use crate::scope::{Location, Role, Scope, Storage, Sym, Variable};
+use crate::scope::{Callers, Location, Role, Scope, Storage, Sym, Variable};
 
 /// A field of a tracepoint's record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -130,6 +130,10 @@ pub struct CallerScope<'s> {
     pub registers: &'s BTreeMap<Reg, Rc<Sym>>,
 }
 
+/// The callers of a tracepoint. The function around it is one of them, and how many functions of the kernel lie between it and
+/// the program differs from kernel to kernel.
+const OF_TRACEPOINT: Callers = Callers { skip: 0, direct: None, counted: false };
+
 impl EventScope<'_> {
     fn field(&self, field: &Field) -> Variable {
         let (ty, dynamic) = typed(self.inner, field);
@@ -208,6 +212,10 @@ impl Scope for EventScope<'_> {
         false
     }
 
+    fn callers(&self) -> Result<Callers, String> {
+        Ok(OF_TRACEPOINT)
+    }
+
     fn describe(&self) -> String {
         let what = match self.context {
             Context::Record(_) => "record",
@@ -280,6 +288,10 @@ impl Scope for CallerScope<'_> {
 
     fn has_registers(&self) -> bool {
         false
+    }
+
+    fn callers(&self) -> Result<Callers, String> {
+        Ok(OF_TRACEPOINT)
     }
 
     fn describe(&self) -> String {

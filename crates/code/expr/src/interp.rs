@@ -103,6 +103,9 @@ fn step(func: &Func, v: Val, vals: &[u64], machine: &mut dyn Machine) -> Result<
             let found = read_text(machine, *space, get(addr), limit).ok_or(Fault::Read)?;
             u64::from(found == **text)
         }
+        // Both are compiled only for programs in the kernel.
+        Op::CalledBy(_) => return Err(Fault::NoStack),
+        Op::InContainer(_) => 0,
         Op::GetVar(n) => *machine.var(*n),
         Op::SetVar(n, v) => {
             *machine.var(*n) = get(v);

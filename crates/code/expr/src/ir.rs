@@ -219,6 +219,10 @@ pub enum Op {
     },
     /// 1 if the text equals this one, else 0.
     TextEq(Text, Box<[u8]>),
+    /// 1 if the function is among the callers of the place, else 0.
+    CalledBy(Box<CalledBy>),
+    /// 1 if the current task is in the container whose id begins so, or in one inside it; else 0.
+    InContainer(Box<str>),
     /// Value of a trace state variable.
     GetVar(u16),
     /// Sets a trace state variable; the result is the new value.
@@ -233,7 +237,7 @@ impl Op {
     /// Returns true if the operation can fail or has a side effect: it must stay even if its result is unused.
     pub fn stays(&self) -> bool {
         match self {
-            Op::Load { .. } | Op::TextEq(..) | Op::Entry(..) => true,
+            Op::Load { .. } | Op::TextEq(..) | Op::Entry(..) | Op::CalledBy(_) => true,
             Op::SetVar(..) | Op::AddVar(..) | Op::Record(_) => true,
             Op::Bin(op, ..) => op.divides(),
             _ => false,
@@ -254,6 +258,10 @@ impl Op {
             Op::Entry(_, v) | Op::SetVar(_, v) | Op::AddVar(_, v) => vec![*v],
             Op::Record(Record::Memory { addr, len, .. }) => vec![*addr, *len],
             Op::Record(Record::Format(_, args)) => args.clone(),
+            Op::CalledBy(asked) => {
+                let code = asked.code.iter().flatten().map(|(start, _)| *start);
+                code.chain(asked.direct).collect()
+            }
             _ => Vec::new(),
         }
     }
@@ -273,10 +281,37 @@ impl Op {
                 *len = f(*len);
             }
             Op::Record(Record::Format(_, args)) => args.iter_mut().for_each(|a| *a = f(*a)),
+            Op::CalledBy(asked) => {
+                let code = asked.code.iter_mut().flatten().map(|(start, _)| start);
+                code.chain(&mut asked.direct).for_each(|v| *v = f(*v));
+            }
             _ => {}
         }
     }
 }
+
+/// A search for a function among the callers of a place.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct CalledBy {
+    /// The function.
+    pub function: Box<str>,
+    /// Address and length of each part of its code; `None` for a function of the kernel, whose address is known where the
+    /// program is loaded.
+    pub code: Option<Vec<(Val, u32)>>,
+    /// Whose stack is searched.
+    pub space: Space,
+    /// Number of innermost entries of the kernel's list that are not callers: the place itself, the program.
+    pub skip: u8,
+    /// The direct caller's return address, where debug information gives it: the kernel's list may lack it.
+    pub direct: Option<Val>,
+    /// Number of callers that are looked at, 1 to [`MOST_CALLERS`].
+    pub most: u8,
+    /// All callers are meant: more than [`CalledBy::most`] of them are a fault, unless the function was found.
+    pub all: bool,
+}
+
+/// Maximum of callers that one search looks at: their addresses are on the program's stack.
+pub const MOST_CALLERS: u8 = 32;
 
 /// Reason why a program ended early. Its condition counts as false, and the fault is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -293,11 +328,23 @@ pub enum Fault {
     Scratch,
     /// The memory of the thread's variables is not available.
     NoThread,
+    /// The kernel gave no call stack.
+    NoStack,
+    /// There are more callers than are looked at, and the function is not among those.
+    Deep,
 }
 
 /// All faults, in the order of their counters.
-pub const FAULTS: [Fault; 6] =
-    [Fault::Read, Fault::Divide, Fault::NoEntry, Fault::Loop, Fault::Scratch, Fault::NoThread];
+pub const FAULTS: [Fault; 8] = [
+    Fault::Read,
+    Fault::Divide,
+    Fault::NoEntry,
+    Fault::Loop,
+    Fault::Scratch,
+    Fault::NoThread,
+    Fault::NoStack,
+    Fault::Deep,
+];
 
 impl Fault {
     /// The fault in words, for reports.
@@ -309,6 +356,8 @@ impl Fault {
             Fault::Loop => "loop too long",
             Fault::Scratch => "no scratch memory",
             Fault::NoThread => "no memory for the thread's variables",
+            Fault::NoStack => "no call stack",
+            Fault::Deep => "more callers than are looked at",
         }
     }
 }

@@ -278,6 +278,8 @@ impl Parser<'_> {
                 self.expect("]")?;
                 let span = left.span.to(self.last());
                 left = node(span, |l| Kind::Index(l, Box::new(index)), left);
+            } else if matches!(&left.kind, Kind::Name(name) if name == "called_by") && self.eat("(") {
+                left = self.called_by(left.span)?;
             } else if self.eat("(") {
                 return Err(Error::new(left.span, "functions cannot be called in a probe")
                     .help("an expression reads variables, members, registers and memory"));
@@ -291,6 +293,27 @@ impl Parser<'_> {
             }
             self.chain(&mut links)?;
         }
+    }
+
+    /// The rest of `called_by("f")` or `called_by("f", 3)`, behind the parenthesis.
+    fn called_by(&mut self, start: Span) -> Result<Expr> {
+        let Token::Text(function) = self.peek().clone() else {
+            return Err(self.unexpected("a function's name in double quotes"));
+        };
+        let at = self.span();
+        self.at += 1;
+        let function = String::from_utf8(function).ok().filter(|name| !name.is_empty());
+        let function = function.ok_or_else(|| Error::new(at, "this is no function's name"))?;
+        let mut most = None;
+        if self.eat(",") {
+            let Token::Number(number) = self.peek().clone() else {
+                return Err(self.unexpected("how many callers are looked at, a number"));
+            };
+            self.at += 1;
+            most = Some(number.value);
+        }
+        self.expect(")")?;
+        Ok(Expr { span: start.to(self.last()), kind: Kind::CalledBy(function, most) })
     }
 
     fn primary(&mut self) -> Result<Expr> {

@@ -3,7 +3,9 @@
 
 use std::fmt::{self, Display, Formatter, Write as _};
 
-use crate::ir::{Block, Cond, Func, Input, Kept, Op, Record, Space, Target, Term, Text, Val, Width};
+use crate::ir::{
+    Block, CalledBy, Cond, Func, Input, Kept, Op, Record, Space, Target, Term, Text, Val, Width,
+};
 
 impl Display for Val {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -102,6 +104,15 @@ fn op(func: &Func, v: Val) -> String {
             };
             format!("text {from} == \"{}\"", text.escape_ascii())
         }
+        Op::CalledBy(asked) => {
+            let CalledBy { function, code, space, direct, most, all, .. } = &**asked;
+            let direct = direct.map_or_else(String::new, |v| format!("{v} and "));
+            let whole = if *all { "" } else { "nearest " };
+            let code: Vec<String> =
+                code.iter().flatten().map(|(start, length)| format!(" [{start}; {length}]")).collect();
+            format!("called by {function}{}, {direct}{whole}{most} of the {space} stack", code.concat())
+        }
+        Op::InContainer(id) => format!("in container {id}"),
         Op::GetVar(n) => format!("var {n}"),
         Op::SetVar(n, v) => format!("var {n} = {v}"),
         Op::AddVar(n, v) => format!("var {n} += {v}"),

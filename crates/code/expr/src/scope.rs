@@ -176,8 +176,47 @@ pub trait Scope: Types {
         false
     }
 
+    /// Tells where the callers of the place are. The error is the reason why they are not known.
+    fn callers(&self) -> Result<Callers, String> {
+        Err("who called is not known here".to_owned())
+    }
+
+    /// Finds a function's code in the file of the place: address and length of each part. `None`: where the program is
+    /// loaded, the kernel's own symbols tell.
+    fn code_of(&self, _function: &str) -> Result<Option<Vec<(u64, u32)>>, String> {
+        Ok(None)
+    }
+
     /// The place in words, for messages.
     fn describe(&self) -> String;
+}
+
+/// How the callers of a place are found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Callers {
+    /// Number of innermost entries of the kernel's list of return addresses that are not callers.
+    pub skip: u8,
+    /// The direct caller's return address, if the kernel's list may lack it.
+    pub direct: Option<Rc<Sym>>,
+    /// True if the list begins with the direct caller, so that callers can be counted.
+    pub counted: bool,
+}
+
+impl Callers {
+    /// Those of a place whose registers the kernel knows: its list begins with the place itself, or with the direct caller
+    /// where the function has returned.
+    pub fn of_registers(moment: ProbePoint) -> Self {
+        let skip = u8::from(moment != ProbePoint::Return);
+        Self { skip, direct: None, counted: true }
+    }
+
+    /// Those of a place in a program, with this frame address. The kernel goes from one frame pointer to the next, and so
+    /// misses the direct caller where the function has no frame yet, or none at all.
+    pub fn in_program(moment: ProbePoint, frame: Option<Rc<Sym>>) -> Self {
+        let of_frame = |frame: Rc<Sym>| Rc::new(Sym::Deref(frame.plus(-8_i64 as u64), 8));
+        let direct = frame.filter(|_| moment != ProbePoint::Return).map(of_frame);
+        Self { direct, ..Self::of_registers(moment) }
+    }
 }
 
 /// A place without debug information: only registers can be named.

@@ -14,7 +14,7 @@ use crate::ctype::{Def, Int, Ty, TypeRef, Types};
 use crate::dwarf::Image;
 use crate::ir::{BinOp, Space};
 use crate::regs::{self, Reg};
-use crate::scope::{Location, Role, Scope, Storage, Sym, Variable};
+use crate::scope::{Callers, Location, Role, Scope, Storage, Sym, Variable};
 
 /// Type of a note that describes a probe, of owner `stapsdt`.
 const NT_STAPSDT: u32 = 3;
@@ -174,6 +174,14 @@ impl Scope for Place<'_> {
 
     fn space(&self) -> Space {
         Space::User
+    }
+
+    fn callers(&self) -> Result<Callers, String> {
+        self.inner.callers()
+    }
+
+    fn code_of(&self, function: &str) -> Result<Option<Vec<(u64, u32)>>, String> {
+        self.inner.code_of(function)
     }
 
     fn describe(&self) -> String {

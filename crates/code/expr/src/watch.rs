@@ -98,7 +98,7 @@ pub enum Error {
     Json(String),
 }
 
-const NO_CGROUP: &str = "`$cgroup` is known in the kernel alone, not from outside: name `$pid` or `$comm`";
+const NO_CGROUP: &str = "`$cgroup`, `$container` and who called are known in the kernel alone, not from outside: name `$pid` or `$comm`";
 
 /// The scope of an event of which no variable is known.
 struct NoValues;
@@ -162,7 +162,10 @@ impl Watch {
                 let lowered = lower::condition(text, Env { scope: &scope, vars: &[] });
                 let mut func = lowered.map_err(|e| Error::Condition(e.render(text)))?.func;
                 opt::optimise(&mut func);
-                if func.ops().any(|op| matches!(op, Op::Input(Input::Cgroup))) {
+                if func
+                    .ops()
+                    .any(|op| matches!(op, Op::Input(Input::Cgroup) | Op::InContainer(_) | Op::CalledBy(_)))
+                {
                     return Err(Error::Condition(NO_CGROUP.to_owned()));
                 }
                 Ok::<_, Error>(func)
@@ -185,7 +188,10 @@ impl Watch {
             let lowered = lower::condition(text, Env { scope: &NoValues, vars: &[] });
             let mut func = lowered.map_err(|e| Error::Condition(e.render(text)))?.func;
             opt::optimise(&mut func);
-            if func.ops().any(|op| matches!(op, Op::Input(Input::Cgroup))) {
+            if func
+                .ops()
+                .any(|op| matches!(op, Op::Input(Input::Cgroup) | Op::InContainer(_) | Op::CalledBy(_)))
+            {
                 return Err(Error::Condition(NO_CGROUP.to_owned()));
             }
             Ok(func)
@@ -254,6 +260,7 @@ pub(crate) fn faulty(func: &Func, known: impl Fn(Input) -> bool) -> Option<Strin
     func.ops().find_map(|op| match op {
         Op::Input(input) if !known(*input) => Some(format!("{input:?} is not known here")),
         Op::GetVar(_) | Op::SetVar(..) | Op::AddVar(..) => Some("there are no trace state variables".into()),
+        Op::CalledBy(_) | Op::InContainer(_) => Some("it asks for what only the kernel knows".into()),
         Op::Record(_) => Some("there is nowhere to put a record".into()),
         _ => None,
     })

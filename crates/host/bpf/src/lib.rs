@@ -11,6 +11,7 @@
 //! | [`wanted`] | selection of processes: a byte for each |
 //! | [`prog`], [`link`] | load, test, attach |
 //! | [`kernel`] | the running kernel's types, functions and addresses |
+//! | [`names`] | what a condition names in the kernel: functions, containers |
 //! | [`segment`] | a condition or value that `kprism-expr` compiled, as a part of a program |
 //! | [`host`] | checks of the machine, with remedies |
 //! | [`func`] | function durations measured in the kernel |
@@ -27,6 +28,7 @@ pub mod kernel;
 pub mod link;
 pub mod map;
 pub mod mapping;
+pub mod names;
 pub mod numbers;
 pub mod prog;
 pub mod ring;

@@ -14,7 +14,7 @@ use crate::ctype::{Def, Ty, TypeRef, Types, resolve, size_of};
 use crate::error::suggestion;
 use crate::ir::Space;
 use crate::regs::Reg;
-use crate::scope::{Location, Piece, ProbePoint, Role, Scope, Storage, Sym, Variable};
+use crate::scope::{Callers, Location, Piece, ProbePoint, Role, Scope, Storage, Sym, Variable};
 use crate::x86::abi;
 
 use super::{ty, variant};
@@ -205,6 +205,15 @@ impl Scope for Place<'_> {
 
     fn has_registers(&self) -> bool {
         self.registers
+    }
+
+    fn callers(&self) -> Result<Callers, String> {
+        // The program itself, the trampoline that calls it, and the function that this is about.
+        const BY_FENTRY: u8 = 3;
+        Ok(match self.registers {
+            true => Callers::of_registers(self.moment),
+            false => Callers { skip: BY_FENTRY, direct: None, counted: true },
+        })
     }
 
     fn measures(&self) -> bool {

@@ -11,12 +11,16 @@ use memchr::memmem;
 
 use super::pattern::{Pattern, demangled};
 use super::{Debug, Entry, Error, Node, Unit};
+use crate::error::suggestion;
 
 /// Marks a function in a list of scopes.
 const FUNCTION: &str = "(function)";
 
 /// Limit of DIEs whose references are searched one by one. For more of them, one pass over the bytes finds all.
 const FEW: usize = 4;
+
+/// Limit of the parts of one function's code that are looked for among callers.
+const MOST_PARTS: usize = 8;
 
 /// An address at which a function begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -252,6 +256,42 @@ impl<'d> Debug<'d> {
         found.all.extend(inlined.into_iter().map(|(pc, node)| Copy { pc, inlined: Some(node) }));
         found.named = named;
         Ok(found)
+    }
+
+    /// Returns the code of a function of this file, by its symbols: address and length of each part.
+    pub(super) fn code_of(&self, function: &str) -> Result<Vec<(u64, u32)>, String> {
+        let pattern = Pattern::new(function);
+        let named = |symbol: &str| {
+            let bare = symbol.split('.').next().unwrap_or(symbol);
+            symbol == function
+                || (pattern.is_plain() && bare == function)
+                || (symbol.starts_with('_')
+                    && memmem::find(symbol.as_bytes(), pattern.base().as_bytes()).is_some()
+                    && demangled(symbol).is_some_and(|known| pattern.is_demangled(&known)))
+        };
+        let symbols = self.image.symbols(named);
+        let mut parts: Vec<(u64, u32)> = symbols
+            .iter()
+            .filter(|symbol| symbol.code && symbol.size > 0)
+            .map(|symbol| (symbol.address, u32::try_from(symbol.size).unwrap_or(u32::MAX)))
+            .collect();
+        parts.dedup();
+        if parts.len() > MOST_PARTS {
+            return Err(format!(
+                "`{function}` are {} functions and parts, {MOST_PARTS} can be looked for: name one with its scope",
+                parts.len()
+            ));
+        }
+        if parts.is_empty() {
+            let all = self.image.symbols(|_| true);
+            let functions = all.iter().filter(|symbol| symbol.code).map(|symbol| symbol.name.as_str());
+            let near = suggestion(function, functions).map_or_else(String::new, |near| format!("; {near}"));
+            let file = self.image.name();
+            return Err(format!(
+                "{file} has no function `{function}`{near}: callers are known in the file of the place alone, and inlined ones not at all"
+            ));
+        }
+        Ok(parts)
     }
 
     pub(crate) fn linkage_name(&self, node: Node) -> Result<Option<String>, Error> {

@@ -8,7 +8,7 @@ use crate::ast::Tag;
 use crate::ctype::{Def, Int, Ty, TypeRef, Types};
 use crate::ir::Space;
 use crate::regs::Reg;
-use crate::scope::{Location, ProbePoint, Scope, Storage, Sym};
+use crate::scope::{Callers, Location, ProbePoint, Scope, Storage, Sym};
 
 use super::{Debug, Error};
 
@@ -64,6 +64,20 @@ impl Scope for Bare<'_, '_> {
 
     fn space(&self) -> Space {
         self.space
+    }
+
+    fn callers(&self) -> Result<Callers, String> {
+        Ok(match self.space {
+            Space::Kernel => Callers::of_registers(self.moment),
+            Space::User => Callers::in_program(self.moment, self.frame().ok()),
+        })
+    }
+
+    fn code_of(&self, function: &str) -> Result<Option<Vec<(u64, u32)>>, String> {
+        match self.space {
+            Space::Kernel => Ok(None),
+            Space::User => self.debug.code_of(function).map(Some),
+        }
     }
 
     fn describe(&self) -> String {

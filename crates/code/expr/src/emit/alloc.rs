@@ -82,7 +82,7 @@ impl Allocation {
 /// Returns true if the upper half of a 32-bit value's register is zero.
 fn upper_is_zero(func: &Func, v: Val, cpu: Cpu) -> bool {
     match func.op(v) {
-        Op::Bin(..) | Op::Cmp(..) | Op::TextEq(..) => true,
+        Op::Bin(..) | Op::Cmp(..) | Op::TextEq(..) | Op::CalledBy(_) | Op::InContainer(_) => true,
         Op::Ext { bits: ..32, .. } => true,
         // No instruction is emitted for it: the register is that of its operand.
         Op::Ext { of, .. } => func.width(*of) == Width::W32 && upper_is_zero(func, *of, cpu),
@@ -95,6 +95,7 @@ fn upper_is_zero(func: &Func, v: Val, cpu: Cpu) -> bool {
 pub fn calls(op: &Op) -> bool {
     match op {
         Op::Load { .. } | Op::TextEq(..) | Op::Entry(..) | Op::Record(_) => true,
+        Op::CalledBy(_) | Op::InContainer(_) => true,
         Op::Input(input) => {
             !matches!(input, Input::Reg(_) | Input::Arg(_) | Input::Context | Input::Measured)
         }
@@ -154,7 +155,7 @@ fn lives(func: &Func, out: &Allocation) -> Vec<Life> {
         for &v in &body.insts {
             at += 2;
             let op = func.op(v);
-            if matches!(op, Op::Input(Input::Reg(_) | Input::Arg(_) | Input::Context)) {
+            if matches!(op, Op::Input(Input::Reg(_) | Input::Arg(_) | Input::Context) | Op::CalledBy(_)) {
                 ctx = Some(at);
             }
             if out.is_silent(v) {
@@ -164,8 +165,9 @@ fn lives(func: &Func, out: &Allocation) -> Vec<Life> {
                 call_at.push(at);
             }
             start.entry(v).or_insert(at);
-            // A record takes several helper calls, so its operands must survive the first.
-            let until = if matches!(op, Op::Record(_)) { at + 1 } else { at };
+            // A record takes several helper calls, so its operands must survive the first; a search for a caller needs its own
+            // after the call.
+            let until = if matches!(op, Op::Record(_) | Op::CalledBy(_)) { at + 1 } else { at };
             for used in op.uses() {
                 end.insert(out.real(used), until);
             }

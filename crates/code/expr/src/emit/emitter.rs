@@ -68,6 +68,7 @@ impl Emitter<'_> {
         let (src, low, high) = match reloc {
             Reloc::Map(_) => (1, 0, 0),
             Reloc::MapValue(_, at) => (2, 0, at),
+            Reloc::Bound(..) => (0, 0, 0),
             Reloc::Address(link) => (0, link as i32, (link >> 32) as i32),
         };
         self.out.relocs.push((self.out.insns.len(), reloc));

@@ -10,6 +10,8 @@
 //! | `legal` | operations that the instruction set does not have → others |
 //! | `alloc` | values → registers and stack slots |
 //! | `ops`, `memory`, `jumps` | operations, calls of helpers, ends of blocks → instructions, through the `emitter` |
+//! | `callers` | a search among return addresses; the container's cgroup |
+//! | `bound` | names that the loader looks up in the kernel: [`Name`] |
 //! | `frame` | records with fixed places |
 //!
 //! Maps that a program may reference, all created by its loader. Only [`program`], of tests and examples, uses the scratch
@@ -24,6 +26,8 @@
 //!   from [`entry`] fills it.
 
 mod alloc;
+mod bound;
+mod callers;
 mod emitter;
 mod frame;
 mod jumps;
@@ -32,6 +36,7 @@ mod memory;
 mod ops;
 mod program;
 
+pub use bound::{MOST_PAIRS, Name, Pairs};
 pub use frame::{Frame, Slot, What};
 pub use kprism_ebpf::insn::Insn;
 pub use program::{entry, framed, program, segment};
@@ -116,6 +121,8 @@ pub enum Reloc {
     MapValue(Map, i32),
     /// This address of the file, relocated to its load address.
     Address(u64),
+    /// A word of what [`Program::bind`] finds for a name: the number of the name, of the pair, and which of its two words.
+    Bound(u16, u8, bool),
 }
 
 /// Destination of the program's value.
@@ -144,6 +151,9 @@ pub struct Program {
     pub kept: Vec<Kept>,
     /// Formats of [`FORMAT`](crate::ir::Record::Format) records.
     pub formats: Vec<String>,
+    /// What the loader looks up in the kernel: [`Program::bind`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<Name>,
     /// Indices of `exit` instructions that are reached after a fault. At all others, r0 is a value.
     pub faulted: Vec<usize>,
 }
@@ -169,6 +179,11 @@ impl Program {
                 Some(Reloc::Map(map)) => format!("r{} = map {map:?}", insn.dst),
                 Some(Reloc::MapValue(map, at)) => format!("r{} = {map:?} + {at}", insn.dst),
                 Some(Reloc::Address(link)) => format!("r{} = address {link:#x}", insn.dst),
+                Some(Reloc::Bound(name, pair, second)) => {
+                    let name = self.names.get(usize::from(name)).map_or_else(String::new, Name::to_string);
+                    let word = if second { "second" } else { "first" };
+                    format!("r{} = {name}, pair {pair}, {word} word", insn.dst)
+                }
                 None => line(*insn, high, None),
             };
             out.push_str(&format!("{i:4}: {text}\n"));

@@ -64,6 +64,8 @@ impl Emitter<'_> {
             }
             Op::Load { space, size, signed, addr } => self.load(v, *space, *size, *signed, *addr),
             Op::TextEq(text, wanted) => self.text_eq(v, *text, wanted),
+            Op::CalledBy(asked) => self.called_by(v, asked),
+            Op::InContainer(id) => self.in_container(v, id),
             Op::Entry(what, frame) => self.kept(v, *what, *frame),
             Op::Record(record) if self.frame.is_some() => self.framed(record),
             Op::Record(record) => self.record(record),
@@ -92,7 +94,17 @@ impl Emitter<'_> {
             }
         };
         let d = self.dst(v);
-        let ctx = match self.alloc.ctx {
+        let ctx = self.context();
+        match off {
+            Some(off) => self.push(opcode::LDX | 0x18, d, ctx, off, 0),
+            None => self.push(opcode::ALU64 | opcode::MOV | opcode::X, d, ctx, 0, 0),
+        }
+        self.place_result(v, d);
+    }
+
+    /// Returns a register that holds the context's address.
+    pub(super) fn context(&mut self) -> u8 {
+        match self.alloc.ctx {
             Some(Place::Reg(r)) => r,
             Some(Place::Slot(s)) => {
                 let at = self.slot(s);
@@ -100,12 +112,7 @@ impl Emitter<'_> {
                 B
             }
             None => 1,
-        };
-        match off {
-            Some(off) => self.push(opcode::LDX | 0x18, d, ctx, off, 0),
-            None => self.push(opcode::ALU64 | opcode::MOV | opcode::X, d, ctx, 0, 0),
         }
-        self.place_result(v, d);
     }
 
     /// Returns the value as an immediate operand, if it is a constant that fits.

@@ -10,6 +10,7 @@ use kprism_ebpf::opcode;
 use crate::ir::{FAULTS, Func, Input, Kept, Op, Record, Text};
 
 use super::alloc::{Place, allocate};
+use super::callers;
 use super::emitter::{Emitter, FP, Label};
 use super::frame::Frame;
 use super::legal::legalise;
@@ -133,6 +134,7 @@ fn buffer_of(op: &Op) -> i16 {
             ((wanted.len() + 2).div_ceil(8) * 8 + 8 * usize::from(again)).min(1 << 14) as i16
         }
         Op::Record(_) => 24,
+        Op::CalledBy(asked) => callers::buffer(asked),
         _ => 0,
     }
 }

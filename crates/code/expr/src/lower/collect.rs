@@ -5,7 +5,7 @@
 use crate::ast::{Expr, Tag};
 use crate::ctype::{self, Def, Int, Ty};
 use crate::error::{Error, Result};
-use crate::ir::{Func, Term};
+use crate::ir::{Func, Input, Op, Term, Width};
 use crate::parse::parse;
 use crate::scope::{Location, Storage};
 
@@ -69,6 +69,13 @@ pub fn collect(source: &str, env: Env<'_>) -> Result<Collected> {
     let ty = match &operand {
         Operand::Value(_, _, ty) | Operand::Memory { ty, .. } | Operand::Parts { ty, .. } => ty.clone(),
         Operand::Text(_) | Operand::Comm => Ty::Array(std::rc::Rc::new(Ty::Int(Int::CHAR)), Some(16)),
+        Operand::Container => {
+            // Views turn the cgroup's number into the container's id.
+            let v = lower.b.push(Op::Input(Input::Cgroup), Width::W64);
+            lower.b.end(Term::Return(v));
+            let (func, ty) = (lower.b.finish(), Ty::Int(Int::ULONG));
+            return Ok(Collected { func, what: What::Value, parts: Vec::new(), ty, shown, uses: lower.uses });
+        }
         Operand::Nothing => return Err(Error::new(expr.span, "`void` has no value to collect")),
     };
     if let Some(of) = lower.elements_of(&operand, expr.span)? {

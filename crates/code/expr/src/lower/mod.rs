@@ -5,6 +5,7 @@
 //! value is needed, so `&a->b` and `sizeof a->b` read no memory.
 
 mod arith;
+mod callers;
 mod collect;
 mod elements;
 mod name;
@@ -149,6 +150,8 @@ pub(crate) enum Operand {
     Text(Vec<u8>),
     /// `$comm`.
     Comm,
+    /// `$container`.
+    Container,
     /// `(void)x`.
     Nothing,
 }
@@ -183,6 +186,7 @@ impl<'e> Lower<'e> {
             }
             Operand::Text(text) => format!("char [{}]", text.len() + 1),
             Operand::Comm => "char [16]".to_owned(),
+            Operand::Container => "container".to_owned(),
             Operand::Nothing => "void".to_owned(),
         }
     }
@@ -264,6 +268,7 @@ impl<'e> Lower<'e> {
                 Ok(self.int(v, Int::ULONG))
             }
             Kind::Assign(to, op, of, after) => self.assign(to, *op, of, *after, e.span),
+            Kind::CalledBy(function, most) => self.called_by(function, *most, e.span),
             Kind::Call(of) => Err(Error::new(of.span, "functions cannot be called in a probe")),
         }
     }
@@ -278,6 +283,7 @@ impl<'e> Lower<'e> {
             }
             Operand::Text(text) => Ok(text.len() as u64 + 1),
             Operand::Comm => Ok(16),
+            Operand::Container => Err(Error::new(span, "`$container` has no size")),
             Operand::Nothing => Ok(1),
         }
     }
@@ -410,6 +416,14 @@ impl<'e> Lower<'e> {
             Operand::Text(other) => {
                 let same = u64::from(other == text);
                 return Ok(self.b.constant(same, Width::W32));
+            }
+            Operand::Container => {
+                let id = std::str::from_utf8(text).ok().filter(|id| !id.is_empty());
+                let id = id.ok_or_else(|| {
+                    Error::new(span, "a container's id is not empty")
+                        .help("the id as `docker ps` shows it, or its beginning: `$container == \"3f2a\"`")
+                })?;
+                return Ok(self.b.push(Op::InContainer(id.into()), Width::W32));
             }
             Operand::Comm if text.len() >= 16 => return Ok(self.b.constant(0, Width::W32)),
             Operand::Comm => Text::Comm,

@@ -13,11 +13,11 @@ use crate::scope::{Location, Storage};
 use super::{Lower, Operand, Scalar, Use};
 
 /// Variables that exist at every place.
-const BUILTIN: &[&str] = &["pid", "tid", "comm", "cpu", "ts", "cgroup", "retval", "duration"];
+const BUILTIN: &[&str] = &["pid", "tid", "comm", "cpu", "ts", "cgroup", "container", "retval", "duration"];
 
 /// Returns true if `$name` has a predefined meaning, so that a trace state variable of that name could not be read.
 pub fn is_built_in(name: &str) -> bool {
-    const LISTS: [&str; 6] = ["args", "locals", "regs", "sdata", "stack", "ustack"];
+    const LISTS: [&str; 7] = ["args", "callers", "locals", "regs", "sdata", "stack", "ustack"];
     BUILTIN.contains(&name)
         || LISTS.contains(&name)
         || Reg::by_name(name).is_some()
@@ -25,7 +25,7 @@ pub fn is_built_in(name: &str) -> bool {
 }
 
 impl Lower<'_> {
-    fn note(&mut self, name: &str, role: &'static str, ty: &Ty, place: String) {
+    pub(super) fn note(&mut self, name: &str, role: &'static str, ty: &Ty, place: String) {
         let ty = self.show(ty);
         let new = Use { name: name.to_owned(), role, ty, place };
         if !self.uses.contains(&new) {
@@ -109,6 +109,10 @@ impl Lower<'_> {
             "ts" => return simple(self, Input::Time, Int::ULONG, "monotonic clock, ns"),
             "cgroup" => {
                 return simple(self, Input::Cgroup, Int::ULONG, "current cgroup, inode of its folder");
+            }
+            "container" => {
+                self.note(&shown, "built in", &Ty::Void, "cgroups above the current task".to_owned());
+                return Ok(Operand::Container);
             }
             "comm" => {
                 let ty = Ty::Array(Rc::new(Ty::Int(Int::CHAR)), Some(16));

@@ -35,6 +35,10 @@ impl Lower<'_> {
             Operand::Comm => {
                 return Err(Error::new(span, "`$comm` is a string").help("compare it: `$comm == \"name\"`"));
             }
+            Operand::Container => {
+                return Err(Error::new(span, "`$container` is an id")
+                    .help("compare it: `$container == \"3f2a\"`; or collect it, or count by it"));
+            }
             Operand::Nothing => return Err(Error::new(span, "`void` has no value")),
             Operand::Memory { ref ty, .. } | Operand::Parts { ref ty, .. } => ty.clone(),
         };

@@ -21,6 +21,7 @@ use kprism_bpf::kernel::Kernel;
 use kprism_bpf::link::Link;
 use kprism_bpf::map::Map;
 use kprism_bpf::mapping::Mapping;
+use kprism_bpf::names::Names;
 use kprism_bpf::numbers::Numbers;
 use kprism_bpf::prog::{ProgKind, Program};
 use kprism_bpf::wanted::{self, CHILDREN_ONLY, TRACED, Wanted};
@@ -126,7 +127,9 @@ impl Session {
         shared.extend(&of_threads);
         let (mut attached_plans, mut notes, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         let mut first_place = 0;
+        let mut names = Names::default();
         for mut plan in plans {
+            let bound = plan.bind(&mut names);
             let number = attached_plans.len();
             // The first attached address of a probe counts for all of them.
             if plan.after_first == 0 {
@@ -135,7 +138,7 @@ impl Session {
             plan.after_first = (number - first_place) as u32;
             let mut attach =
                 |plan: &Plan| link::attach(&mut kernel, plan, number as u32, &layout, config.keys, &shared);
-            let attached = match attach(&plan) {
+            let attached = match bound.and_then(|()| attach(&plan)) {
                 Ok(attached) => attached,
                 Err(why) => match plan.instead.take().map(|instead| (attach(&instead), instead)) {
                     Some((Ok(attached), instead)) => {

@@ -151,7 +151,7 @@ fn line(
             Wanted::Expression(_, collected) => kind(scope, collected),
             // At this address of several it has no value, and a question mark is shown.
             Wanted::Missing { .. } => None,
-            Wanted::Registers | Wanted::Stack { .. } => Some(Kind::Other),
+            Wanted::Registers | Wanted::Stack { .. } | Wanted::Callers { .. } => Some(Kind::Other),
         };
         numbers.push(number as u32);
         values.push((name, items[number].ty.as_str(), kind));
@@ -172,6 +172,9 @@ fn line(
 
 /// The kind of a value, as formats tell them apart; `None` where there is nothing to tell.
 fn kind(scope: &dyn Scope, collected: &Collected) -> Option<Kind> {
+    if collected.shown == "container" {
+        return Some(Kind::Text);
+    }
     Some(match (&collected.what, ctype::resolve(scope, &collected.ty)) {
         (What::Comm | What::Text(_), _) => Kind::Text,
         (What::Elements(elements), _) if elements.text => Kind::Text,

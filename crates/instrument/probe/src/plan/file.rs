@@ -144,6 +144,11 @@ fn check_segment(segment: &Segment, vars: usize) -> Result<(), String> {
     use kprism_expr::emit::{Reloc, state_size};
     let program = &segment.program;
     let outside = |at: i32| usize::try_from(at).map_or(true, |at| at >= state_size(vars));
+    let unknown =
+        |reloc: &Reloc| matches!(reloc, Reloc::Bound(name, ..) if usize::from(*name) >= program.names.len());
+    if program.relocs.iter().any(|r| unknown(&r.1)) {
+        return Err(format!("`{}`: names what it does not have", segment.text));
+    }
     let bad = program.relocs.iter().any(|r| matches!(r.1, Reloc::MapValue(_, at) if outside(at)));
     if bad || program.stack > STACK {
         return Err(format!("`{}`: reaches out of its memory", segment.text));

@@ -2,7 +2,7 @@
 //! The layout of a record, and of keys: values in IR → compiled, with their places and the types of their bytes.
 
 use kprism_expr::ctype::Ty;
-use kprism_expr::ir::Func;
+use kprism_expr::ir::{Func, MOST_CALLERS};
 use kprism_expr::lower::{Collected, What};
 use kprism_expr::regs;
 use kprism_expr::scope::Scope;
@@ -64,7 +64,14 @@ pub(super) fn lay_out(
                 let user = *user;
                 let name = if user { "$ustack" } else { "$stack" }.to_owned();
                 let room = 8 * frames;
-                (name, "stack".to_owned(), Shape::Stack { frames }, Fill::Stack { user, room }, 8 + room)
+                let fill = Fill::Stack { user, skip: 0, room };
+                (name, "stack".to_owned(), Shape::Stack { frames }, fill, 8 + room)
+            }
+            Wanted::Callers { user, skip } => {
+                let (frames, ty) = (frames.min(MOST_CALLERS.into()), "stack".to_owned());
+                let room = 8 * frames;
+                let fill = Fill::Stack { user: *user, skip: *skip, room };
+                ("$callers".to_owned(), ty, Shape::Stack { frames }, fill, 8 + room)
             }
             Wanted::Expression(name, Collected { what: What::Parts(size), parts, ty, shown, .. }) => {
                 let mut shape = Shape::of(scope, ty);
@@ -162,6 +169,8 @@ fn whole(
             let shape = Shape::of(scope, &collected.ty);
             (shape, Fill::Memory(segment, size), size.next_multiple_of(8))
         }
+        // A number that views turn into the container's id.
+        What::Value if collected.shown == "container" => (Shape::Container, Fill::Value(segment), 8),
         What::Value => {
             let shape = match Shape::of(scope, &collected.ty) {
                 // A bitfield or an enumerator: the computed value has 64 bits.

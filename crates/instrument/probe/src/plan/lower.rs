@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use kprism_expr::ir::{Func, Kept, Op};
+use kprism_expr::ir::{Func, Kept, Op, Space};
 use kprism_expr::lower::{self, Collected, Env, What};
 use kprism_expr::opt;
 use kprism_expr::scope::Role;
@@ -43,6 +43,8 @@ pub(super) enum Wanted {
     Registers,
     /// Return addresses: the program's (`user`), or the kernel's.
     Stack { user: bool },
+    /// The nearest callers' return addresses, without so many innermost entries.
+    Callers { user: bool, skip: u8 },
 }
 
 /// Lowers a request. `address`: the code address, if debug information gives one.
@@ -74,7 +76,8 @@ impl Lowered {
     pub fn kept(&self) -> BTreeSet<Kept> {
         let expressions = self.values.iter().chain(&self.keys).filter_map(|wanted| match wanted {
             Wanted::Expression(_, collected) => Some(collected),
-            Wanted::Missing { .. } | Wanted::Registers | Wanted::Stack { .. } => None,
+            Wanted::Missing { .. } | Wanted::Registers => None,
+            Wanted::Stack { .. } | Wanted::Callers { .. } => None,
         });
         let expressions =
             expressions.flat_map(|c| c.parts.iter().filter_map(|part| part.func.as_ref()).chain([&c.func]));
@@ -167,6 +170,10 @@ fn expression(text: &str, env: Env<'_>) -> Result<Wanted, Error> {
     Ok(match text.trim() {
         "$stack" => Wanted::Stack { user: false },
         "$ustack" => Wanted::Stack { user: true },
+        "$callers" => {
+            let callers = env.scope.callers().map_err(|why| Error::Cannot(format!("`$callers`: {why}")))?;
+            Wanted::Callers { user: env.scope.space() == Space::User, skip: callers.skip }
+        }
         text => {
             let collected = lower::collect(text, env).map_err(|e| Error::expression(text, &e))?;
             Wanted::Expression(text.to_owned(), collected)

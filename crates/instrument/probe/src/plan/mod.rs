@@ -27,8 +27,10 @@ use kprism_expr::emit::{self, Program, Reloc};
 use kprism_expr::ir::{Kept, Space};
 use serde::{Deserialize, Serialize};
 
+use crate::Error;
 use crate::stream::tally::LONGEST_KEY;
 use crate::stream::{MOST_ITEMS, Probe};
+use kprism_bpf::names::Names;
 use kprism_bpf::segment::STACK;
 
 pub(crate) use compile::{compile, guard};
@@ -209,12 +211,27 @@ pub enum Fill {
     Stack {
         /// True for the program's stack, false for the kernel's.
         user: bool,
+        /// Number of innermost entries that are left out.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        skip: u8,
         /// Size of the room, bytes.
         room: u32,
     },
 }
 
 impl Fill {
+    /// Its expressions, to be changed.
+    fn segments_mut(&mut self) -> impl Iterator<Item = &mut Segment> {
+        let all = match self {
+            Fill::Value(segment) | Fill::Text(segment, ..) | Fill::Memory(segment, _) => {
+                [Some(segment), None]
+            }
+            Fill::Elements { address, count, .. } => [Some(address), Some(count)],
+            Fill::Comm | Fill::Registers | Fill::Stack { .. } => [None, None],
+        };
+        all.into_iter().flatten()
+    }
+
     /// Its expressions.
     pub(crate) fn segments(&self) -> impl Iterator<Item = &Segment> {
         let all = match self {
@@ -275,6 +292,12 @@ impl CompiledActions {
         self.skip > 0 || self.pass.is_some()
     }
 
+    /// All expressions, to be changed.
+    fn segments_mut(&mut self) -> impl Iterator<Item = &mut Segment> {
+        let keys = self.keys.iter_mut().flat_map(|slot| slot.fill.segments_mut());
+        self.set.iter_mut().chain(&mut self.values).chain(&mut self.aggregates).chain(keys)
+    }
+
     /// All expressions.
     pub(crate) fn segments(&self) -> impl Iterator<Item = &Segment> {
         self.set.iter().chain(&self.values).chain(&self.aggregates)
@@ -282,6 +305,19 @@ impl CompiledActions {
 }
 
 impl Plan {
+    /// Fills in what the expressions name in the kernel that runs: functions, containers.
+    ///
+    /// # Errors
+    /// It has no such name.
+    pub fn bind(&mut self, names: &mut Names) -> Result<(), Error> {
+        let slots = self.slots.iter_mut().chain(&mut self.hidden);
+        let segments = slots.flat_map(|slot| slot.fill.segments_mut()).chain(self.actions.segments_mut());
+        for segment in segments.chain(&mut self.condition).chain(&mut self.guard) {
+            segment.program.bind(&mut |name| names.find(name)).map_err(Error::Cannot)?;
+        }
+        self.instead.as_mut().map_or(Ok(()), |instead| instead.bind(names))
+    }
+
     /// Returns true if an expression reads or sets a trace state variable with this number or a greater one.
     pub(crate) fn uses_vars_from(&self, number: u32) -> bool {
         let slots = self.slots.iter().chain(&self.hidden).chain(&self.actions.keys);

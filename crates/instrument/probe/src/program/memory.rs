@@ -52,7 +52,7 @@ pub const VALUE_FAULTS: u32 = PROBE_STATE / 2;
 /// Offset in a probe's state: hits whose condition was true, counted if some are to be skipped.
 pub const CONDITION_HITS: u32 = 192;
 /// Offset in a probe's state: faults of the values kept for GDB, reported as the values' faults.
-pub(super) const HIDDEN_FAULTS: u32 = 208;
+pub(super) const HIDDEN_FAULTS: u32 = 64;
 
 /// Maximum size of trace state variables, bytes.
 pub const VARS_END: u32 = 8 * 1024;

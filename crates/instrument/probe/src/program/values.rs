@@ -27,7 +27,8 @@ pub(super) fn insert_with_maps(
     let find = |reloc| {
         Some(match reloc {
             Reloc::Map(Map::Entries) => Operand::Map(layout.entries_map()),
-            Reloc::Map(_) => return None,
+            // What is named in the kernel was filled in before.
+            Reloc::Map(_) | Reloc::Bound(..) => return None,
             // From `VARS` on: trace state variables. Below: the fault counters of this probe.
             Reloc::MapValue(_, offset) => match offset.checked_sub(emit::VARS) {
                 Some(var @ 0..) => layout.var_at(var.cast_unsigned()),
@@ -128,11 +129,12 @@ pub(super) fn fill(
             target(asm, at + 8);
             asm.mov_imm(R2, 16).call(Helper::CurrentComm).goto(done);
         }
-        Fill::Stack { user, room } => {
+        Fill::Stack { user, skip, room } => {
             const USER_STACK: u64 = 1 << 8;
             asm.note("stack").load(B8, R1, R10, CONTEXT).load(B8, R2, R10, RECORD);
             asm.alu_imm(Alu::Add, R2, i32::from(at) + 8).mov_imm(R3, room.cast_signed());
-            asm.mov_u64(Reg::R4, if *user { USER_STACK } else { 0 }).call(Helper::GetStack);
+            asm.mov_u64(Reg::R4, u64::from(*skip) | if *user { USER_STACK } else { 0 })
+                .call(Helper::GetStack);
             let fine = asm.label();
             asm.branch_imm(Cond::SGe, R0, 0, fine);
             fault(asm, state, Fault::Read);

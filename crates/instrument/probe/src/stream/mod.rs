@@ -46,6 +46,10 @@ pub struct Description {
     /// Trace state variables and their final values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub variables: Vec<(String, i64)>,
+    /// The containers that there were at the start and at the end, if their ids are shown: each cgroup's number, and the id of
+    /// the container that it is in; empty if in none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub containers: BTreeMap<u64, String>,
     /// The TSC and the records' clock, CLOCK_MONOTONIC, before the command and after it, if a flow was recorded beside.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clocks: Vec<Pair>,

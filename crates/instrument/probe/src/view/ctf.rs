@@ -239,7 +239,9 @@ fn kind(shape: &Shape, depth: usize) -> String {
         Shape::Float { .. } => "floating_point { exp_dig = 11; mant_dig = 53; align = 8; }".to_owned(),
         Shape::Char | Shape::Text { .. } | Shape::Chars { .. } | Shape::Bytes { .. } => "string".to_owned(),
         Shape::Elements { text: true, .. } => "string".to_owned(),
-        Shape::Wide { .. } | Shape::Choice { .. } | Shape::Missing { .. } => "string".to_owned(),
+        Shape::Wide { .. } | Shape::Choice { .. } | Shape::Missing { .. } | Shape::Container => {
+            "string".to_owned()
+        }
         Shape::Array { .. } | Shape::Stack { .. } | Shape::Elements { .. } => {
             structure(&mut std::iter::once(("values", shape)))
         }
@@ -297,7 +299,9 @@ fn put(shape: &Shape, value: &Value, out: &mut Vec<u8>) {
                 None => string(&shape.line(value), out),
             }
         }
-        Shape::Wide { .. } | Shape::Choice { .. } | Shape::Missing { .. } => string(&shape.line(value), out),
+        Shape::Wide { .. } | Shape::Choice { .. } | Shape::Missing { .. } | Shape::Container => {
+            string(&shape.line(value), out);
+        }
         Shape::Array { of, .. } | Shape::Elements { of, .. } => {
             let all = value.as_array().map_or(&[][..], Vec::as_slice);
             // The note that there are more elements is no element.

@@ -19,7 +19,7 @@ pub struct ProbeArgs {
     /// A file of probes, each with its own values and actions; - is standard input
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// What each hit keeps: expressions, $args, $locals, $regs, $sdata (a tracepoint's record), $stack, $ustack
+    /// What each hit keeps: expressions, $args, $locals, $regs, $sdata (a tracepoint's record), $stack, $ustack, $callers
     #[arg(long, value_name = "EXPR,…", allow_hyphen_values = true)]
     pub collect: Vec<String>,
     /// The program or library that contains the locations; with --program, its path on this machine

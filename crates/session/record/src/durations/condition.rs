@@ -9,9 +9,10 @@
 use anyhow::{Result, bail};
 use kprism_bpf::func::{Condition, Hook};
 use kprism_bpf::kernel::{Function, Kernel};
+use kprism_bpf::names::Names;
 use kprism_expr::btf::Place;
 use kprism_expr::emit::{self, Cpu};
-use kprism_expr::ir::Space;
+use kprism_expr::ir::{Op, Space};
 use kprism_expr::lower::{self, Env};
 use kprism_expr::opt;
 use kprism_expr::scope::{Bare, Scope};
@@ -98,6 +99,11 @@ fn one(text: &str, scope: &dyn Scope, at_return: bool) -> Result<Condition, Stri
             .to_owned());
     }
     opt::optimise(&mut func);
-    let program = emit::segment(&func, Cpu::V3, &[]).map_err(|error| error.to_string())?;
+    if scope.has_registers() && func.ops().any(|op| matches!(op, Op::CalledBy(_))) {
+        return Err("who called is known with --backend bpf-fentry alone".to_owned());
+    }
+    let mut program = emit::segment(&func, Cpu::V3, &[]).map_err(|error| error.to_string())?;
+    let mut names = Names::default();
+    program.bind(&mut |name| names.find(name))?;
     Ok(Condition { program, at_return })
 }

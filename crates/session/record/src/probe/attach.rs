@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use kprism_bpf::host;
+use kprism_bpf::{host, names};
 use kprism_lab::Job;
 use kprism_probe::attach::{Config, HitScope, Session};
 use kprism_probe::plan::file::Compiled;
+use kprism_probe::stream::shape::Shape;
 use kprism_probe::stream::{Counts, Description, VERSION};
 use kprism_store::{Instrument, Manifest, Run};
 use kprism_tracefs::beside;
@@ -158,11 +159,18 @@ pub fn record(
     write_description(&run, &description)?;
     let keys = description.probes.iter().filter_map(|p| p.tally.as_ref()).flat_map(|tally| &tally.keys);
     let mut items = description.probes.iter().flat_map(|p| &p.items).chain(keys);
-    if items.any(|item| item.name == "$stack") {
+    if items.any(|item| item.name == "$stack" || item.name == "$callers") {
         let symbols = run.symbols();
         fs::create_dir_all(&symbols).with_context(|| symbols.display().to_string())?;
         // Not fs::copy: files of /proc have no length.
         fs::write(run.kallsyms(), files::read(Path::new("/proc/kallsyms"))?).context("symbols/kallsyms")?;
+    }
+    let tells_containers = description.probes.iter().any(|probe| {
+        let keys = probe.tally.iter().flat_map(|tally| &tally.keys);
+        probe.items.iter().chain(keys).any(|item| item.shape == Some(Shape::Container))
+    });
+    if tells_containers {
+        description.containers.extend(names::by_cgroup());
     }
     let variables: Vec<String> = compiled.vars.into_iter().map(|(name, _)| name).collect();
     let count = |description: &mut Description| {
@@ -186,6 +194,9 @@ pub fn record(
     let clocks_before = settings.beside_flow.then(beside::monotonic);
     let taken = take(settings, &session, &run.hits(), progress, &mut ticked)?;
     description.clocks = clocks_before.into_iter().flat_map(|before| [before, beside::monotonic()]).collect();
+    if tells_containers {
+        description.containers.extend(names::by_cgroup());
+    }
     count(&mut description)?;
     write_description(&run, &description)?;
     manifest.exit_code = taken.exit_code;

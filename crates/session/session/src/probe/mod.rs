@@ -120,8 +120,15 @@ impl Loaded {
         }
     }
 
-    /// A value as it is shown: a stack's addresses as functions.
+    /// A value as it is shown: a stack's addresses as functions, a cgroup's number as the container.
     pub fn named(&self, item: &Item, value: Value) -> Value {
+        if let (Some(Shape::Container), Some(cgroup)) = (&item.shape, value.as_u64()) {
+            return match self.description.containers.get(&cgroup).map(String::as_str) {
+                Some("") => "none".into(),
+                Some(id) => id.into(),
+                None => format!("cgroup {cgroup}, not there at the start nor at the end").into(),
+            };
+        }
         let (Some(Shape::Stack { .. }), Some(symbols), Value::Array(frames)) =
             (&item.shape, &self.symbols, &value)
         else {

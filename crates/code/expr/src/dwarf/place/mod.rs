@@ -11,7 +11,7 @@ use super::{Debug, Entry, Error, Node, R, Unit};
 use crate::ast::Tag;
 use crate::ctype::{Def, Ty, TypeRef, Types};
 use crate::ir::Space;
-use crate::scope::{Location, ProbePoint, Role, Scope, Storage, Sym, Variable};
+use crate::scope::{Callers, Location, ProbePoint, Role, Scope, Storage, Sym, Variable};
 use crate::x86::abi;
 
 mod code;
@@ -353,6 +353,20 @@ impl Scope for Place<'_, '_> {
 
     fn space(&self) -> Space {
         self.space
+    }
+
+    fn callers(&self) -> Result<Callers, String> {
+        Ok(match self.space {
+            Space::Kernel => Callers::of_registers(self.moment),
+            Space::User => Callers::in_program(self.moment, self.frame().ok()),
+        })
+    }
+
+    fn code_of(&self, function: &str) -> Result<Option<Vec<(u64, u32)>>, String> {
+        match self.space {
+            Space::Kernel => Ok(None),
+            Space::User => self.debug.code_of(function).map(Some),
+        }
     }
 
     fn describe(&self) -> String {

@@ -108,6 +108,8 @@ pub enum Shape {
         /// Maximum of addresses.
         frames: u32,
     },
+    /// The number of a cgroup, which views turn into the id of the container that it is in.
+    Container,
     /// Bytes of unknown type.
     Bytes {
         /// Number of bytes.
@@ -162,7 +164,7 @@ impl Shape {
         8 * match self {
             Shape::Int { size, .. } | Shape::Enum { size, .. } | Shape::Float { size } => u64::from(*size),
             Shape::Bool | Shape::Char => 1,
-            Shape::Pointer => 8,
+            Shape::Pointer | Shape::Container => 8,
             Shape::Wide { .. } => 16,
             Shape::Text { room, .. } | Shape::Elements { room, .. } => 8 + u64::from(*room),
             Shape::Chars { size } | Shape::Bytes { size } => u64::from(*size),

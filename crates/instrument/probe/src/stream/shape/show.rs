@@ -58,6 +58,7 @@ impl Shape {
                     None => json!(value),
                 }
             }
+            Shape::Container => json!(int(8)?.0),
             Shape::Pointer => json!(format!("{:#x}", int(8)?.0)),
             Shape::Float { size: 4 } => float(f64::from(f32::from_bits(int(4)?.0 as u32))),
             Shape::Float { size: 16 } => {
@@ -253,7 +254,10 @@ impl Shape {
                 };
                 all.iter().map(one).collect::<Vec<_>>().join(", ")
             }
-            (Shape::Pointer | Shape::Enum { .. } | Shape::Bytes { .. }, Value::String(text)) => text.clone(),
+            (
+                Shape::Pointer | Shape::Container | Shape::Enum { .. } | Shape::Bytes { .. },
+                Value::String(text),
+            ) => text.clone(),
             (Shape::Stack { .. }, Value::Array(all)) => {
                 all.iter().map(|v| v.as_str().unwrap_or("?")).collect::<Vec<_>>().join(" < ")
             }
