@@ -94,7 +94,12 @@ suite() {
 		failed=$((failed + 1))
 		{
 			printf '%s\n' "$name"
-			grep -a -B 5 -A 20 '^error' "$log" | cut -c 1-2000 | head -n 100
+			# What a program printed before it died stands above our line; what the compiler says stands below its own.
+			if grep -a -q '^error: the tests of' "$log"; then
+				grep -a -B 10 '^error: the tests of' "$log"
+			else
+				grep -a -B 5 -A 20 '^error' "$log"
+			fi | cut -c 1-2000 | head -n 100
 		} >>"$failures"
 	fi
 }

@@ -32,10 +32,16 @@ def programs(cargo, profile):
     return found if compiled.returncode == 0 else None
 
 
-def run(program):
+def library_path():
+    """Where the loader finds what tests of a procedural macro link: the compiler's own libraries, as under cargo."""
+    own = subprocess.run(["rustc", "--print", "target-libdir"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    return ":".join(filter(None, [own.stdout.strip(), os.environ.get("LD_LIBRARY_PATH")]))
+
+
+def run(program, libraries):
     """Runs a program of tests in its package's folder, as cargo does. Gives what it printed, and whether all passed."""
     package, kind, source, executable, folder = program
-    environment = os.environ | {"CARGO_MANIFEST_DIR": folder}
+    environment = os.environ | {"CARGO_MANIFEST_DIR": folder, "LD_LIBRARY_PATH": libraries}
     child = subprocess.Popen([executable], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     failure = None
@@ -64,9 +70,9 @@ def main():
     # Those of the command line last longest, and unit tests shortest: the long ones first, so that none is left alone.
     found.sort(key=lambda program: (program[0] != "kprism", program[1] != "test", program[0], program[2]))
     at_once = int(os.environ.get("KPRISM_TEST_PROGRAMS", os.cpu_count() or 1))
-    passed = True
+    passed, libraries = True, library_path()
     with concurrent.futures.ThreadPoolExecutor(at_once) as threads:
-        for ended in concurrent.futures.as_completed([threads.submit(run, program) for program in found]):
+        for ended in concurrent.futures.as_completed([threads.submit(run, program, libraries) for program in found]):
             text, all_passed = ended.result()
             passed &= all_passed
             print(text, flush=True)
