@@ -27,7 +27,7 @@ pub mod objects;
 pub mod stream;
 mod x86;
 
-pub use analysis::{counters, heat, map, profile, whatif};
+pub use analysis::{counters, heat, map, pages, profile, whatif};
 pub use model::bank::{Bank, Missed};
 pub use model::geometry::{Access, Geometry, GeometryError, PageSize, Policy};
 pub use model::sieve::Sieve;

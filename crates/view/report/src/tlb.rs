@@ -290,13 +290,13 @@ pub fn pages(profile: &Profile, objects: &mut Objects) -> Table {
     let rows = profile
         .pages
         .iter()
-        .map(|(key, &n)| {
-            let context = Context { tgid: key.tgid, ns, ..Context::default() };
+        .map(|(key, n)| {
+            let context = Context { tgid: key.owner, ns, ..Context::default() };
             let object = objects.region(&context, key.start) as usize;
             let mut misses = Misses::default();
             misses[0] = n;
             let cells = vec![
-                Cell::Int(key.tgid.into()),
+                Cell::Int(key.owner.into()),
                 Cell::Hex(key.start),
                 Cell::Text(key.size.name().into()),
                 Cell::Text(objects.all()[object].name.clone()),

@@ -2,8 +2,9 @@
 //! Misses over address and time: the objects with the most misses, each cut into bands of equal size, each band into
 //! bins of time.
 
-use std::collections::HashMap;
+use foldhash::{HashMap, HashMapExt as _};
 
+use crate::analysis::map::bin;
 use crate::analysis::profile::Profile;
 use crate::objects::Objects;
 use crate::stream::{Reader, StreamError, for_each};
@@ -64,7 +65,7 @@ impl Heat {
             of.entry(band.object).or_insert((at, at)).1 = at + 1;
         }
         let (begin, end) = self.span;
-        let length = u128::from(end.saturating_sub(begin)) + 1;
+        let length = end.saturating_sub(begin);
         for_each(reader, |context, m| {
             if m.last & 1 == 0 {
                 return;
@@ -74,9 +75,8 @@ impl Heat {
             // The pieces of an object may lie apart. Misses outside a band count at the edge.
             let at = bands.partition_point(|b| b.end <= m.va).min(bands.len() - 1);
             let bins = &mut bands[at].bins;
-            let bin = u128::from(m.ns.saturating_sub(begin)) * bins.len() as u128 / length;
-            let last = bins.len() - 1;
-            bins[(bin as usize).min(last)] += context.weight();
+            let at = bin(m.ns.saturating_sub(begin), bins.len(), length);
+            bins[at] += context.weight();
         })
     }
 }

@@ -5,8 +5,12 @@
 //! Input: the streams, twice: for the pages of each object, then for the misses. Output: [`Map`], whose rows are groups
 //! of pages that missed, each of one object.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
+use foldhash::{HashMap, HashMapExt as _};
+
+use crate::analysis::pages::Pages;
+use crate::model::geometry::PageSize;
 use crate::objects::Objects;
 use crate::stream::{Reader, StreamError, for_each};
 
@@ -31,12 +35,16 @@ impl Touched {
     /// # Errors
     /// The stream is damaged. Misses before the damage were added.
     pub fn add(&mut self, reader: Reader<'_>, objects: &mut Objects) -> Result<(), StreamError> {
-        for_each(reader, |context, m| {
+        let mut sums = Pages::default();
+        let result = for_each(reader, |context, m| {
             if m.last & 1 != 0 {
-                let object = self.pages.entry(objects.find(context, m.va)).or_default();
-                *object.entry(m.va >> 12).or_default() += context.weight();
+                sums.add(objects.find(context, m.va), PageSize::K4, m.va, context.weight());
             }
-        })
+        });
+        for (page, misses) in sums.iter() {
+            *self.pages.entry(page.owner).or_default().entry(page.start >> 12).or_default() += misses;
+        }
+        result
     }
 
     /// Pages of an object that missed.
@@ -126,7 +134,7 @@ impl Map {
     /// # Errors
     /// The stream is damaged. Misses before the damage were added.
     pub fn add(&mut self, reader: Reader<'_>, objects: &mut Objects) -> Result<(), StreamError> {
-        let length = u128::from(self.span.1.saturating_sub(self.span.0)) + 1;
+        let length = self.span.1.saturating_sub(self.span.0);
         for_each(reader, |context, m| {
             if m.last & 1 == 0 {
                 return;
@@ -139,8 +147,7 @@ impl Map {
                 None => self.rows.len().checked_sub(1),
             };
             let Some(row) = at.and_then(|at| self.rows.get_mut(at)) else { return };
-            let bin = u128::from(m.ns.saturating_sub(self.span.0)) * self.bins as u128 / length;
-            row.bins[(bin as usize).min(self.bins - 1)] += context.weight();
+            row.bins[bin(m.ns.saturating_sub(self.span.0), self.bins, length)] += context.weight();
         })
     }
 
@@ -158,6 +165,16 @@ impl Map {
             }
         }
     }
+}
+
+/// The bin of `bins` in which a time is, `ns` after the first of `length` ns and one.
+pub(super) fn bin(ns: u64, bins: usize, length: u64) -> usize {
+    let at = match (ns.checked_mul(bins as u64), length.checked_add(1)) {
+        // A division of 64 bits is several times as fast.
+        (Some(ns), Some(length)) => ns / length,
+        _ => (u128::from(ns) * bins as u128 / (u128::from(length) + 1)) as u64,
+    };
+    (at as usize).min(bins - 1)
 }
 
 /// Rows of each object of so many misses and pages: one at least, no more than pages, the rest by misses.
@@ -229,6 +246,16 @@ mod tests {
 
     fn sum(map: &Map) -> u64 {
         map.rows.iter().flat_map(|row| &row.bins).sum()
+    }
+
+    #[test]
+    fn bins_are_those_of_the_wide_division() {
+        for length in [0, 1, 999, 1 << 40, 1 << 55, u64::MAX] {
+            for ns in [0, 1, 500, 999, 1 << 39, 1 << 54, u64::MAX] {
+                let wide = u128::from(ns) * 1024 / (u128::from(length) + 1);
+                assert_eq!(bin(ns, 1024, length) as u128, wide.min(1023), "{ns} of {length}");
+            }
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! | file | table |
 //! |---|---|
 //! | [`profile`] | misses by task, instruction, object and page |
+//! | [`pages`] | misses by page |
 //! | [`heat`] | misses over address and time: the objects that miss most |
 //! | [`map`] | all misses over address and time, in a bounded number of cells |
 //! | [`counters`] | the processor's own counts of misses, for comparison |
@@ -12,5 +13,6 @@
 pub mod counters;
 pub mod heat;
 pub mod map;
+pub mod pages;
 pub mod profile;
 pub mod whatif;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sums of misses by task, instruction, object and page, for every geometry of the stream.
 
-use std::collections::HashMap;
-
+use foldhash::{HashMap, HashMapExt as _};
 use kprism_image::is_kernel;
 
+use crate::analysis::pages::Pages;
 use crate::model::bank::MAX_GEOMETRIES;
 use crate::model::geometry::PageSize;
 use crate::objects::Objects;
@@ -20,17 +20,6 @@ pub struct Site {
     pub misses: Misses,
     /// Time of its first miss, ns. It selects the version of the code when its function is looked up.
     pub ns: u64,
-}
-
-/// A page of a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PageKey {
-    /// Process; 0 for the kernel's half.
-    pub tgid: u32,
-    /// First address.
-    pub start: u64,
-    /// Size of the page.
-    pub size: PageSize,
 }
 
 /// Sums of misses.
@@ -51,7 +40,7 @@ pub struct Profile {
     /// By object: the lowest and the highest address with a miss.
     pub extents: Vec<(u64, u64)>,
     /// By page, for the first geometry.
-    pub pages: HashMap<PageKey, u64>,
+    pub pages: Pages,
     /// Times of the first and the last miss, ns.
     pub span: Option<(u64, u64)>,
 }
@@ -71,9 +60,11 @@ impl Profile {
         if m.last == 0 {
             return;
         }
-        let mut one = Misses::default();
-        (0..MAX_GEOMETRIES).for_each(|g| one[g] = u64::from(m.last >> g & 1) * weight);
-        let add = |to: &mut Misses| to.iter_mut().zip(one).for_each(|(to, n)| *to += n);
+        let add = |to: &mut Misses| match m.last {
+            // Most streams have one geometry.
+            1 => to[0] += weight,
+            _ => to.iter_mut().enumerate().for_each(|(g, to)| *to += u64::from(m.last >> g & 1) * weight),
+        };
         add(&mut self.totals[m.access as usize]);
         add(&mut self.sizes[m.size as usize]);
         add(self.tasks.entry((context.pid, context.tgid)).or_default());
@@ -90,8 +81,7 @@ impl Profile {
         add(&mut self.objects[object]);
         if m.last & 1 != 0 {
             let tgid = if is_kernel(m.va) { 0 } else { context.tgid };
-            let start = m.va & !(m.size.bytes() - 1);
-            *self.pages.entry(PageKey { tgid, start, size: m.size }).or_default() += weight;
+            self.pages.add(tgid, m.size, m.va, weight);
         }
         let (begin, end) = self.span.unwrap_or((m.ns, m.ns));
         self.span = Some((begin.min(m.ns), end.max(m.ns)));
@@ -109,10 +99,10 @@ impl Profile {
     /// cannot distinguish. Only entries that missed are included.
     pub fn distribution(&self, tgid: Option<u32>, size: Option<PageSize>, together: u64) -> Distribution {
         let mut groups: HashMap<(u32, u32, u64), u64> = HashMap::new();
-        for (key, n) in &self.pages {
-            if size.is_none_or(|s| s == key.size) && tgid.is_none_or(|t| t == key.tgid) {
+        for (key, n) in self.pages.iter() {
+            if size.is_none_or(|s| s == key.size) && tgid.is_none_or(|t| t == key.owner) {
                 let shift = key.size.shift();
-                *groups.entry((key.tgid, shift, (key.start >> shift) / together)).or_default() += n;
+                *groups.entry((key.owner, shift, (key.start >> shift) / together)).or_default() += n;
             }
         }
         let mut sums: Vec<u64> = groups.into_values().collect();

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _, SymbolKind};
 
+use super::recent::Recent;
 use crate::stream::Alloc;
 
 /// The effect of a function.
@@ -178,6 +179,8 @@ pub struct Allocations {
     live: Live,
     /// Number of steps applied to `live`.
     taken: usize,
+    /// Of `live`.
+    recent: Recent,
 }
 
 impl Allocations {
@@ -215,6 +218,7 @@ impl Allocations {
     fn step(&mut self, step: Step) {
         self.steps.push(step);
         self.taken = self.steps.len();
+        self.recent.clear();
         apply(&mut self.live, &step);
     }
 
@@ -225,14 +229,29 @@ impl Allocations {
         }
         if self.taken > 0 && self.steps[self.taken - 1].ns > ns {
             self.live.clear();
+            self.recent.clear();
             self.taken = 0;
         }
         while let Some(step) = self.steps.get(self.taken).filter(|s| s.ns <= ns) {
+            self.recent.clear();
             apply(&mut self.live, step);
             self.taken += 1;
         }
-        let (_, &(end, object)) = self.live.get(&tgid)?.range(..=va).next_back()?;
-        (va < end).then_some(object)
+        if let Some(found) = self.recent.get(tgid, va) {
+            return found;
+        }
+        let live = self.live.get(&tgid)?;
+        let before = live.range(..=va).next_back().map(|(&start, &(end, object))| (start, end, object));
+        let (range, found) = match before {
+            Some((start, end, object)) if va < end => ((start, end - 1), Some(object)),
+            // Nothing is allocated between two neighbours.
+            _ => {
+                let next = live.range(va..).next().map_or(u64::MAX, |(&start, _)| start - 1);
+                ((before.map_or(0, |b| b.1), next), None)
+            }
+        };
+        self.recent.put(tgid, va, range, found);
+        found
     }
 }
 

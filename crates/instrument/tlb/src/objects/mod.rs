@@ -10,6 +10,7 @@
 //! same place takes it over only where it extends beyond it.
 
 pub mod allocs;
+mod recent;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -20,6 +21,7 @@ use object::{Object as _, ObjectSegment as _, ObjectSymbol as _, SymbolKind};
 use crate::stream::{Context, Event};
 use crate::x86::layout::{KERNEL, MMAPS, QEMU_MMAPS, STACKS};
 use allocs::{Allocations, Site};
+use recent::Recent;
 
 /// Kind of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +80,8 @@ pub struct Objects {
     kernel: HashMap<&'static str, u32>,
     unknown: HashMap<u32, u32>,
     allocations: Allocations,
+    /// Of `maps`.
+    recent: Recent,
 }
 
 impl Objects {
@@ -126,6 +130,7 @@ impl Objects {
     /// Assigns the free parts of a range to the process's object of this kind and name if there is one, else to a new
     /// one. A range without a name always becomes a new object.
     fn put(&mut self, tgid: u32, start: u64, end: u64, name: &str, kind: Kind) {
+        self.recent.clear();
         let map = self.maps.entry(tgid).or_default();
         let around = map.range(..=start).next_back().map(|(&s, &(e, number))| (s, e, number));
         if let Some((s, e, number)) = around
@@ -260,6 +265,16 @@ impl Objects {
         }
     }
 
+    /// The object mapped at an address of a process.
+    fn in_maps(&mut self, tgid: u32, va: u64) -> Option<u32> {
+        let (&start, &(end, number)) = self.maps.get(&tgid)?.range(..=va).next_back()?;
+        if va >= end {
+            return None;
+        }
+        self.recent.put(tgid, va, (start, end - 1), Some(number));
+        Some(number)
+    }
+
     fn mapped(&mut self, tgid: u32, va: u64) -> u32 {
         if is_kernel(va) {
             let part =
@@ -274,15 +289,15 @@ impl Objects {
             }
             return number;
         }
-        let in_map = |map: &BTreeMap<u64, (u64, u32)>| {
-            map.range(..=va).next_back().filter(|(_, (end, _))| va < *end).map(|(_, &(_, number))| number)
-        };
-        if let Some(number) = self.maps.get(&tgid).and_then(in_map) {
+        if let Some(Some(number)) = self.recent.get(tgid, va) {
+            return number;
+        }
+        if let Some(number) = self.in_maps(tgid, va) {
             return number;
         }
         if va >= STACKS {
             self.put(tgid, va & !0xfff, (va & !0xfff) + 4096, "[stack]", Kind::Stack);
-            if let Some(number) = self.maps.get(&tgid).and_then(in_map) {
+            if let Some(number) = self.in_maps(tgid, va) {
                 return number;
             }
         }

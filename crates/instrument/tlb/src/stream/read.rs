@@ -57,6 +57,7 @@ impl<'a> Reader<'a> {
         &self.header
     }
 
+    #[inline]
     fn byte(&mut self) -> Result<u8, StreamError> {
         let byte = self.bytes.get(self.offset).copied();
         let offset = self.offset;
@@ -64,7 +65,27 @@ impl<'a> Reader<'a> {
         byte.ok_or_else(|| StreamError { offset, what: "the stream ends within an event".into() })
     }
 
+    /// A number of seven bits a byte. Most are short and lie within the stream: eight bytes are looked at together.
+    #[inline]
     fn number(&mut self) -> Result<u64, StreamError> {
+        if let Some(&eight) = self.bytes.get(self.offset..).and_then(|b| b.first_chunk()) {
+            let word = u64::from_le_bytes(eight);
+            let ends = !word & 0x8080_8080_8080_8080;
+            if ends != 0 {
+                self.offset += ends.trailing_zeros() as usize / 8 + 1;
+                // The bits up to the first byte that ends a number, without each byte's top bit, moved together.
+                let n = word & (ends ^ (ends - 1)) & 0x7f7f_7f7f_7f7f_7f7f;
+                let n = n & 0x007f_007f_007f_007f | (n & 0x7f00_7f00_7f00_7f00) >> 1;
+                let n = n & 0x0000_3fff_0000_3fff | (n & 0x3fff_0000_3fff_0000) >> 2;
+                return Ok(n & 0x0fff_ffff | (n & 0x0fff_ffff_0000_0000) >> 4);
+            }
+        }
+        self.long_number()
+    }
+
+    /// A number of more than eight bytes, or at the stream's end.
+    #[cold]
+    fn long_number(&mut self) -> Result<u64, StreamError> {
         let mut n = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
@@ -76,6 +97,7 @@ impl<'a> Reader<'a> {
         Err(StreamError { offset: self.offset, what: "expected a number of at most ten bytes".into() })
     }
 
+    #[inline]
     fn difference(&mut self, from: u64) -> Result<u64, StreamError> {
         let n = self.number()?;
         Ok(from.wrapping_add(n >> 1 ^ (n & 1).wrapping_neg()))
@@ -93,6 +115,7 @@ impl<'a> Reader<'a> {
         u32::try_from(n).map_err(|_| StreamError { offset, what: format!("expected a task id, not {n}") })
     }
 
+    #[inline]
     fn event(&mut self) -> Result<Event, StreamError> {
         let offset = self.offset;
         let head = self.byte()?;

@@ -269,8 +269,8 @@ fn map(input: &Input<'_>, place: &HashMap<u32, i64>) -> MapData {
 /// Curves of all processes together, and of those with the most misses.
 fn curves(input: &Input<'_>) -> Vec<Curves> {
     let mut by_process: HashMap<u32, u64> = HashMap::new();
-    for (key, n) in &input.profile.pages {
-        *by_process.entry(key.tgid).or_default() += n;
+    for (key, n) in input.profile.pages.iter() {
+        *by_process.entry(key.owner).or_default() += n;
     }
     let mut most: Vec<(u32, u64)> = by_process.into_iter().collect();
     most.sort_by_key(|&(tgid, n)| (std::cmp::Reverse(n), tgid));
