@@ -172,9 +172,9 @@ pub(super) fn bin(ns: u64, bins: usize, length: u64) -> usize {
     let at = match (ns.checked_mul(bins as u64), length.checked_add(1)) {
         // A division of 64 bits is several times as fast.
         (Some(ns), Some(length)) => ns / length,
-        _ => (u128::from(ns) * bins as u128 / (u128::from(length) + 1)) as u64,
+        _ => u64::try_from(u128::from(ns) * bins as u128 / (u128::from(length) + 1)).unwrap_or(u64::MAX),
     };
-    (at as usize).min(bins - 1)
+    usize::try_from(at).unwrap_or(usize::MAX).min(bins - 1)
 }
 
 /// Rows of each object of so many misses and pages: one at least, no more than pages, the rest by misses.
