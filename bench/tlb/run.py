@@ -11,7 +11,7 @@ KPRISM       the program (target/release/kprism)
 OUT          folder for programs and runs (target/tlb)
 KPRISM_TLB_JUDGE  DynamoRIO's simulator, as bench/tlb/judge.sh builds it: its own time alone, without DynamoRIO
 KPRISM_PTAT  the module ptat.ko for the guest's kernel, as kmod/ptat/build.sh builds it
-METHODS      of large, sweep (tables of their own), user, observer, ptat, lackey, dynamorio (columns of the last table); all, if not set
+METHODS      of large, views, sweep (tables of their own), user, observer, ptat, lackey, dynamorio (columns of the last table); all, if not set
 """
 import json, os, re, resource, shutil, struct, subprocess, sys, tempfile
 
@@ -19,7 +19,7 @@ here = os.path.dirname(os.path.abspath(__file__))
 out = os.path.abspath(os.environ.get("OUT", "target/tlb"))
 kprism = os.path.abspath(os.environ.get("KPRISM", "target/release/kprism"))
 runs = int(os.environ.get("RUNS", "2"))
-methods = os.environ.get("METHODS", "large sweep user observer ptat lackey dynamorio").split()
+methods = os.environ.get("METHODS", "large views sweep user observer ptat lackey dynamorio").split()
 judge, module = os.environ.get("KPRISM_TLB_JUDGE"), os.environ.get("KPRISM_PTAT")
 # Debian's own takes no plugins any more.
 qemu = subprocess.run(["sh", os.path.join(here, "../../scripts/qemu-user.sh")], check=True, text=True,
@@ -94,6 +94,40 @@ def table_user(work):
               f"{recorded[1] / recorded[0] / 1e6:8.0f}{recorded[2]:13,}", flush=True)
 
 
+def table_views(work):
+    """The whole command that records many misses, each view of them, and the peak of its memory."""
+    words = "gups 256M 24M"
+    run = os.path.join(work, "many")
+    native = best(lambda: cpu(program(words)))
+
+    def recorded():
+        shutil.rmtree(run, ignore_errors=True)
+        return cpu([kprism, "-q", "record", "tlb", "--method", "user", "-o", run, "--"] + program(words))
+
+    seconds = best(recorded)
+    misses = sum(sum(c["models"][0]["misses"].values()) for c in json.load(open(os.path.join(run, "streams/tlb/counts.json")))["vcpus"])
+    size = lambda *parts: os.path.getsize(os.path.join(run, *parts)) / misses
+    print(f"\n{words}: {misses:,} misses; {size('streams/tlb/cpu0.miss'):.1f} bytes of the stream and "
+          f"{size('tables/tlb_misses.parquet'):.1f} of the table to each")
+    print(f"{'whole command':26}{'CPU s':>8}{'ns a miss':>11}{'peak MiB':>10}")
+    line = lambda what, s, peak: print(f"{what:26}{s:8.2f}{1e9 * s / misses:11.0f}{peak:>10}", flush=True)
+    line(f"record, {seconds / native:.1f}x native", seconds, "")
+    for view in ("objects", "pages", "distribution", "heat", "advice", "--html"):
+        asked = ["--html", os.path.join(work, "many.html")] if view == "--html" else [view]
+        command = [kprism, "-q", "report", "tlb", *asked, "-i", run]
+        peak = []
+
+        def once():
+            child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            _, status, used = os.wait4(child.pid, 0)
+            assert status == 0, command
+            peak.append(used.ru_maxrss // 1024)
+            return used.ru_utime + used.ru_stime
+
+        took = best(once)
+        line(view, took, str(max(peak)))
+
+
 def table_sweep(work):
     """Figure 5 of paper 3: RandomAccess over the size of its table, with 4 KB and 2 MB pages. Under QEMU's user mode all pages are 4 KB."""
     print("\nrandom updates by the table's size: of the bare program CPU seconds, and times as many recorded")
@@ -163,6 +197,8 @@ def main():
     with tempfile.TemporaryDirectory() as work:
         if "large" in methods:
             table_user(work)
+        if "views" in methods:
+            table_views(work)
         if "sweep" in methods:
             table_sweep(work)
         table_all(work)
