@@ -37,6 +37,38 @@ pub struct MissRow {
     pub geometries: u32,
 }
 
+/// The columns of a group of rows.
+#[derive(Default)]
+struct Group {
+    time_ns: Vec<u64>,
+    cpu: Vec<u32>,
+    pid: Vec<u32>,
+    tgid: Vec<u32>,
+    space: Vec<u64>,
+    va: Vec<u64>,
+    page_bytes: Vec<u64>,
+    pte: Vec<Option<u64>>,
+    ip: Vec<u64>,
+    access: Vec<u32>,
+    geometries: Vec<u32>,
+}
+
+impl Group {
+    fn push(&mut self, row: &MissRow) {
+        self.time_ns.push(row.time_ns);
+        self.cpu.push(row.cpu);
+        self.pid.push(row.pid);
+        self.tgid.push(row.tgid);
+        self.space.push(row.space);
+        self.va.push(row.va);
+        self.page_bytes.push(row.page_bytes);
+        self.pte.push(row.pte);
+        self.ip.push(row.ip);
+        self.access.push(row.access);
+        self.geometries.push(row.geometries);
+    }
+}
+
 /// Writes the table, completely or not at all.
 ///
 /// # Errors
@@ -50,21 +82,21 @@ pub fn save_tlb_misses(run: &Run, rows: impl Iterator<Item = MissRow>) -> Result
             return None;
         }
         begun = true;
-        let group: Vec<MissRow> = rows.by_ref().take(GROUP).collect();
-        let u64s = |f: fn(&MissRow) -> u64| Column::owned_u64s(group.iter().map(f).collect());
-        let u32s = |f: fn(&MissRow) -> u32| Column::owned_u32s(group.iter().map(f).collect());
+        // Column by column from the start: rows side by side would be read once for each column.
+        let mut group = Group::default();
+        rows.by_ref().take(GROUP).for_each(|row| group.push(&row));
         Some(vec![
-            ("time_ns", u64s(|r| r.time_ns)),
-            ("cpu", u32s(|r| r.cpu)),
-            ("pid", u32s(|r| r.pid)),
-            ("tgid", u32s(|r| r.tgid)),
-            ("address_space", u64s(|r| r.space)),
-            ("va", u64s(|r| r.va)),
-            ("page_bytes", u64s(|r| r.page_bytes)),
-            ("pte", Column::owned_opt_u64s(group.iter().map(|r| r.pte).collect())),
-            ("ip", u64s(|r| r.ip)),
-            ("access_kind", u32s(|r| r.access)),
-            ("geometries", u32s(|r| r.geometries)),
+            ("time_ns", Column::owned_u64s(group.time_ns)),
+            ("cpu", Column::owned_u32s(group.cpu)),
+            ("pid", Column::owned_u32s(group.pid)),
+            ("tgid", Column::owned_u32s(group.tgid)),
+            ("address_space", Column::owned_u64s(group.space)),
+            ("va", Column::owned_u64s(group.va)),
+            ("page_bytes", Column::owned_u64s(group.page_bytes)),
+            ("pte", Column::owned_opt_u64s(group.pte)),
+            ("ip", Column::owned_u64s(group.ip)),
+            ("access_kind", Column::owned_u32s(group.access)),
+            ("geometries", Column::owned_u32s(group.geometries)),
         ])
     });
     let clock = run.manifest().map(|manifest| manifest.clock.name).unwrap_or_default();
