@@ -38,6 +38,18 @@ impl Wait {
         marks: bool,
         progress: &Progress,
     ) -> Result<Self> {
+        Self::begin_held(command, numbers, limit, marks, false, progress)
+    }
+
+    /// The same; with `held` the command asks this thread to trace it, and stops when it has executed its program.
+    pub fn begin_held(
+        command: &[String],
+        numbers: Vec<u32>,
+        limit: Option<Duration>,
+        marks: bool,
+        held: bool,
+        progress: &Progress,
+    ) -> Result<Self> {
         if let Some(gone) = numbers.iter().find(|pid| !alive(**pid)) {
             bail!("process {gone}: there is none, or no more");
         }
@@ -51,6 +63,15 @@ impl Wait {
                         command.pre_exec(|| {
                             mark(MARK_BEGIN, std::process::id());
                             Ok(())
+                        });
+                    }
+                }
+                if held {
+                    // SAFETY: ptrace touches no memory here, and is fine between fork and exec.
+                    unsafe {
+                        command.pre_exec(|| match libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) {
+                            -1 => Err(std::io::Error::last_os_error()),
+                            _ => Ok(()),
                         });
                     }
                 }
@@ -72,6 +93,19 @@ impl Wait {
             exit_code: None,
             signal: None,
         })
+    }
+
+    /// The command's process.
+    pub fn command(&self) -> Option<u32> {
+        self.command.as_ref().map(Child::id)
+    }
+
+    /// Ends the command at once: it was to be recorded in another way than is possible.
+    pub fn give_up(&mut self) {
+        if let Some(running) = &mut self.command {
+            running.kill().ok();
+            running.wait().ok();
+        }
     }
 
     /// Whether a command is waited for.
