@@ -12,6 +12,9 @@ use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction};
 /// Length of a jump with a 32-bit distance, bytes.
 pub const JUMP: usize = 5;
 
+/// Distance from which a short branch may come, bytes, with the longest instructions.
+pub const SHORT: u64 = 128 + 32;
+
 /// The code around a place, at the addresses where the process has it.
 #[derive(Debug, Clone)]
 pub struct Around<'a> {
@@ -21,6 +24,8 @@ pub struct Around<'a> {
     pub at: u64,
     /// The function's addresses, if a symbol tells its size.
     pub function: Option<Range<u64>>,
+    /// Functions within [`SHORT`] of the place: where their instructions begin is known.
+    pub others: Vec<Range<u64>>,
     /// True if code may be entered where no branch shows it: an exception's landing pad, a runtime that interrupts goroutines.
     pub hidden_entries: bool,
 }
@@ -84,7 +89,7 @@ pub fn displaced(around: &Around<'_>, place: u64) -> Result<Displaced, String> {
     }
     let code = within(function).ok_or("the function is not in one segment")?;
     let middle = place + 1..place + len as u64;
-    no_branch_to(&middle, function.start, code)?;
+    no_branch_to(&middle, function.start, code, true)?;
     no_branch_from_outside(&middle, around, function)?;
     Ok(displaced)
 }
@@ -109,14 +114,14 @@ fn can_move(insn: &Instruction, first: bool) -> Result<(), String> {
     }
 }
 
-/// Decodes the function, and refuses branches to `middle` and those whose target is not known.
-fn no_branch_to(middle: &Range<u64>, start: u64, code: &[u8]) -> Result<(), String> {
+/// Decodes a function, and refuses branches to `middle`; of the place's own function (`own`) those too whose target is not known.
+fn no_branch_to(middle: &Range<u64>, start: u64, code: &[u8], own: bool) -> Result<(), String> {
     for insn in Decoder::with_ip(64, code, start, DecoderOptions::NONE) {
         if insn.is_invalid() {
             return Err(format!("the function cannot be decoded at {:#x}", insn.ip()));
         }
         match insn.flow_control() {
-            FlowControl::IndirectBranch => {
+            FlowControl::IndirectBranch if own => {
                 return Err(
                     "the function has an indirect jump, which may go behind the first instruction".to_owned()
                 );
@@ -135,8 +140,9 @@ fn no_branch_to(middle: &Range<u64>, start: u64, code: &[u8]) -> Result<(), Stri
     Ok(())
 }
 
-/// Refuses code outside of the function, such as its cold part, that may jump to `middle`. Any bytes that would be such a branch
-/// count, wherever they begin: code between functions need not be decoded for it.
+/// Refuses code outside of the function, such as its cold part, that may jump to `middle`. Any four bytes that would be the
+/// distance count as such behind the code of a long branch, wherever it begins: code between functions need not be decoded for it.
+/// Two bytes are seldom enough for that, so functions nearby are decoded for short branches.
 fn no_branch_from_outside(
     middle: &Range<u64>,
     around: &Around<'_>,
@@ -148,15 +154,24 @@ fn no_branch_from_outside(
         let distance = i32::from_le_bytes(around.segment.get(at..at + 4)?.try_into().ok()?);
         Some((around.at + at as u64 + 4).wrapping_add_signed(distance.into()))
     };
+    let whole = |range: &&Range<u64>| range.start >= around.at && !function.contains(&range.start);
+    for other in around.others.iter().filter(whole) {
+        let code = around.segment.get((other.start - around.at) as usize..).unwrap_or_default();
+        let code = &code[..code.len().min((other.end - other.start) as usize)];
+        no_branch_to(middle, other.start, code, false)?;
+    }
     for (at, pair) in around.segment.windows(2).enumerate() {
         let ip = around.at + at as u64;
         if function.contains(&ip) {
             continue;
         }
+        let is_decoded = || around.others.iter().any(|other| other.contains(&ip));
         let target = match pair {
             [0xe8 | 0xe9, _] => far(at + 1),
             [0x0f, 0x80..=0x8f] => far(at + 2),
-            [0xeb | 0x70..=0x7f | 0xe0..=0xe3, distance] => {
+            [0xeb | 0x70..=0x7f | 0xe0..=0xe3, distance]
+                if ip.abs_diff(middle.start) < SHORT && !is_decoded() =>
+            {
                 Some((ip + 2).wrapping_add_signed((*distance).cast_signed().into()))
             }
             _ => continue,
@@ -175,7 +190,10 @@ mod tests {
     const AT: u64 = 0x40_1000;
 
     fn find(code: &[u8], place: u64, function: Option<Range<u64>>) -> Result<Displaced, String> {
-        displaced(&Around { segment: code, at: AT, function, hidden_entries: false }, place)
+        displaced(
+            &Around { segment: code, at: AT, function, others: Vec::new(), hidden_entries: false },
+            place,
+        )
     }
 
     #[test]
@@ -196,7 +214,8 @@ mod tests {
         assert_eq!((found.len, found.instructions.len()), (8, 3));
         assert!(find(&code, AT, None).unwrap_err().contains("no symbol"));
         assert!(find(&code, AT, Some(AT..AT + 7)).unwrap_err().contains("ends before"));
-        let hidden = Around { segment: &code, at: AT, function: all, hidden_entries: true };
+        let hidden =
+            Around { segment: &code, at: AT, function: all, others: Vec::new(), hidden_entries: true };
         assert!(displaced(&hidden, AT).unwrap_err().contains("exceptions"));
     }
 

@@ -54,13 +54,13 @@ pub fn found(stopped: &Stopped, at: u64, file: &[u8], displaced: &Displaced) -> 
     }
 }
 
-/// Writes the jump, if no thread is in what it replaces. False if one is.
+/// Writes the jump, if no thread stays in what it replaces. False if one does.
 ///
 /// # Errors
 /// The memory cannot be read or written.
-pub fn write(stopped: &Stopped, patch: &Patch, displaced: &Displaced) -> Result<bool, String> {
+pub fn write(stopped: &mut Stopped, patch: &Patch, displaced: &Displaced) -> Result<bool, String> {
     let middle = patch.at + 1..patch.at + displaced.len as u64;
-    if displaced.has_middle() && stopped.is_in(&middle)? {
+    if displaced.has_middle() && !stopped.leave(&middle)? {
         return Ok(false);
     }
     stopped.write(patch.at, &patch.jump).map_err(|error| format!("the code at {:#x}: {error}", patch.at))?;

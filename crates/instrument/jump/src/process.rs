@@ -27,6 +27,8 @@ const STACK: u64 = 8 << 20;
 pub struct Stopped {
     pid: u32,
     threads: Vec<pid_t>,
+    /// Signals that a thread gets when it goes on.
+    signals: Vec<(pid_t, c_int)>,
     /// Stopped by this, and not by its own `PTRACE_TRACEME`.
     seized: bool,
     memory: File,
@@ -89,7 +91,8 @@ impl Stopped {
     /// # Errors
     /// The reason why it cannot be stopped, or should not be.
     pub fn seize(pid: u32) -> Result<Self, String> {
-        let mut this = Self { pid, threads: Vec::new(), seized: true, memory: memory(pid)? };
+        let mut this =
+            Self { pid, threads: Vec::new(), signals: Vec::new(), seized: true, memory: memory(pid)? };
         let mut gone = BTreeSet::new();
         loop {
             let mut found_new = false;
@@ -135,7 +138,7 @@ impl Stopped {
             Some(status) if libc::WSTOPSIG(status) == libc::SIGTRAP => {}
             _ => return Err("the command did not stop when it began".to_owned()),
         }
-        let this = Self { pid, threads: vec![tid], seized: false, memory: memory(pid)? };
+        let this = Self { pid, threads: vec![tid], signals: Vec::new(), seized: false, memory: memory(pid)? };
         let options = libc::PTRACE_O_TRACESYSGOOD as usize;
         ptrace(libc::PTRACE_SETOPTIONS, tid, 0, options).map_err(|error| error.to_string())?;
         Ok(this)
@@ -156,16 +159,55 @@ impl Stopped {
         self.memory.write_all_at(bytes, at)
     }
 
-    /// Returns true if a thread is in the range, or will come back into it from a signal's handler.
-    pub fn is_in(&self, range: &Range<u64>) -> Result<bool, String> {
+    /// Lets threads that are in the range step out of it. False if one stays, or will come back from a signal's handler.
+    ///
+    /// # Errors
+    /// That cannot be told.
+    pub fn leave(&mut self, range: &Range<u64>) -> Result<bool, String> {
         let maps = maps::of(self.pid).map_err(|error| error.to_string())?;
-        for tid in &self.threads {
-            let registers = registers(*tid).map_err(|error| format!("registers: {error}"))?;
-            if range.contains(&registers.rip) || self.returns_into(range, registers.rsp, &maps)? {
-                return Ok(true);
+        for tid in self.threads.clone() {
+            let failed = |error: io::Error| format!("registers: {error}");
+            // A thread that has just passed the uprobe at the place stands behind its first instruction, and so most do.
+            if range.contains(&registers(tid).map_err(failed)?.rip) && !self.step_out(tid, range)? {
+                return Ok(false);
+            }
+            let rsp = registers(tid).map_err(failed)?.rsp;
+            if self.returns_into(range, rsp, &maps)? {
+                return Ok(false);
             }
         }
-        Ok(false)
+        Ok(true)
+    }
+
+    /// Executes one instruction of a thread after another, until it is out of the range.
+    fn step_out(&mut self, tid: pid_t, range: &Range<u64>) -> Result<bool, String> {
+        /// A string instruction takes a step for each of its elements.
+        const STEPS: u32 = 64;
+        /// Faults of an instruction, and the trap behind it, must not be blocked: the kernel would end the program for them.
+        const OF_INSTRUCTIONS: [c_int; 5] =
+            [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL];
+        let failed = |error: io::Error| format!("a step of thread {tid}: {error}");
+        let mut mask = 0_u64;
+        let faults: u64 = OF_INSTRUCTIONS.iter().map(|signal| 1 << (signal - 1)).sum();
+        let most = !faults;
+        ptrace(libc::PTRACE_GETSIGMASK, tid, 8, (&raw mut mask).addr()).map_err(failed)?;
+        ptrace(libc::PTRACE_SETSIGMASK, tid, 8, (&raw const most).addr()).map_err(failed)?;
+        let mut out = false;
+        for _ in 0..STEPS {
+            ptrace(libc::PTRACE_SINGLESTEP, tid, 0, 0).map_err(failed)?;
+            let Some(status) = stop_of(tid)? else { return Ok(false) };
+            let signal = libc::WSTOPSIG(status);
+            if signal != libc::SIGTRAP {
+                self.signals.push((tid, signal));
+                break;
+            }
+            out = !range.contains(&registers(tid).map_err(failed)?.rip);
+            if out {
+                break;
+            }
+        }
+        ptrace(libc::PTRACE_SETSIGMASK, tid, 8, (&raw const mask).addr()).map_err(failed)?;
+        Ok(out)
     }
 
     /// Whether a word of the stack is an address in the range: of a signal's frame, or a number that looks so.
@@ -271,7 +313,8 @@ impl Stopped {
 impl Drop for Stopped {
     fn drop(&mut self) {
         for tid in &self.threads {
-            ptrace(libc::PTRACE_DETACH, *tid, 0, 0).ok();
+            let signal = self.signals.iter().find(|(of, _)| of == tid).map_or(0, |(_, signal)| *signal);
+            ptrace(libc::PTRACE_DETACH, *tid, 0, signal as usize).ok();
         }
     }
 }

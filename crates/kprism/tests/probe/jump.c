@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * jump THREADS ROUNDS [signals] [fork] [forever]: threads that call functions with conditional probes. Prints the sum of what
+ * jump THREADS ROUNDS [signals] [fork] [seccomp] [forever]: threads that call functions with conditional probes. Prints the sum of what
  * they returned, which does not depend on who watches. With `signals` a timer interrupts a thread every 50 µs, with `fork` the
- * process forks a child that does the same in the middle, with `forever` threads begin anew, and check their sums, until SIGTERM.
+ * process forks a child that does the same first, with `seccomp` a filter allows all its system calls, with `forever` threads begin anew, and check their sums, until SIGTERM.
  */
 #define _GNU_SOURCE
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -91,6 +94,13 @@ int main(int argc, char **argv)
 	for (int i = 3; i < argc; i++) {
 		signals |= !strcmp(argv[i], "signals");
 		forks |= !strcmp(argv[i], "fork");
+		if (!strcmp(argv[i], "seccomp")) {
+			struct sock_filter all = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+			struct sock_fprog filter = { 1, &all };
+
+			prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+			prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter);
+		}
 		forever |= !strcmp(argv[i], "forever");
 	}
 	signal(SIGTERM, on_end);

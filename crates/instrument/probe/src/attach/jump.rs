@@ -21,7 +21,7 @@ use kprism_ebpf::insn::Helper;
 use kprism_ebpf::opcode;
 use kprism_expr::dwarf::Image;
 use kprism_jump::area::Area;
-use kprism_jump::displace::{Around, Displaced, JUMP, displaced};
+use kprism_jump::displace::{Around, Displaced, JUMP, SHORT, displaced};
 use kprism_jump::guard::Guard;
 use kprism_jump::maps::{self, Mapping};
 use kprism_jump::native::{Native, Where};
@@ -211,7 +211,7 @@ impl Session {
     }
 
     fn jump_begun(&self, pid: u32, located: Vec<Located>) -> Result<Done, String> {
-        let stopped = Stopped::child(pid)?;
+        let mut stopped = Stopped::child(pid)?;
         let mut done = Done::new();
         for located in located {
             let number = located.number;
@@ -220,7 +220,7 @@ impl Session {
                 number,
                 made.and_then(|ready| {
                     self.tell(&ready.patch)?;
-                    match patch::write(&stopped, &ready.patch, &ready.displaced)? {
+                    match patch::write(&mut stopped, &ready.patch, &ready.displaced)? {
                         true => Ok(self.keep(ready)),
                         false => {
                             Err("a thread is in the instructions that the jump would replace".to_owned())
@@ -257,10 +257,10 @@ impl Session {
             let patches: Vec<(&Patch, &Displaced)> =
                 ready.iter().map(|ready| (&ready.patch, &ready.displaced)).collect();
             let written = in_thread(|| {
-                let stopped = Stopped::seize(pid)?;
+                let mut stopped = Stopped::seize(pid)?;
                 Ok(patches
                     .into_iter()
-                    .map(|(patch, displaced)| patch::write(&stopped, patch, displaced))
+                    .map(|(patch, displaced)| patch::write(&mut stopped, patch, displaced))
                     .collect::<Vec<_>>())
             })?;
             let mut again = Vec::new();
@@ -355,7 +355,12 @@ fn locate(plan: &Plan, number: usize, pid: u32) -> Result<Located, String> {
     let function = function.map(|(from, to)| from.wrapping_add(slide)..to.wrapping_add(slide));
     let hidden = [".gcc_except_table", ".go.buildinfo", ".gopclntab"];
     let hidden_entries = hidden.iter().any(|section| image.has_section(section));
-    let around = Around { segment, at: code.range.start, function, hidden_entries };
+    let near = (link.saturating_sub(SHORT)..link + SHORT).filter_map(|at| image.around(at));
+    let mut others: Vec<Range<u64>> = near
+        .map(|symbol| symbol.address.wrapping_add(slide)..(symbol.address + symbol.size).wrapping_add(slide))
+        .collect();
+    others.dedup();
+    let around = Around { segment, at: code.range.start, function, others, hidden_entries };
     let displaced = displaced(&around, place)?;
     let file = segment[(offset - code.offset) as usize..][..displaced.len].to_vec();
     let located = Located { number, place, slide, readable: readable(&of_file, &mappings), displaced, file };
