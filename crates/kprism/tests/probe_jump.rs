@@ -14,7 +14,7 @@ use serde_json::Value;
 
 /// A place whose first instruction is long, one that takes several, one in a function with locals on the stack.
 const PROBES: [&str; 3] =
-    ["single if n % 1000 == 1", "several if m == 1 && n < 50", "jump.c:43 if a + b > 39990"];
+    ["single if n % 1000 == 1", "several if m == 1 && n < 50", "jump.c:46 if a + b > 39990"];
 
 struct Case {
     dir: tempfile::TempDir,
@@ -38,15 +38,26 @@ impl Case {
     }
 
     fn recorder(&self, jump: &str, probes: &[&str], then: &[&str]) -> Command {
+        let values = ["--collect", "n,m,total,$pc - $pc, $rsp - $rsp"];
+        self.plain(jump, &[probes, &values].concat(), then)
+    }
+
+    fn plain(&self, jump: &str, probes: &[&str], then: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kprism"));
         command.args(["record", "probe", "-o", "run", "--jump", jump, "--exec"]).arg(&self.program);
-        command.args(probes).args(["--collect", "n,m,total,$pc - $pc, $rsp - $rsp"]).args(then);
+        command.args(probes).args(then);
         command.current_dir(self.dir.path());
         command
     }
 
     fn record(&self, jump: &str, probes: &[&str], then: &[&str]) -> (String, String, Option<i32>) {
         let Output { stdout, stderr, status } = self.recorder(jump, probes, then).output().expect("it runs");
+        (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap(), status.code())
+    }
+
+    /// Without values.
+    fn record_plain(&self, jump: &str, probes: &[&str], then: &[&str]) -> (String, String, Option<i32>) {
+        let Output { stdout, stderr, status } = self.plain(jump, probes, then).output().expect("it runs");
         (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap(), status.code())
     }
 
@@ -150,7 +161,7 @@ fn hits_and_values_are_those_of_uprobes() {
         let (said, _, code) = case.record("never", &PROBES, &command);
         assert_eq!((said.as_str(), code), (sums.as_str(), Some(0)));
         let by_trap = case.found();
-        assert_eq!(by_trap.0, [(60000, 60), (60000, 50), (60000, 3 * 2)], "{options:?}");
+        assert_eq!(by_trap.0, [(60000, 60), (60000, 50), (60000, 4 + 5 + 5)], "{options:?}");
         let (said, notes, code) = case.record("only", &PROBES, &command);
         assert_eq!((said.as_str(), code), (sums.as_str(), Some(0)), "{notes}");
         assert_eq!(notes.matches(": a jump\n").count(), 3, "{notes}");
@@ -188,7 +199,7 @@ fn children_have_the_jumps() {
     let sums = alone(&case, &command[2..]);
     let (said, notes, code) = case.record("only", &PROBES, &command);
     assert_eq!((said.as_str(), code), (sums.as_str(), Some(0)), "{notes}");
-    assert_eq!(case.found().0, [(80000, 80), (80000, 100), (80000, 8)], "{notes}");
+    assert_eq!(case.found().0, [(80000, 80), (80000, 100), (80000, 2 * (4 + 5))], "{notes}");
 }
 
 /// The program that its recorder left in the middle goes on, with its own code.
@@ -225,10 +236,10 @@ fn what_takes_no_jump_is_said_or_refused() {
         ("single%return if n > 5", "a function's return"),
         ("single if $tid > 5", "which the kernel knows"),
     ] {
-        let (_, notes, code) = case.record("auto", &[probe], &command);
+        let (_, notes, code) = case.record_plain("auto", &[probe], &command);
         assert!(notes.contains("no jump: ") && notes.contains(why), "{code:?}: {notes}");
         assert_eq!(case.found().0[0].0, 100, "{notes}");
-        let (said, notes, code) = case.record("only", &[probe], &command);
+        let (said, notes, code) = case.record_plain("only", &[probe], &command);
         assert_eq!(code, Some(2), "{notes}");
         assert!(notes.contains("--jump only") && notes.contains(why) && said.is_empty(), "{notes}");
     }

@@ -149,6 +149,12 @@ impl Stopped {
         self.pid
     }
 
+    /// Ends the process, before it executes another instruction.
+    pub fn kill(&self) {
+        // SAFETY: kill touches no memory; the process is stopped and has not been waited for, so the number is its own.
+        unsafe { libc::kill(self.pid.cast_signed(), libc::SIGKILL) };
+    }
+
     /// Reads memory.
     pub fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
         self.memory.read_exact_at(into, at)

@@ -40,12 +40,14 @@ pub enum Process {
     Running(u32),
     /// A child that asked this thread to trace it and has just executed its program. It goes on when the jumps are written.
     Begun(u32),
+    /// The same; it is killed unless all probes get jumps, and has executed nothing then.
+    BegunOrNot(u32),
 }
 
 impl Process {
     fn pid(self) -> u32 {
         match self {
-            Process::Running(pid) | Process::Begun(pid) => pid,
+            Process::Running(pid) | Process::Begun(pid) | Process::BegunOrNot(pid) => pid,
         }
     }
 }
@@ -193,7 +195,8 @@ impl Session {
         }
         let numbers: Vec<usize> = located.iter().map(|located| located.number).collect();
         let jumped = match process {
-            Process::Begun(pid) => self.jump_begun(pid, located),
+            Process::Begun(pid) => self.jump_begun(pid, located, None),
+            Process::BegunOrNot(pid) => self.jump_begun(pid, located, Some(done.is_empty())),
             Process::Running(_) if located.is_empty() => Ok(Done::new()),
             Process::Running(pid) => self.jump_running(pid, located),
         };
@@ -210,7 +213,8 @@ impl Session {
         self.jumps.left.borrow().clone()
     }
 
-    fn jump_begun(&self, pid: u32, located: Vec<Located>) -> Result<Done, String> {
+    /// `so_far`: all others have jumps, and the process is killed unless these get theirs.
+    fn jump_begun(&self, pid: u32, located: Vec<Located>, so_far: Option<bool>) -> Result<Done, String> {
         let mut stopped = Stopped::child(pid)?;
         let mut done = Done::new();
         for located in located {
@@ -228,6 +232,9 @@ impl Session {
                     }
                 }),
             ));
+        }
+        if so_far.is_some_and(|all| !all || done.iter().any(|(_, jump)| jump.is_err())) {
+            stopped.kill();
         }
         Ok(done)
     }

@@ -385,7 +385,8 @@ fn take(
 fn jumps(settings: &Settings, session: &Session, command: Option<u32>) -> Result<Vec<String>> {
     let processes = match (settings.jump, command) {
         (JumpMode::Never, _) => return Ok(Vec::new()),
-        (_, Some(command)) => vec![Process::Begun(command)],
+        (JumpMode::Only, Some(command)) => vec![Process::BegunOrNot(command)],
+        (JumpMode::Auto, Some(command)) => vec![Process::Begun(command)],
         _ => settings.processes.iter().map(|pid| Process::Running(*pid)).collect(),
     };
     if processes.is_empty() {
