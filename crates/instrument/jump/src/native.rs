@@ -137,15 +137,15 @@ impl<'a> Native<'a> {
     }
 
     /// The distance from the stack pointer, if it is fixed.
-    fn from_rsp(&self, v: Val) -> Option<i64> {
+    fn rsp_distance(&self, v: Val) -> Option<i64> {
         match self.func.op(v) {
             Op::Input(Input::Reg(Reg::Rsp)) => Some(0),
-            Op::Bin(BinOp::Add, a, b) => match (self.from_rsp(*a), self.from_rsp(*b)) {
+            Op::Bin(BinOp::Add, a, b) => match (self.rsp_distance(*a), self.rsp_distance(*b)) {
                 (Some(from), None) => from.checked_add(self.fixed(*b)?.cast_signed()),
                 (None, Some(from)) => from.checked_add(self.fixed(*a)?.cast_signed()),
                 _ => None,
             },
-            Op::Bin(BinOp::Sub, a, b) => self.from_rsp(*a)?.checked_sub(self.fixed(*b)?.cast_signed()),
+            Op::Bin(BinOp::Sub, a, b) => self.rsp_distance(*a)?.checked_sub(self.fixed(*b)?.cast_signed()),
             _ => None,
         }
     }
@@ -177,7 +177,7 @@ impl<'a> Native<'a> {
                 )),
             };
         }
-        if let Some(distance) = self.from_rsp(addr) {
+        if let Some(distance) = self.rsp_distance(addr) {
             return match distance >= -RED_ZONE && distance + size.cast_signed() <= ABOVE {
                 true => Ok(Known::NearRsp),
                 false => Err(format!(

@@ -153,9 +153,10 @@ fn compiled(text: &str) -> Func {
 
 /// Writes the condition's trampoline into the memory, with a return as the displaced instruction.
 fn put(func: &Func, memory: &Memory) -> Result<(), String> {
-    let readable = [memory.data()..memory.data() + PAGE];
+    let data = memory.data()..memory.data() + PAGE;
+    let readable = std::slice::from_ref(&data);
     let place = memory.0 + 2 * PAGE - 64;
-    let native = Native::new(func, Where { place, slide: 0, readable: &readable })?;
+    let native = Native::new(func, Where { place, slide: 0, readable })?;
     let ret = Decoder::with_ip(64, &[0xc3], place, DecoderOptions::NONE).decode();
     let displaced = Displaced { instructions: vec![ret], len: 5 };
     let (code, counters, on) = (memory.0 + PAGE, memory.0 + 3 * PAGE, memory.0 + 4 * PAGE);

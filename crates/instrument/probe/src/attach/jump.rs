@@ -225,7 +225,10 @@ impl Session {
                 made.and_then(|ready| {
                     self.tell(&ready.patch)?;
                     match patch::write(&mut stopped, &ready.patch, &ready.displaced)? {
-                        true => Ok(self.keep(ready)),
+                        true => {
+                            self.keep(ready);
+                            Ok(())
+                        }
                         false => {
                             Err("a thread is in the instructions that the jump would replace".to_owned())
                         }
