@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Waits for the end of a recording by BPF: its command or processes exit, its time is over, or Ctrl-C.
 
+use std::io::ErrorKind;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
@@ -75,7 +76,17 @@ impl Wait {
                         });
                     }
                 }
-                Some(command.spawn().with_context(|| program.clone())?)
+                let what = |error: &std::io::Error| match held && error.kind() == ErrorKind::PermissionDenied
+                {
+                    true => {
+                        format!("{program}, which --jump traces at first: a tracer of kprism forbids that")
+                    }
+                    false => program.clone(),
+                };
+                Some(command.spawn().map_err(|error| {
+                    let what = what(&error);
+                    anyhow::Error::new(error).context(what)
+                })?)
             }
             None => None,
         };

@@ -42,7 +42,7 @@ Examples:
   kprism record probe -f probes.kp -- CMD          # a file of probes (docs/probe-files.md)
   kprism record probe 'parse' --exec /usr/lib/libx.so --collect '$args,$regs' -p 1234
 
-Nothing outlives kprism, also not kill -9. Then: kprism report probe, kprism script probe.
+Nothing outlives kprism, also not kill -9 (of --jump: some unused memory in the program). Then: kprism report probe, kprism script probe.
 
 Exit codes: 0 done, 1 no hit, 2 error, 130 interrupted.";
 
