@@ -55,4 +55,6 @@ END
 fi
 if [ "${NATIVE:-yes}" = yes ]; then
 	KPRISM=$kprism OUT=$out sh "$here/native.sh"
+	echo
+	KPRISM=$kprism sh "$here/jump.sh"
 fi

@@ -71,7 +71,7 @@ pub struct Cli {
 }
 
 fn main() -> ExitCode {
-    if kprism_tracefs::guard::was_guard() {
+    if kprism_tracefs::guard::was_guard() || kprism_record::probe::was_jump_guard() {
         return ExitCode::SUCCESS;
     }
     // SAFETY: no other thread runs yet.

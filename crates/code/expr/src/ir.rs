@@ -435,7 +435,7 @@ impl Term {
 }
 
 /// Definition of a value.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Def {
     /// The operation.
     pub op: Op,
@@ -444,7 +444,7 @@ pub struct Def {
 }
 
 /// Contents of a block.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Body {
     /// Parameters; a jump to the block supplies their values.
     pub params: Vec<Val>,
@@ -455,7 +455,7 @@ pub struct Body {
 }
 
 /// A program in the IR.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Func {
     /// Definitions, by number of the value.
     pub vals: Vec<Def>,

@@ -31,7 +31,7 @@ use kprism_tracefs::{Recording, Settings, beside, boot, find_command, guest, rec
 const FAILED: u8 = 125;
 
 fn main() -> ExitCode {
-    if kprism_tracefs::guard::was_guard() {
+    if kprism_tracefs::guard::was_guard() || kprism_record::probe::was_jump_guard() {
         return ExitCode::SUCCESS;
     }
     let words: Vec<String> = std::env::args().skip(1).collect();

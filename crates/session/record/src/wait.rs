@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Waits for the end of a recording by BPF: its command or processes exit, its time is over, or Ctrl-C.
 
+use std::io::ErrorKind;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
@@ -38,6 +39,18 @@ impl Wait {
         marks: bool,
         progress: &Progress,
     ) -> Result<Self> {
+        Self::begin_held(command, numbers, limit, marks, false, progress)
+    }
+
+    /// The same; with `held` the command asks this thread to trace it, and stops when it has executed its program.
+    pub fn begin_held(
+        command: &[String],
+        numbers: Vec<u32>,
+        limit: Option<Duration>,
+        marks: bool,
+        held: bool,
+        progress: &Progress,
+    ) -> Result<Self> {
         if let Some(gone) = numbers.iter().find(|pid| !alive(**pid)) {
             bail!("process {gone}: there is none, or no more");
         }
@@ -54,7 +67,26 @@ impl Wait {
                         });
                     }
                 }
-                Some(command.spawn().with_context(|| program.clone())?)
+                if held {
+                    // SAFETY: ptrace touches no memory here, and is fine between fork and exec.
+                    unsafe {
+                        command.pre_exec(|| match libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) {
+                            -1 => Err(std::io::Error::last_os_error()),
+                            _ => Ok(()),
+                        });
+                    }
+                }
+                let what = |error: &std::io::Error| match held && error.kind() == ErrorKind::PermissionDenied
+                {
+                    true => {
+                        format!("{program}, which --jump traces at first: a tracer of kprism forbids that")
+                    }
+                    false => program.clone(),
+                };
+                Some(command.spawn().map_err(|error| {
+                    let what = what(&error);
+                    anyhow::Error::new(error).context(what)
+                })?)
             }
             None => None,
         };
@@ -72,6 +104,19 @@ impl Wait {
             exit_code: None,
             signal: None,
         })
+    }
+
+    /// The command's process.
+    pub fn command(&self) -> Option<u32> {
+        self.command.as_ref().map(Child::id)
+    }
+
+    /// Ends the command at once: it was to be recorded in another way than is possible.
+    pub fn give_up(&mut self) {
+        if let Some(running) = &mut self.command {
+            running.kill().ok();
+            running.wait().ok();
+        }
     }
 
     /// Whether a command is waited for.

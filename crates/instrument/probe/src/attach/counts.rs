@@ -78,7 +78,8 @@ impl Session {
             };
             let after = actions.pass.map_or(0, |pass| held.saturating_sub(actions.skip.saturating_add(pass)));
             Counts {
-                hits: cell(number, Counter::Hits),
+                // A false condition behind a jump is counted in the program.
+                hits: cell(number, Counter::Hits) + self.jumps.false_hits(number),
                 passed: cell(number, Counter::Passed),
                 lost: cell(number, Counter::Lost),
                 left_out: held.min(actions.skip) + after,

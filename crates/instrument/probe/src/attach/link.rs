@@ -72,6 +72,20 @@ pub(super) fn attach(
     Ok(Attached { program, links, entries, keyed })
 }
 
+/// Loads a probe's program once more, for the no-op of a trampoline, and attaches it there.
+pub(super) fn behind_jump(
+    plan: &Plan,
+    number: u32,
+    layout: &Layout,
+    maps: &[&Map],
+    trampoline: &Path,
+    nop: u64,
+) -> Result<(Program, Link), Error> {
+    let code =
+        |sleeps| program::probe(plan, number, &Layout { sleeps, ..*layout }).map(|code| on_task_stack(&code));
+    in_program("kp_jumped", &code, maps, trampoline, nop, When::Entry)
+}
+
 struct Attach<'a> {
     kernel: &'a mut Kernel,
     plan: &'a Plan,

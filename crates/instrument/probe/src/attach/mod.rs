@@ -6,10 +6,12 @@
 //! | module | job |
 //! |---|---|
 //! | `link` | loads a probe's programs, and attaches them at its site |
+//! | [`jump`] | jumps in programs, in place of traps |
 //! | `read`, `merge` | rings of all CPUs → records in order of time |
 //! | `counts` | shared memory → counts, variables, histograms |
 
 mod counts;
+pub mod jump;
 mod link;
 mod merge;
 mod read;
@@ -78,7 +80,12 @@ pub struct Session {
     state: Mapping,
     /// Counters and rings, by CPU.
     rings: Mapping,
+    /// Those that the programs of all probes use, for programs that are loaded later.
+    tasks: Wanted,
+    rings_map: Map,
+    state_map: Map,
     _maps: Vec<Map>,
+    jumps: jump::Jumps,
 }
 
 impl Session {
@@ -172,7 +179,7 @@ impl Session {
         // All probes are attached: from now on hits of all of them count.
         let first = if starts { program::PAUSED } else { program::RUNNING };
         state_memory.write(layout.switch_at() as usize, first);
-        maps.extend([rings, state]);
+        maps.extend(of_threads);
         Ok(Self {
             plans,
             layout,
@@ -184,7 +191,11 @@ impl Session {
             numbers,
             state: state_memory,
             rings: ring_memory,
+            tasks,
+            rings_map: rings,
+            state_map: state,
             _maps: maps,
+            jumps: jump::Jumps::default(),
         })
     }
 
@@ -218,6 +229,7 @@ impl Session {
     /// Ends the recording for all probes at once, and detaches them. Records in the rings can still be read.
     pub fn stop(&self) {
         self.state.write(self.layout.switch_at() as usize, program::ENDED);
+        self.jumps.end();
         let links = std::mem::take(&mut *self.links.borrow_mut());
         Link::detach_all(links.into_iter().map(|(_, link)| link).collect());
     }

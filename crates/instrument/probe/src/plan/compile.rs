@@ -38,6 +38,7 @@ pub(crate) fn compile(
     };
     let condition = request.condition.zip(lowered.condition.as_ref());
     let condition = condition.map(|(text, func)| compile(text, func)).transpose()?;
+    let condition_ir = lowered.condition.clone();
     let (items, slots, mut end) =
         lay_out(&lowered.values, scope, Limits::of_records(request.text), &compile)?;
     let (mut frame, mut hidden) = (None, Vec::new());
@@ -81,6 +82,7 @@ pub(crate) fn compile(
         space: scope.space(),
         guard: None,
         condition,
+        condition_ir,
         slots,
         actions,
         hidden,

@@ -24,7 +24,7 @@ mod request;
 use std::path::PathBuf;
 
 use kprism_expr::emit::{self, Program, Reloc};
-use kprism_expr::ir::{Kept, Space};
+use kprism_expr::ir::{Func, Kept, Space};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
@@ -56,6 +56,9 @@ pub struct Plan {
     pub guard: Option<Segment>,
     /// The condition.
     pub condition: Option<Segment>,
+    /// The condition before it became eBPF, for native code in a program; not in files of `kprism compile`.
+    #[serde(skip)]
+    pub condition_ir: Option<Func>,
     /// The collected values.
     pub slots: Vec<Slot>,
     /// Further effects of a hit.

@@ -67,6 +67,8 @@ pub(super) const PID_TGID: i16 = -488;
 pub(super) const ADDRESS: i16 = -480;
 /// Offset on the stack: address of the thread's variables.
 pub(super) const OF_THREAD: i16 = -472;
+/// Offset on the stack: address of the place, behind a jump.
+pub(super) const PLACE_AT: i16 = OF_THREAD;
 
 /// Settings and sizes common to all probes of a session.
 #[derive(Debug, Clone, Copy)]
@@ -93,6 +95,9 @@ pub struct Layout {
     pub sleeps: bool,
     /// Offset of the kernel's addresses from those at which it is linked.
     pub slide: u64,
+    /// For a program behind a jump: the address of the place, where the context has that of the trampoline. There are no
+    /// variables of threads then.
+    pub place: Option<u64>,
 }
 
 impl Layout {
@@ -124,6 +129,7 @@ impl Layout {
             lasts,
             sleeps: false,
             slide: 0,
+            place: None,
         })
     }
 

@@ -24,7 +24,9 @@ use kprism_ebpf::insn::{self, Alu, Cond, Helper, Reg, Width};
 use kprism_expr::emit;
 use kprism_expr::ir::Fault;
 
-use self::memory::{CELL_AT, FIRST_OWN, HIDDEN_FAULTS, OF_THREAD, PID_TGID, RECORD, RINGS, STATE, TASKS};
+use self::memory::{
+    CELL_AT, FIRST_OWN, HIDDEN_FAULTS, OF_THREAD, PID_TGID, PLACE_AT, RECORD, RINGS, STATE, TASKS,
+};
 use self::values::{fault, fill, increment, insert_with_maps};
 use crate::Error;
 use crate::plan::{CompiledActions, Plan, Segment, Site};
@@ -48,6 +50,9 @@ pub fn probe(plan: &Plan, number: u32, layout: &Layout) -> Result<Code, Error> {
     ours(&mut asm, layout, out);
 
     is_on(&mut asm, plan.probe.effect, layout, out);
+    if let Some(place) = layout.place {
+        asm.note("the place, from which a jump led here").mov_u64(R1, place).store(B8, R10, PLACE_AT, R1);
+    }
     let cell = number * CELL;
     asm.note("this CPU's counters");
     cpu_ring::counter(&mut asm, &layout.rings, RINGS, cell, out);

@@ -3,11 +3,12 @@
 
 use kprism_ebpf::asm::{Asm, Label};
 use kprism_ebpf::insn::{self, Alu, Cond, Helper, Reg, Width};
+use kprism_ebpf::opcode;
 use kprism_expr::emit::{self, Map, Reloc};
 use kprism_expr::ir::{FAULTS, Fault, Space};
 use kprism_expr::regs;
 
-use super::memory::{ADDRESS, Counter, Layout, RECORD, STATE};
+use super::memory::{ADDRESS, Counter, Layout, PLACE_AT, RECORD, STATE};
 use crate::Error;
 use crate::plan::{Fill, Plan, Segment, Site, Slot};
 use crate::stream::HEADER;
@@ -37,8 +38,27 @@ pub(super) fn insert_with_maps(
             Reloc::Address(link) => Operand::Address(link.wrapping_add(layout.slide)),
         })
     };
-    segment::insert(asm, &segment.program, &find, fault, layout.sleeps)
+    let mut moved;
+    let program = match layout.place {
+        None => &segment.program,
+        Some(_) => {
+            moved = segment.program.clone();
+            at_place(&mut moved);
+            &moved
+        }
+    };
+    segment::insert(asm, program, &find, fault, layout.sleeps)
         .map_err(|what| Error::Cannot(format!("`{}`: {what}", segment.text)))
+}
+
+/// Lets a segment read the instruction pointer where the program keeps that of the place.
+fn at_place(segment: &mut emit::Program) {
+    let offset = regs::Reg::Rip.pt_regs_offset();
+    for insn in &mut segment.insns {
+        if insn.code == opcode::LDX | 0x18 && insn.off == offset && insn.src != R10 as u8 {
+            (insn.src, insn.off) = (R10 as u8, PLACE_AT);
+        }
+    }
 }
 
 /// The helper that copies memory of a program (`user`) or of the kernel. For a program that may sleep it also pages in.

@@ -12,7 +12,9 @@ use kprism_lab::Prepared;
 use kprism_probe::plan::file::Compiled;
 use kprism_profile::parse;
 use kprism_record::guest::Guest;
-use kprism_record::probe::{self as recorder, KEYS, Recorded, Settings, load, record, summary_lines};
+use kprism_record::probe::{
+    self as recorder, JumpMode, KEYS, Recorded, Settings, load, record, summary_lines,
+};
 use kprism_session::Progress;
 use kprism_session::probe::Loaded;
 use kprism_signals::Second;
@@ -40,7 +42,7 @@ Examples:
   kprism record probe -f probes.kp -- CMD          # a file of probes (docs/probe-files.md)
   kprism record probe 'parse' --exec /usr/lib/libx.so --collect '$args,$regs' -p 1234
 
-Nothing outlives kprism, also not kill -9. Then: kprism report probe, kprism script probe.
+Nothing outlives kprism, also not kill -9 (of --jump: some unused memory in the program). Then: kprism report probe, kprism script probe.
 
 Exit codes: 0 done, 1 no hit, 2 error, 130 interrupted.";
 
@@ -101,6 +103,10 @@ pub struct Args {
     /// Write the counts so far into the run folder each time that this time is over, for `kprism top`
     #[arg(long, hide = true, value_name = "TIME", value_parser = interval, conflicts_with = "interval")]
     current: Option<Duration>,
+    /// Test conditions in the program itself, behind a jump that is written over the place, where a trap would cost more: `auto`
+    /// where it can be, `only` or not at all. Changes the code of -p PID or CMD while it is recorded
+    #[arg(long, value_name = "WHEN", default_value = "never")]
+    pub jump: Jump,
     /// Ring buffer for each CPU, such as 512K or 16M
     #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = kprism_profile::parse::ring_kib)]
     pub buffer_size: u64,
@@ -126,6 +132,17 @@ pub struct Args {
     place: PlaceArgs,
     #[command(flatten)]
     guest_args: GuestArgs,
+}
+
+/// Whether probes of programs get jumps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Jump {
+    /// Where they can
+    Auto,
+    /// Never
+    Never,
+    /// All, or nothing is recorded
+    Only,
 }
 
 /// An interval that leaves time to print.
@@ -166,6 +183,16 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
     } else if args.current.is_some() {
         bail!("--current does not go with --guest");
     }
+    if args.jump != Jump::Never {
+        if args.guest {
+            bail!("--jump does not go with --guest: jumps are for programs of this machine");
+        }
+        if args.jump == Jump::Only && args.all {
+            bail!(
+                "--jump only does not go with -a: name the process that gets the jumps (-p PID), or a command"
+            );
+        }
+    }
     let mut probes = args.what.probes(given)?;
     // Probes for a guest are compiled with its kernel's types, not with those of the kernel that runs here.
     let elsewhere = args.program.is_some() || args.what.vmlinux.is_some() || args.what.exec.is_some();
@@ -199,6 +226,11 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
         interval: args.interval.or(args.current),
         keep_current: args.current.is_some(),
         beside_flow,
+        jump: match args.jump {
+            Jump::Never => JumpMode::Never,
+            Jump::Auto => JumpMode::Auto,
+            Jump::Only => JumpMode::Only,
+        },
         buffer_kib: args.buffer_size,
         probes: probes.specs(),
         collect: probes.collected(),

@@ -8,9 +8,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use kprism_bpf::{host, names};
 use kprism_lab::Job;
+use kprism_probe::attach::jump::{Outcome, Process, refusal};
 use kprism_probe::attach::{Config, HitScope, Session};
 use kprism_probe::plan::file::Compiled;
 use kprism_probe::stream::shape::Shape;
@@ -25,6 +26,18 @@ use kprism_session::{Progress, files};
 use super::kept::Kept;
 use crate::here;
 use crate::wait::Wait;
+
+/// Whether probes of a program get jumps in place of traps.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum JumpMode {
+    /// No.
+    #[default]
+    Never,
+    /// Where they can.
+    Auto,
+    /// All; else nothing is recorded.
+    Only,
+}
 
 /// Settings of a recording.
 #[derive(Debug, Clone)]
@@ -52,6 +65,8 @@ pub struct Settings {
     /// The recording is in a guest whose flow is recorded from outside: the command is marked for the observer, and the clocks
     /// of both are compared.
     pub beside_flow: bool,
+    /// Whether probes of a program get jumps.
+    pub jump: JumpMode,
     /// Ring buffer of each CPU, KiB.
     pub buffer_kib: u64,
     /// The probes as the user wrote them, for the manifest.
@@ -74,6 +89,7 @@ impl Default for Settings {
             interval: None,
             keep_current: false,
             beside_flow: false,
+            jump: JumpMode::Never,
             buffer_kib: 8 << 10,
             probes: Vec::new(),
             collect: Vec::new(),
@@ -132,6 +148,15 @@ pub fn record(
         progress.say(&format!(
             "note: hits of process {pid} count, not those of the command, which is run meanwhile"
         ));
+    }
+    if settings.jump == JumpMode::Only {
+        let refused = compiled.plans.iter().find_map(|plan| Some((plan, refusal(plan, &compiled.plans)?)));
+        if let Some((plan, why)) = refused {
+            bail!(
+                "--jump only: {}: no jump: {why}; --jump auto gives such a probe its trap",
+                plan.probe.place
+            );
+        }
     }
     let config = config(&compiled, settings);
     let session = Session::start(compiled.plans, &config)?;
@@ -214,7 +239,10 @@ pub fn record(
             "note: {lost} records were lost because the ring was full, so those kept may not be the last ones: try a larger --buffer-size, or a condition with fewer hits"
         )
     });
-    manifest.probe.notes = session.notes().iter().chain(&not_last).cloned().collect();
+    let left = session.jumps_left().into_iter().map(|why| format!("a jump is still in a program: {why}"));
+    let left: Vec<String> = left.collect();
+    let notes = session.notes().iter().chain(&taken.jumps).chain(&left).chain(&not_last);
+    manifest.probe.notes = notes.cloned().collect();
     manifest.probe.not_attached = session.failed().to_vec();
     let account = Loaded::open(&run)?.account(&manifest);
     manifest.accounts.insert(Instrument::Probe, account);
@@ -224,7 +252,7 @@ pub fn record(
         interrupted: taken.interrupted,
         full: taken.full,
         not_attached: session.failed().len(),
-        remarks: not_last.into_iter().chain(taken.command_end).collect(),
+        remarks: left.into_iter().chain(not_last).chain(taken.command_end).collect(),
         run,
     })
 }
@@ -281,6 +309,8 @@ struct Taken {
     full: Option<String>,
     /// The end of the command, if that should be said.
     command_end: Option<String>,
+    /// Which probes have a jump, and why others have none.
+    jumps: Vec<String>,
 }
 
 /// Runs the command, or waits for as long as was asked, and takes records out as they come. Calls `ticked` at each
@@ -296,7 +326,19 @@ fn take(
     let mut file = Kept::create(path, settings.last)?;
     let mut reader = session.reader();
     let (processes, limit) = (settings.processes.clone(), settings.duration);
-    let mut wait = Wait::begin(&settings.command, processes, limit, settings.beside_flow, progress)?;
+    // The hits of a command count unless those of other processes do.
+    let held = settings.jump != JumpMode::Never && !settings.command.is_empty() && processes.is_empty();
+    let mut wait =
+        Wait::begin_held(&settings.command, processes, limit, settings.beside_flow, held, progress)?;
+    let jumps = match jumps(settings, session, wait.command().filter(|_| held)) {
+        Ok(jumps) => jumps,
+        Err(why) => {
+            session.stop();
+            wait.give_up();
+            return Err(why);
+        }
+    };
+    jumps.iter().for_each(|line| progress.say(&format!("note: {line}")));
     raise_priority();
     let started = Instant::now();
     let mut next = settings.interval;
@@ -335,7 +377,39 @@ fn take(
         records,
         full,
         command_end,
+        jumps,
     })
+}
+
+/// Gives probes their jumps. Returns a line for each place: what it has, and why.
+fn jumps(settings: &Settings, session: &Session, command: Option<u32>) -> Result<Vec<String>> {
+    let processes = match (settings.jump, command) {
+        (JumpMode::Never, _) => return Ok(Vec::new()),
+        (JumpMode::Only, Some(command)) => vec![Process::BegunOrNot(command)],
+        (JumpMode::Auto, Some(command)) => vec![Process::Begun(command)],
+        _ => settings.processes.iter().map(|pid| Process::Running(*pid)).collect(),
+    };
+    if processes.is_empty() {
+        return Ok(vec![
+            "traps, and no jumps: everybody's hits count (-a), in processes that are not known".to_owned(),
+        ]);
+    }
+    let mut lines = Vec::new();
+    for process in processes {
+        for Outcome { number, pid, jump } in session.jump(process) {
+            let probe = &session.plans()[number].probe;
+            let at = probe.address.map_or_else(String::new, |address| format!(" at {address:#x}"));
+            let what = format!("{}{at} in process {pid}", probe.place);
+            match jump {
+                Ok(()) => lines.push(format!("{what}: a jump")),
+                Err(why) if settings.jump == JumpMode::Only => {
+                    bail!("--jump only: {what}: no jump: {why}; --jump auto gives such a probe its trap")
+                }
+                Err(why) => lines.push(format!("{what}: a trap, no jump: {why}")),
+            }
+        }
+    }
+    Ok(lines)
 }
 
 /// Lets this thread run before those that fill the rings. It takes little of a CPU, and records for which it comes too late

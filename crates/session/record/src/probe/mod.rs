@@ -15,9 +15,10 @@ mod file;
 pub mod guest;
 mod kept;
 
-pub use attach::{KEYS, Live, Recorded, Settings, record};
+pub use attach::{JumpMode, KEYS, Live, Recorded, Settings, record};
 pub use compile::{ForeignKernel, Probes, load};
 pub use file::ProbeFile;
+pub use kprism_jump::guard::was_guard as was_jump_guard;
 pub use kprism_probe::written::{thread_variable, variable};
 
 use kprism_probe::stream::Description;
