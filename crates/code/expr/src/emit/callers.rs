@@ -26,7 +26,7 @@ pub(super) fn buffer(asked: &CalledBy) -> i16 {
 
 impl Emitter<'_> {
     pub(super) fn called_by(&mut self, v: Val, asked: &CalledBy) {
-        let (yes, end) = (self.local(), self.local());
+        let yes = self.local();
         let most = i16::from(asked.most);
         let at = -self.buffer;
         // The direct caller alone needs no stack, if its address is known.
@@ -69,13 +69,7 @@ impl Emitter<'_> {
             self.push(opcode::LDX | 0x18, A, FP, at + 8 * most, 0);
             self.jump(opcode::JMP | opcode::JNE, A, 0, 0, Label::Fault(Fault::Deep));
         }
-        let d = self.dst(v);
-        self.mov_imm(d, 0);
-        self.jump(opcode::JMP | opcode::JA, 0, 0, 0, end);
-        self.here(yes);
-        self.mov_imm(d, 1);
-        self.here(end);
-        self.place_result(v, d);
+        self.truth(v, yes);
     }
 
     /// Compares all callers with the code at [`CODE`], of [`LENGTH`] bytes.
@@ -113,15 +107,9 @@ impl Emitter<'_> {
         self.relocated(1, Reloc::Bound(number, 0, false));
         self.push(opcode::CALL, 0, 0, 0, Helper::CurrentAncestorCgroupId as i32);
         self.relocated(1, Reloc::Bound(number, 0, true));
-        let (yes, end) = (self.local(), self.local());
+        let yes = self.local();
         self.jump(opcode::JMP | opcode::JEQ | opcode::X, A, 1, 0, yes);
-        let d = self.dst(v);
-        self.mov_imm(d, 0);
-        self.jump(opcode::JMP | opcode::JA, 0, 0, 0, end);
-        self.here(yes);
-        self.mov_imm(d, 1);
-        self.here(end);
-        self.place_result(v, d);
+        self.truth(v, yes);
     }
 
     /// Returns the number of a name.

@@ -29,15 +29,9 @@ impl Emitter<'_> {
             Op::Bin(op, a, b) => self.bin(v, *op, width, *a, *b),
             Op::Ext { bits, signed, of } => self.ext(v, *bits, *signed, *of, width),
             Op::Cmp(cond, a, b) => {
-                let (yes, end) = (self.local(), self.local());
+                let yes = self.local();
                 self.compare(*cond, *a, *b, yes);
-                let d = self.dst(v);
-                self.mov_imm(d, 0);
-                self.jump(opcode::JMP | opcode::JA, 0, 0, 0, end);
-                self.here(yes);
-                self.mov_imm(d, 1);
-                self.here(end);
-                self.place_result(v, d);
+                self.truth(v, yes);
             }
             Op::GetVar(n) => {
                 let d = self.dst(v);
@@ -70,6 +64,18 @@ impl Emitter<'_> {
             Op::Record(record) if self.frame.is_some() => self.framed(record),
             Op::Record(record) => self.record(record),
         }
+    }
+
+    /// Ends a test: the value is 1 at the label `yes`, and 0 where the code before goes on.
+    pub(super) fn truth(&mut self, v: Val, yes: Label) {
+        let end = self.local();
+        let d = self.dst(v);
+        self.mov_imm(d, 0);
+        self.jump(opcode::JMP | opcode::JA, 0, 0, 0, end);
+        self.here(yes);
+        self.mov_imm(d, 1);
+        self.here(end);
+        self.place_result(v, d);
     }
 
     /// A value that a helper without arguments returns.
