@@ -298,7 +298,7 @@ pub struct CalledBy {
     /// Address and length of each part of its code; `None` for a function of the kernel, whose address is known where the
     /// program is loaded.
     pub code: Option<Vec<(Val, u32)>>,
-    /// Whose stack is searched.
+    /// The stack that is searched.
     pub space: Space,
     /// Number of innermost entries of the kernel's list that are not callers: the place itself, the program.
     pub skip: u8,

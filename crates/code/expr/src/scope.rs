@@ -191,7 +191,7 @@ pub trait Scope: Types {
     fn describe(&self) -> String;
 }
 
-/// How the callers of a place are found.
+/// The way to the callers of a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Callers {
     /// Number of innermost entries of the kernel's list of return addresses that are not callers.

@@ -61,7 +61,7 @@ impl Names {
     }
 }
 
-/// Where cgroups of version 2 are mounted.
+/// The folder in which cgroups of version 2 are mounted.
 ///
 /// # Errors
 /// They are not.

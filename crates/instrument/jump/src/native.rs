@@ -25,12 +25,12 @@ const ABOVE: i64 = 1024;
 /// Most values of a condition: they are on the program's stack.
 const MOST_VALUES: usize = 200;
 
-/// What the condition needs to know of the process.
+/// Facts on the process that the condition needs.
 #[derive(Debug, Clone, Copy)]
 pub struct Where<'a> {
     /// Address of the place.
     pub place: u64,
-    /// What is added to addresses of the file.
+    /// Distance from an address of the file to that in the process.
     pub slide: u64,
     /// Readable memory of the object: its mapped segments.
     pub readable: &'a [Range<u64>],
@@ -55,7 +55,7 @@ pub struct Saved {
     pub rsp: i32,
 }
 
-/// Where the code goes on.
+/// Labels at which the code goes on.
 #[derive(Debug, Clone, Copy)]
 pub struct Exits {
     /// The condition is false.
@@ -64,7 +64,7 @@ pub struct Exits {
     pub slow: CodeLabel,
 }
 
-/// How an address is known.
+/// Kinds of addresses that can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Known {
     /// Inside of this readable range.

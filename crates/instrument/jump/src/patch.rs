@@ -31,10 +31,10 @@ pub struct Patch {
     pub jump: [u8; JUMP],
 }
 
-/// What is put back.
+/// The bytes that are put back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum To {
-    /// What was there: the uprobe is still registered, and the kernel takes its breakpoint out itself.
+    /// Those before the jump: the uprobe is still registered, and the kernel takes its breakpoint out itself.
     Before,
     /// The file's bytes: no uprobe is there any more.
     File,

@@ -17,7 +17,7 @@ use libc::{c_int, c_void, pid_t};
 
 use crate::maps::{self, Mapping};
 
-/// How long a thread may take to stop. One that waits in the kernel for a device cannot.
+/// Longest time that a thread may take to stop. One that waits in the kernel for a device cannot.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Most bytes of a thread's stack that are searched for a signal's return address.
 const STACK: u64 = 8 << 20;

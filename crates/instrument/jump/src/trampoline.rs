@@ -12,7 +12,7 @@ pub const COUNTERS: usize = 64;
 /// Distance from a counter to the next, bytes: a cache line.
 pub const APART: usize = 64;
 
-/// Where a trampoline is in the process, and what it reads and writes there.
+/// Addresses of a trampoline in the process, and of the words that it reads and writes there.
 #[derive(Debug, Clone, Copy)]
 pub struct Addresses {
     /// The place in the code.

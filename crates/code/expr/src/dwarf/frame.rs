@@ -6,8 +6,9 @@ use std::rc::Rc;
 
 use gimli::{BaseAddresses, CfaRule, EndianSlice, LittleEndian, RegisterRule, UnwindContext, UnwindSection};
 
+use crate::ir::Space;
 use crate::regs::Reg;
-use crate::scope::{ProbePoint, Sym};
+use crate::scope::{Callers, ProbePoint, Sym};
 
 use super::{Debug, R};
 
@@ -19,6 +20,22 @@ impl<'d> Debug<'d> {
             // The return instruction has popped the return address.
             ProbePoint::Return => Ok(Rc::new(Sym::Reg(Reg::Rsp))),
             ProbePoint::Inside => self.cfa(pc),
+        }
+    }
+
+    /// Returns how the callers of a position are found. `pc` is the instruction.
+    pub(super) fn callers_at(&self, space: Space, moment: ProbePoint, pc: u64) -> Callers {
+        match space {
+            Space::Kernel => Callers::of_registers(moment),
+            Space::User => Callers::in_program(moment, self.frame_at(moment, pc).ok()),
+        }
+    }
+
+    /// Returns the code of a function, if it is this program's; the kernel's is known to the kernel alone.
+    pub(super) fn code_in(&self, space: Space, function: &str) -> Result<Option<Vec<(u64, u32)>>, String> {
+        match space {
+            Space::Kernel => Ok(None),
+            Space::User => self.code_of(function).map(Some),
         }
     }
 

@@ -67,17 +67,11 @@ impl Scope for Bare<'_, '_> {
     }
 
     fn callers(&self) -> Result<Callers, String> {
-        Ok(match self.space {
-            Space::Kernel => Callers::of_registers(self.moment),
-            Space::User => Callers::in_program(self.moment, self.frame().ok()),
-        })
+        Ok(self.debug.callers_at(self.space, self.moment, self.pc))
     }
 
     fn code_of(&self, function: &str) -> Result<Option<Vec<(u64, u32)>>, String> {
-        match self.space {
-            Space::Kernel => Ok(None),
-            Space::User => self.debug.code_of(function).map(Some),
-        }
+        self.debug.code_in(self.space, function)
     }
 
     fn describe(&self) -> String {

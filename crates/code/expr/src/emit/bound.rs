@@ -11,7 +11,7 @@ use super::{Program, Reloc};
 /// Pairs of numbers for a name: parts of a function's code, or functions of one name.
 pub const MOST_PAIRS: usize = 4;
 
-/// What is found for a name; the meaning of the pairs is that of the [`Name`].
+/// The kernel's answer for a name; the meaning of the pairs is that of the [`Name`].
 pub type Pairs = Vec<(u64, u64)>;
 
 /// A name in the kernel.

@@ -151,7 +151,7 @@ pub struct Program {
     pub kept: Vec<Kept>,
     /// Formats of [`FORMAT`](crate::ir::Record::Format) records.
     pub formats: Vec<String>,
-    /// What the loader looks up in the kernel: [`Program::bind`].
+    /// Names that the loader looks up in the kernel: [`Program::bind`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<Name>,
     /// Indices of `exit` instructions that are reached after a fault. At all others, r0 is a value.

@@ -52,7 +52,7 @@ impl Process {
     }
 }
 
-/// What a probe's place has in a process.
+/// A jump or a trap: a probe's place in a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// Number of the probe's plan.
@@ -68,7 +68,7 @@ pub struct Outcome {
 pub struct Jumps {
     all: RefCell<Vec<Jump>>,
     guard: RefCell<Option<Guard>>,
-    /// What could not be put back.
+    /// Places that could not be put back, and why.
     left: RefCell<Vec<String>>,
 }
 
@@ -146,7 +146,7 @@ pub fn refusal(plan: &Plan, all: &[Plan]) -> Option<String> {
     Some(why.to_owned())
 }
 
-/// What is known of a place before the process is stopped.
+/// Facts on a place, found before the process is stopped.
 struct Located {
     number: usize,
     place: u64,
@@ -208,7 +208,7 @@ impl Session {
         done.into_iter().map(|(number, jump)| Outcome { number, pid, jump }).collect()
     }
 
-    /// What jumps could not be taken out at the end.
+    /// Jumps that could not be taken out at the end, and why.
     pub fn jumps_left(&self) -> Vec<String> {
         self.jumps.left.borrow().clone()
     }

@@ -31,7 +31,7 @@ impl Recent {
         (va >> SHIFT ^ u64::from(tgid)) as usize % RANGES
     }
 
-    /// What was found in the range around `va`; `None` if it was not looked up lately.
+    /// The object found in the range around `va`; `None` if it was not looked up lately.
     #[inline]
     pub fn get(&self, tgid: u32, va: u64) -> Option<Option<u32>> {
         let range = self.ranges.get(Self::slot(tgid, va))?;
