@@ -7,6 +7,7 @@ mod pty;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use kprism_test::{BPF, QEMU, ROOT, UPROBES, needs, test};
 use pty::Pty;
@@ -525,6 +526,26 @@ fn sizes_of_all_kinds() {
     }
     pty.resize(24, 80);
     pty.until("the foot", |text| text.contains("q quit"));
+    pty.keys("q");
+    assert_eq!(pty.end().code(), Some(0));
+}
+
+/// A key that comes with a change of size is read: both may wait for the program at the same moment.
+#[test]
+fn a_key_beside_a_change_of_size_is_read() {
+    let run = stored();
+    let mut pty = Pty::start(command(&["tui", &run]), 24, 80);
+    pty.until("the foot", |text| text.contains("q quit"));
+    for n in 0..200 {
+        // The program draws this; what follows is there when it is done.
+        pty.resize(100, 300);
+        std::thread::sleep(Duration::from_micros(20 * n));
+        pty.resize(99, 300);
+        pty.keys("?");
+        pty.until("the help", |text| text.contains("arrows, h j k l"));
+        pty.keys("?");
+        pty.until("no help", |text| !text.contains("arrows, h j k l"));
+    }
     pty.keys("q");
     assert_eq!(pty.end().code(), Some(0));
 }

@@ -12,10 +12,10 @@ use std::sync::Once;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use crossterm::{cursor, execute, terminal};
 use ratatui::Frame;
 use ratatui::backend::{Backend as _, CrosstermBackend};
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
-use ratatui::crossterm::{cursor, execute, terminal};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span, Text};
 
@@ -125,9 +125,9 @@ impl Terminal {
         };
         // A terminal that is gone is always ready to be read, and crossterm would read it for ever.
         is_there(Duration::ZERO)?;
-        if !event::poll(Duration::ZERO).or_else(retry)? {
+        if !event::poll(LOOK).or_else(retry)? {
             is_there(wait)?;
-            if !event::poll(Duration::ZERO).or_else(retry)? {
+            if !event::poll(LOOK).or_else(retry)? {
                 return Ok(None);
             }
         }
@@ -147,6 +147,9 @@ impl Drop for Terminal {
         restore();
     }
 }
+
+/// How long crossterm may look for what is there already: given no time at all, it does not look.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Waits for a key, a signal or so long.
 fn is_there(wait: Duration) -> Result<()> {
