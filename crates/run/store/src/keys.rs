@@ -86,6 +86,20 @@ fn base(module: &str) -> &str {
     }
 }
 
+/// Address and name in a line of kallsyms.
+fn address_and_name(line: &[u8]) -> Option<(&[u8], &[u8])> {
+    // The kernel writes 16 digits and one space on each side of the type. There are some hundred thousand lines.
+    if let Some((address, [b' ', _, b' ', rest @ ..])) = line.split_first_chunk::<16>()
+        && rest.first().is_some_and(|byte| !byte.is_ascii_whitespace())
+        && address.iter().all(u8::is_ascii_hexdigit)
+    {
+        return Some((address, &rest[..rest.iter().position(u8::is_ascii_whitespace).unwrap_or(rest.len())]));
+    }
+    let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let (address, _, name) = (words.next()?, words.next()?, words.next()?);
+    Some((address, name))
+}
+
 /// For each function its place among the functions of its name in its module, in order of address: static functions share names.
 struct Places(Vec<u32>);
 
@@ -102,10 +116,7 @@ impl Places {
             }
         }
         for line in kallsyms.split(|&byte| byte == b'\n') {
-            let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-            let (Some(address), Some(_), Some(name)) = (words.next(), words.next(), words.next()) else {
-                continue;
-            };
+            let Some((address, name)) = address_and_name(line) else { continue };
             // Most lines are of other functions.
             let Some(modules) = by_name.get(name) else { continue };
             let Ok(line) = std::str::from_utf8(line) else { continue };
@@ -165,5 +176,17 @@ mod tests {
         let symbols = b"ffffffff81000010 t show\nffffffff81000020 t show\nffffffff81000030 t show\n";
         let places = Places::of(symbols, &[func(0xffff_ffff_8100_0030), func(0xffff_ffff_8100_0010)]);
         assert_eq!(places.0, [2, 0]);
+    }
+
+    #[test]
+    fn lines_of_every_width_have_address_and_name() {
+        let of = |line: &'static str| address_and_name(line.as_bytes());
+        assert_eq!(
+            of("ffffffff81000010 t show\t[ext4]"),
+            Some((b"ffffffff81000010".as_slice(), b"show".as_slice()))
+        );
+        assert_eq!(of("ffffffff81000010 t  show"), of("ffffffff81000010 t show"));
+        assert_eq!(of("c0008000 T a"), Some((b"c0008000".as_slice(), b"a".as_slice())));
+        assert_eq!((of(""), of("c0008000 T")), (None, None));
     }
 }

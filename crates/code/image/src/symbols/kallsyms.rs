@@ -65,8 +65,7 @@ pub fn parse(text: &[u8]) -> Result<Kernel, KallsymsError> {
         if raw.trim_ascii().is_empty() {
             continue;
         }
-        let line = std::str::from_utf8(raw).ok();
-        let parsed = line.and_then(|line| usual_line(line).or_else(|| parse_line(line)));
+        let parsed = usual_line(raw).or_else(|| parse_line(std::str::from_utf8(raw).ok()?));
         let (mut symbol, module) = parsed.ok_or_else(|| {
             let found = String::from_utf8_lossy(raw).chars().take(60).collect();
             KallsymsError::Line { line: i + 1, found }
@@ -106,7 +105,10 @@ pub fn parse(text: &[u8]) -> Result<Kernel, KallsymsError> {
 
 /// The value of the first symbol with this name, of any type and including per-CPU offsets.
 pub fn value_of(text: &[u8], name: &str) -> Option<u64> {
-    text.split(|&b| b == b'\n').find_map(|line| {
+    // Few lines have the name anywhere, so only those are looked at.
+    memchr::memmem::find_iter(text, name).find_map(|at| {
+        let start = memchr::memrchr(b'\n', &text[..at]).map_or(0, |end| end + 1);
+        let line = text[start..].split(|&b| b == b'\n').next()?;
         let mut words = line.split(|b| b.is_ascii_whitespace());
         let (address, _kind, found) = (words.next()?, words.next()?, words.next()?);
         if found != name.as_bytes() {
@@ -213,21 +215,23 @@ fn modules_of(entries: &[(Symbol<'_>, u32)], functions: &[Function]) -> Vec<u32>
 
 /// Parses a line as the kernel writes it: 16 digits, one space before and behind the type, a tab before the module.
 /// `None` for others, which [`parse_line`] may know.
-fn usual_line(line: &str) -> Option<(Symbol<'_>, Option<&str>)> {
-    let bytes = line.as_bytes();
-    let (digits, [b' ', kind, b' ', ..]) = bytes.split_first_chunk::<16>()? else { return None };
+fn usual_line(line: &[u8]) -> Option<(Symbol<'_>, Option<&str>)> {
+    let (digits, [b' ', kind, b' ', rest @ ..]) = line.split_first_chunk::<16>()? else { return None };
     let mut address = 0u64;
     for &digit in digits {
         address = address << 4 | u64::from(char::from(digit).to_digit(16)?);
     }
-    let rest = &line[19..];
-    let (name, module) = rest.split_once('\t').map_or((rest, None), |(name, module)| (name, Some(module)));
-    let is_word = |word: &str| !word.is_empty() && !word.bytes().any(|b| b.is_ascii_whitespace());
-    let is_module = |m: &str| is_word(m) && m.starts_with('[') && m.ends_with(']');
+    let (name, module) = match memchr::memchr(b'\t', rest) {
+        Some(tab) => (&rest[..tab], Some(&rest[tab + 1..])),
+        None => (rest, None),
+    };
+    let is_word = |word: &[u8]| !word.is_empty() && !word.iter().any(u8::is_ascii_whitespace);
+    let is_module = |m: &[u8]| is_word(m) && m.starts_with(b"[") && m.ends_with(b"]");
     if !is_word(name) || !module.is_none_or(is_module) || !kind.is_ascii() || kind.is_ascii_whitespace() {
         return None;
     }
-    Some((symbol(address, *kind, name), module))
+    let module = module.map(std::str::from_utf8).transpose().ok()?;
+    Some((symbol(address, *kind, std::str::from_utf8(name).ok()?), module))
 }
 
 fn parse_line(line: &str) -> Option<(Symbol<'_>, Option<&str>)> {
