@@ -235,7 +235,7 @@ impl<R: Resolve> Lines<'_, '_, R> {
             return;
         }
         let out = self.out.buffer();
-        out.extend_from_slice(self.prefixes[at.lane].at(at.ns()));
+        self.prefixes[at.lane].append(out, at.ns());
         write_amounts(out, wall, call.insns);
         out.extend(std::iter::repeat_n(b' ', 2 * indent));
         let _ = writeln!(out, "}} /* {name} */");
@@ -252,7 +252,7 @@ impl<R: Resolve> Lines<'_, '_, R> {
         }
         let wall = at.ns().saturating_sub(call.start_ns);
         let out = self.out.buffer();
-        out.extend_from_slice(self.prefixes[at.lane].at(call.start_ns));
+        self.prefixes[at.lane].append(out, call.start_ns);
         let _ = match self.form {
             Form::Text => {
                 write_amounts(out, wall, call.insns);
@@ -273,7 +273,7 @@ impl<R: Resolve> Lines<'_, '_, R> {
         let wall = at.ns().saturating_sub(call.start_ns);
         let name = self.names.get(call.func);
         let out = self.out.buffer();
-        out.extend_from_slice(self.prefixes[at.lane].at(call.start_ns));
+        self.prefixes[at.lane].append(out, call.start_ns);
         out.extend_from_slice(b"\"symbol\":");
         json::string(out, &name.symbol);
         out.extend_from_slice(b",\"module\":");
@@ -314,7 +314,7 @@ impl<R: Resolve> Calls for Lines<'_, '_, R> {
         let (Some(indent), true, Form::Text) = (shown, wanted, self.form) else { return };
         self.settle();
         let mut prefix = Vec::with_capacity(64);
-        prefix.extend_from_slice(self.prefixes[at.lane].at(at.ns()));
+        self.prefixes[at.lane].append(&mut prefix, at.ns());
         let name = self.names.get(call.func).clone();
         self.waiting =
             Some(Waiting { task: at.task, depth: call.depth, indent, prefix, name, kind: call.kind });

@@ -18,8 +18,12 @@ use kprism_image::resolve::{FuncRef, Resolve};
 use crate::disasm::{Disassembler, Refers, Syntax};
 use crate::json;
 use crate::names::Names;
+use crate::output::append;
 use crate::prefix::Form;
 use crate::select::{Field, Fields};
+
+/// Nearly all lines are shorter, without their prefix.
+const LINE: usize = 128;
 
 /// Width of the place, before the instruction.
 const PLACE: usize = 56;
@@ -204,14 +208,14 @@ impl Codes {
         &self.insns[id as usize]
     }
 
-    /// The line of an instruction without its prefix.
+    /// Appends the line of an instruction without its prefix.
     #[inline(always)]
-    pub fn line<R: Resolve>(&mut self, id: u32, maker: &mut Maker<'_, R>) -> &[u8] {
+    pub fn append_line<R: Resolve>(&mut self, out: &mut Vec<u8>, id: u32, maker: &mut Maker<'_, R>) {
         let mut piece = self.lines[id as usize];
         if piece.1 == 0 {
             piece = self.make_line(id, maker);
         }
-        &self.texts[piece.0 as usize..(piece.0 + piece.1) as usize]
+        append::<LINE>(out, &self.texts[piece.0 as usize..], piece.1 as usize);
     }
 
     /// The place of an instruction: address, function, module.

@@ -239,7 +239,7 @@ impl<'w> Lister<'w> {
         if let (Some(indent), true, Form::Text) = (indent, taken, self.form) {
             self.settle_parent(key);
             let mut text = self.spare.pop().unwrap_or_default();
-            text.extend_from_slice(self.lane(collector, key, cpu).at(ns));
+            self.lane(collector, key, cpu).append(&mut text, ns);
             let at = text.len();
             text.extend_from_slice(BLANK.as_bytes());
             self.write_name(&mut text, indent, func, interrupt);
@@ -313,7 +313,7 @@ impl<'w> Lister<'w> {
             line.rest = Rest::Complete;
         } else {
             let mut text = self.spare.pop().unwrap_or_default();
-            text.extend_from_slice(self.lane(collector, key, cpu).at(ns));
+            self.lane(collector, key, cpu).append(&mut text, ns);
             write_duration(&mut text, call.ns());
             text.extend(std::iter::repeat_n(b' ', 2 * indent.min(MOST_INDENT)));
             let name = self.funcs.get(call.func as usize).map_or("", |f| f.0.name.as_str());
@@ -329,7 +329,7 @@ impl<'w> Lister<'w> {
             return;
         }
         let mut text = self.spare.pop().unwrap_or_default();
-        text.extend_from_slice(self.lane(collector, key, cpu).at(call.start_ns));
+        self.lane(collector, key, cpu).append(&mut text, call.start_ns);
         text.extend_from_slice(b"\"symbol\":");
         if let Some((func, _)) = self.funcs.get(call.func as usize) {
             json::string(&mut text, &func.name);
@@ -378,7 +378,7 @@ impl<'w> Lister<'w> {
         };
         if inside && taken && self.options.select.takes_time(event.ns) && !self.out.is_done() {
             let mut text = self.spare.pop().unwrap_or_default();
-            text.extend_from_slice(self.lane(Some(collector), key, event.cpu).at(event.ns));
+            self.lane(Some(collector), key, event.cpu).append(&mut text, event.ns);
             if self.write_event(&mut text, kind, event, describe) {
                 self.settle_parent(key);
                 self.push(Line { text, rest: Rest::Complete });

@@ -62,7 +62,7 @@ impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
         let Lane { prefix, space, block } = &mut self.lanes[lane];
         let place = event.ip.map(|ip| CodePlace::find(ip, *space, self.maker.names.resolver, ns));
         let out = self.out.buffer();
-        out.extend_from_slice(prefix.at(ns));
+        prefix.append(out, ns);
         if self.maker.form == Form::Json {
             // Writing to memory cannot fail.
             let _ = write!(out, "\"event\":\"{}\",", kind.name());

@@ -129,7 +129,7 @@ impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
         }
         let Lane { codes, prefix, space, .. } = lane;
         let out = self.out.buffer();
-        out.extend_from_slice(prefix.at(ns));
+        prefix.append(out, ns);
         let json = self.maker.form == Form::Json;
         if json {
             out.extend_from_slice(b"\"kind\":\"");
@@ -188,7 +188,7 @@ impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
             }
             let id = codes.at(place);
             let out = self.out.buffer();
-            out.extend_from_slice(prefix.at(ns));
+            prefix.append(out, ns);
             if numbered {
                 let number = before + u64::from(ran) + 1;
                 // Writing to memory cannot fail.
@@ -197,11 +197,12 @@ impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
                     false => write!(out, "{number:>12} "),
                 };
             }
-            let line = codes.line(id, &mut self.maker);
-            if line.starts_with(b"}") {
-                trim_comma(out);
+            let end = out.len();
+            codes.append_line(out, id, &mut self.maker);
+            // A line of JSON without members of its own: the comma before it goes.
+            if json && out[end] == b'}' && out[..end].last() == Some(&b',') {
+                out.remove(end - 1);
             }
-            out.extend_from_slice(line);
             self.out.end_line();
         }
     }

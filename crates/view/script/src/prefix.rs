@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The first part of a line: task, CPU, time. The task's part rarely changes. Mostly only the last three digits of the
-//! time change, and are overwritten in place.
+//! time change, and are overwritten in the line.
 
 use std::io::Write as _;
 
@@ -8,6 +8,7 @@ use kprism_flow::replay::{Task, TracePosition};
 use kprism_profile::units::printable;
 
 use crate::json;
+use crate::output::append;
 use crate::select::{Field, Fields, Select};
 
 /// Format of the lines.
@@ -27,8 +28,10 @@ pub(crate) struct Prefix {
     /// The task and the count of renames for which this is valid.
     task: usize,
     names: u32,
-    /// The whole prefix, with the time.
+    /// The whole prefix, with the time, and filling up to [`SHORT`] bytes.
     text: Vec<u8>,
+    /// Its length without the filling.
+    len: usize,
     /// Start and end of the time in it.
     from: usize,
     to: usize,
@@ -36,6 +39,9 @@ pub(crate) struct Prefix {
     /// The time that it shows, in thousands of ns.
     thousands: u64,
 }
+
+/// Nearly all prefixes are shorter: they are copied by a few instructions.
+const SHORT: usize = 64;
 
 const DIGITS: [[u8; 3]; 1000] = {
     let mut all = [[0; 3]; 1000];
@@ -61,7 +67,8 @@ impl Prefix {
             taken: false,
             task: usize::MAX,
             names: 0,
-            text: Vec::new(),
+            text: vec![0; SHORT],
+            len: 0,
             from: 0,
             to: 0,
             tail,
@@ -96,19 +103,27 @@ impl Prefix {
         if !self.has_time {
             self.text.extend_from_slice(self.tail);
         }
+        self.fill();
     }
 
-    /// The prefix at a time.
+    /// Notes the length of the text, and fills it up.
+    fn fill(&mut self) {
+        self.len = self.text.len();
+        self.text.resize(self.len.max(SHORT), 0);
+    }
+
+    /// Appends the prefix at a time.
     #[inline(always)]
-    pub fn at(&mut self, ns: u64) -> &[u8] {
-        if self.has_time {
-            if ns / 1000 == self.thousands {
-                self.text[self.to - 3..self.to].copy_from_slice(&DIGITS[(ns % 1000) as usize]);
-            } else {
-                self.write_time(ns);
-            }
+    pub fn append(&mut self, out: &mut Vec<u8>, ns: u64) {
+        if self.has_time && ns / 1000 != self.thousands {
+            self.write_time(ns);
         }
-        &self.text
+        let start = out.len();
+        append::<SHORT>(out, &self.text, self.len);
+        if self.has_time && self.thousands != u64::MAX {
+            // In the copy: a processor waits if it reads a whole word of which it has just written a part.
+            out[start + self.to - 3..start + self.to].copy_from_slice(&DIGITS[(ns % 1000) as usize]);
+        }
     }
 
     #[inline(never)]
@@ -124,6 +139,7 @@ impl Prefix {
             self.text.push(b',');
         }
         self.text.extend_from_slice(self.tail);
+        self.fill();
         // Shorter numbers do not have three digits to overwrite.
         self.thousands = if ns < 1000 && self.form == Form::Json { u64::MAX } else { ns / 1000 };
     }
@@ -169,12 +185,14 @@ mod tests {
     fn prefix(form: Form) -> Prefix {
         let mut prefix = Prefix::new(form, &Fields::default());
         let task = Task { pid: 7, tgid: 7, comm: "a\u{1b}b".to_owned() };
-        match form {
-            Form::Text => text_head(&mut prefix.text, &Fields::default(), 3, &task),
-            Form::Json => json_head(&mut prefix.text, &Fields::default(), 3, &task),
-        }
-        prefix.from = prefix.text.len();
+        prefix.set(3, &task, &Fields::default(), &Select::default());
         prefix
+    }
+
+    fn at(prefix: &mut Prefix, ns: u64) -> String {
+        let mut out = b"before".to_vec();
+        prefix.append(&mut out, ns);
+        String::from_utf8(out).unwrap().strip_prefix("before").unwrap().to_owned()
     }
 
     /// Overwriting digits must give the same result as writing the number.
@@ -184,10 +202,10 @@ mod tests {
         let jumps = [0, 1, 8, 9, 10, 99, 100, 998, 999, 1000, 1001, 9_999, 10_000, 1_234_999, 999_999_999];
         let far = [1_000_000_000, 1_000_000_001, 99_999_999_999, 1 << 50, (1 << 50) + 1, u64::MAX];
         for ns in jumps.into_iter().chain(far) {
-            let line = String::from_utf8(text.at(ns).to_vec()).unwrap();
+            let line = at(&mut text, ns);
             let (seconds, rest) = (ns / 1_000_000_000, ns % 1_000_000_000);
             assert_eq!(line, format!("{:>15} {:>6} [003] {seconds:>5}.{rest:09}: ", "a\\u{1b}b", 7));
-            let line = String::from_utf8(json.at(ns).to_vec()).unwrap();
+            let line = at(&mut json, ns);
             let whole: serde_json::Value = serde_json::from_str(&format!("{line}\"x\":0}}")).unwrap();
             assert_eq!((&whole["time_ns"], &whole["comm"]), (&ns.into(), &"a\u{1b}b".into()));
         }
