@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `kprism report vms`, on a stream of known entries, exits and times, imported without code.
+//! `kprism report vms`, on a stream of known entries, exits and times, imported without code; and the flow of a virtual machine
+//! of KVM in the guest.
+
+mod guest;
 
 use std::path::Path;
 use std::process::{Command, Output};
 
+use guest::{alone, json, kprism, number, ok, script, text};
 use kprism_pt::Packet;
+use kprism_test::{APT, GCC, QEMU, needs, test};
 use serde_json::Value;
-
-fn kprism(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_kprism")).args(args).output().expect("kprism runs")
-}
 
 fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -92,3 +93,50 @@ fn damage_is_counted_and_other_runs_are_refused() {
     let output = kprism(&["report", "vms", "-i", &run]);
     assert!(String::from_utf8_lossy(&output.stdout).contains("no packet tells of a virtual machine"));
 }
+
+/// Instructions of the virtual machine in `vms/kvm.c`: two, in each of three rounds the count and 1000 times an addition and its
+/// loop, the port, the decrement and its jump; and the halt.
+const OF_THE_MACHINE: u64 = 2 + 3 * (1 + 2 * 1000 + 1 + 2) + 1;
+
+#[test]
+fn a_virtual_machine_in_the_guest_is_in_the_flow() {
+    needs(&[QEMU, APT, GCC]);
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let (program, run) = (dir.path().join("kvm"), dir.path().join("run"));
+    let built =
+        Command::new("gcc").args(["-O2", "-static", "-o"]).arg(&program).arg("tests/vms/kvm.c").status();
+    assert!(built.unwrap().success());
+    let share = format!("{}:/k", text(dir.path()));
+    let machine = ["--cpu-features", "+svm", "--module", "kvm-amd", "--share", &share];
+    let said = ok(&[&["lab", "run", "-q", "-o", text(&run)][..], &machine, &["--", "/k/kvm"]].concat());
+    assert_eq!(String::from_utf8_lossy(&said), "halted after 3 writes, exit 5\n");
+
+    // Each exit is told as a guess; what ran since the last branch before it is lost, and counted.
+    let info = json(&["info", "--json", "-i", text(&run)]);
+    let told = |fate: &str, unit: &str| {
+        let mut all = info["accounts"]["flow"].as_array().unwrap().iter();
+        let of = |one: &&Value| one["fate"] == fate && one["unit"].as_str().unwrap().starts_with(unit);
+        number(all.find(of).unwrap(), "count")
+    };
+    let (lost, exits) = (told("lost", "instructions"), told("guessed", "branches"));
+    assert_eq!(exits, 4, "three writes and the halt");
+    let insns = script(&run, &["insns", "--comm", "kvm"]);
+    let inside = |line: &&Value| (0x1000..0x1012).contains(&address(&line["ip"]));
+    let listed = insns.iter().filter(inside).count() as u64;
+    assert_eq!(listed + lost, OF_THE_MACHINE);
+    assert!(lost <= 3 * exits, "{lost}");
+    // Every entry is a branch from the host's instruction.
+    let branches = script(&run, &["branches", "--comm", "kvm"]);
+    let entry = |line: &&Value| line["kind"] == "vmentry" && inside(&&line["to"]);
+    let entries: Vec<&Value> = branches.iter().filter(entry).collect();
+    assert_eq!(entries.len() as u64, exits);
+    assert!(entries.iter().all(|line| line["from"]["symbol"] == "__svm_vcpu_run"), "{entries:#?}");
+}
+
+/// An address in JSON.
+fn address(value: &Value) -> u64 {
+    u64::from_str_radix(value.as_str().unwrap().trim_start_matches("0x"), 16).unwrap()
+}
+
+kprism_test::main!();
