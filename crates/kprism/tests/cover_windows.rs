@@ -71,7 +71,7 @@ fn called(run: &Path, file: &str, function: &str, more: &[&str]) -> u64 {
 }
 
 fn getppids(run: &Path) -> u64 {
-    called(run, "kernel/sys.c", "__x64_sys_getppid", &[])
+    called(run, "kernel/sys.c", "__do_sys_getppid", &[])
 }
 
 fn archive(run: &Path, name: &str) -> BTreeMap<String, Data> {
@@ -97,12 +97,16 @@ fn counts(data: &Data) -> Vec<i64> {
 
 /// How often gcov says that a function was called, from the sum of the windows as kprism wrote it.
 fn gcov_says(run: &Path, scratch: &Path, object: &str, function: &str) -> u64 {
-    let (name, data) = archive(run, "windows.cpio").into_iter().find(|(name, _)| name.ends_with(object)).unwrap();
+    let (name, data) =
+        archive(run, "windows.cpio").into_iter().find(|(name, _)| name.ends_with(object)).unwrap();
     fs::create_dir_all(scratch).unwrap();
     fs::write(scratch.join("one.gcda"), data.to_bytes()).unwrap();
     fs::copy(Path::new("/").join(&name).with_extension("gcno"), scratch.join("one.gcno")).unwrap();
-    let output =
-        Command::new("gcov").args(["--stdout", "--json-format", "one.gcda"]).current_dir(scratch).output().unwrap();
+    let output = Command::new("gcov")
+        .args(["--stdout", "--json-format", "one.gcda"])
+        .current_dir(scratch)
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let told: Value = serde_json::from_slice(&output.stdout).unwrap();
     let files = told["files"].as_array().unwrap();
@@ -127,14 +131,13 @@ fn calls_in_windows_count_and_no_others() {
     };
     let in_windows = IN.iter().sum::<u64>();
 
-    let (run, told) =
-        record("both", &["--from", "__x64_sys_sched_yield", "--until", "__x64_sys_getsid"]);
+    let (run, told) = record("both", &["--from", "__x64_sys_sched_yield", "--until", "__x64_sys_getsid"]);
     let words = "2 windows from `__x64_sys_sched_yield` until `__x64_sys_getsid`";
     assert!(told.contains(words), "{told}");
     assert_eq!(getppids(&run), in_windows);
-    assert_eq!(gcov_says(&run, &place("gcov"), "kernel/sys.gcda", "__x64_sys_getppid"), in_windows);
+    assert_eq!(gcov_says(&run, &place("gcov"), "kernel/sys.gcda", "__do_sys_getppid"), in_windows);
     // A window has the call at which it opens, and not the one at which it closes.
-    assert_eq!(called(&run, "kernel/sched", "__x64_sys_sched_yield", &[]), 2);
+    assert_eq!(called(&run, "kernel/sched", "__do_sys_sched_yield", &[]), 2);
     assert_eq!(called(&run, "kernel/sys.c", "__x64_sys_getsid", &[]), 0);
     let info = json(&["info", "--json", "-i", text(&run)]);
     assert_eq!(
@@ -144,7 +147,8 @@ fn calls_in_windows_count_and_no_others() {
     );
     let spans = info["options"]["coverage_windows"]["spans"].as_array().unwrap().clone();
     assert_eq!(spans.len(), 2);
-    let edges: Vec<u64> = spans.iter().flat_map(|s| [s[0].as_u64().unwrap(), s[1].as_u64().unwrap()]).collect();
+    let edges: Vec<u64> =
+        spans.iter().flat_map(|s| [s[0].as_u64().unwrap(), s[1].as_u64().unwrap()]).collect();
     assert!(edges.is_sorted() && edges[0] < edges[1], "{edges:?}");
     let report = ok(&["report", "cover", "-i", text(&run), "kernel/sys.c"]);
     assert!(String::from_utf8_lossy(&report).starts_with(words));
@@ -155,14 +159,14 @@ fn calls_in_windows_count_and_no_others() {
     assert!(fs::read_to_string(&page).unwrap().contains("2 windows from"));
     // The streams that the observer needs for conditions are none of the run's.
     assert!(!run.join("streams/cpu0.pt").exists());
-    let since_boot = called(&run, "kernel/sys.c", "__x64_sys_getppid", &["--since-boot"]);
+    let since_boot = called(&run, "kernel/sys.c", "__do_sys_getppid", &["--since-boot"]);
     assert!(since_boot >= BEFORE + in_windows + AFTER.iter().sum::<u64>(), "{since_boot}");
 
     // After its return, a call is before the window.
     let (run, _) =
         record("return", &["--from", "__x64_sys_sched_yield%return", "--until", "__x64_sys_getsid%return"]);
     assert_eq!(getppids(&run), in_windows);
-    assert_eq!(called(&run, "kernel/sched", "__x64_sys_sched_yield", &[]), 0);
+    assert_eq!(called(&run, "kernel/sched", "__do_sys_sched_yield", &[]), 0);
     assert_eq!(called(&run, "kernel/sys.c", "__x64_sys_getsid", &[]), 2);
 
     // What ran until the first, and what ran after it, are together all that ran: each counter of the kernel.
@@ -222,7 +226,8 @@ fn counters_of_all_cpus_are_in_the_window() {
     let share = built(dir.path(), source);
     let run = dir.path().join("run");
     let conditions = ["--from", "__x64_sys_sched_yield", "--until", "__x64_sys_getsid"];
-    let output = lab(&run, &[&["--smp", "2", "--share", text(&share)], &conditions[..]].concat(), &["/share/program"]);
+    let output =
+        lab(&run, &[&["--smp", "2", "--share", text(&share)], &conditions[..]].concat(), &["/share/program"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let seen: u64 = String::from_utf8_lossy(&output.stdout).trim().parse().unwrap();
     let counted = getppids(&run);
@@ -287,7 +292,10 @@ fn a_condition_on_values_opens_a_window() {
             percent("precision_percent"),
             percent("same_count_percent")
         );
-        assert!(percent("recall_percent") >= 95.0 && percent("precision_percent") >= 95.0, "{path}: {report}");
+        assert!(
+            percent("recall_percent") >= 95.0 && percent("precision_percent") >= 95.0,
+            "{path}: {report}"
+        );
     }
     // The timeline has the windows of the counters where the recorder held the guest.
     let moments = guest::script(&run, &["all", "--only", "coverage"]);

@@ -156,8 +156,7 @@ mod tests {
         all.close(&reading(&[("a", &[900, 900])]));
         let last = reading(&[("a", &[1000, 1000]), ("b", &[8]), ("z", &[77])]);
         let (counted, facts) = all.finish(&last);
-        let expected =
-            reading(&[("a", &[7, 1]), ("b", &[0]), ("m", &[2]), ("n", &[9]), ("z", &[0])]);
+        let expected = reading(&[("a", &[7, 1]), ("b", &[0]), ("m", &[2]), ("n", &[9]), ("z", &[0])]);
         assert_eq!((counted, facts), (expected, Facts { windows: 2, ..Facts::default() }));
     }
 
@@ -185,14 +184,24 @@ mod tests {
         let with = |more: &[(&str, &[i64])]| reading(&[kept, more].concat());
         let (counted, facts) =
             sum(&[(with(&[("m", &[9]), ("gone", &[3])]), with(&[("m", &[2])]))]).finish(&Reading::new());
-        assert_eq!(counted, with(&[]).into_iter().map(|(name, mut data)| {
-            data.clear();
-            (name, data)
-        }).chain(reading(&[("m", &[2])])).collect());
+        assert_eq!(
+            counted,
+            with(&[])
+                .into_iter()
+                .map(|(name, mut data)| {
+                    data.clear();
+                    (name, data)
+                })
+                .chain(reading(&[("m", &[2])]))
+                .collect()
+        );
         assert_eq!((facts.restarted.len(), facts.unloaded.len(), facts.resets.len()), (1, 1, 0));
 
         // All were cleared: differences mean nothing, even those that are not negative.
-        let window = (reading(&[("a", &[9]), ("b", &[9]), ("c", &[1])]), reading(&[("a", &[1]), ("b", &[0]), ("c", &[4])]));
+        let window = (
+            reading(&[("a", &[9]), ("b", &[9]), ("c", &[1])]),
+            reading(&[("a", &[1]), ("b", &[0]), ("c", &[4])]),
+        );
         let (counted, facts) = sum(&[window]).finish(&Reading::new());
         assert_eq!(counted, reading(&[("a", &[1]), ("b", &[0]), ("c", &[4])]));
         assert_eq!((facts.restarted.len(), facts.resets), (0, vec![2]));
@@ -200,7 +209,8 @@ mod tests {
         // Another build of a module, in a window and between two.
         let module = |stamp, n| Reading::from([("m".to_owned(), data(stamp, &[n]))]);
         let both = |stamp, n| reading(kept).into_iter().chain(module(stamp, n)).collect::<Reading>();
-        let (counted, facts) = sum(&[(both(1, 5), both(2, 3)), (both(3, 1), both(3, 2))]).finish(&Reading::new());
+        let (counted, facts) =
+            sum(&[(both(1, 5), both(2, 3)), (both(3, 1), both(3, 2))]).finish(&Reading::new());
         assert_eq!(counted["m"], data(3, &[1]));
         assert!(facts.restarted.contains("m"));
     }

@@ -77,9 +77,9 @@ impl Holder {
     pub fn wait(&mut self) -> Result<()> {
         match self.held()? {
             Held::Mark => Ok(()),
-            Held::Window { .. } => {
-                Err(Error::Qemu { reason: "the observer holds the guest at a window that nobody asked for".into() })
-            }
+            Held::Window { .. } => Err(Error::Qemu {
+                reason: "the observer holds the guest at a window that nobody asked for".into(),
+            }),
         }
     }
 
@@ -114,7 +114,9 @@ impl Holder {
                 self.at_mark = held == Held::Mark;
                 Ok(Some(held).filter(|held| *held != Held::Mark))
             }
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(None),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                Ok(None)
+            }
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(None),
             Err(error) => Err(unanswered(&error)),
         }

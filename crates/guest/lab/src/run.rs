@@ -141,8 +141,7 @@ pub fn run(
     let start = Instant::now();
     let mut qemu = launch(prepared, job, scratch.path(), (plugin, guest), &disks, &files)?;
     let kallsyms = prepared.snapshot.folder.join("kallsyms");
-    let counters =
-        CounterReader::new(kallsyms, &folder, scratch.path(), holder).in_windows(job.windows);
+    let counters = CounterReader::new(kallsyms, &folder, scratch.path(), holder).in_windows(job.windows);
     let mut watch =
         Watch::new(&files, (start, job.span == Span::Boot), Collected::new(scratch.path()), counters);
     let ended = watch.until_the_end(&mut qemu, (job.timeout, job.asks_first), report);
@@ -242,7 +241,8 @@ pub fn accepts(prepared: &Prepared, job: &Job) -> Result<()> {
         && (job.counters != kprism_agent::CounterReading::Held || prepared.machine.pace == Pace::Fast)
     {
         return Err(Error::Option(
-            "counters in windows are read while the observer holds the guest: not with --fast or --in-place".into(),
+            "counters in windows are read while the observer holds the guest: not with --fast or --in-place"
+                .into(),
         ));
     }
     Ok(())

@@ -14,8 +14,8 @@ use anyhow::{Result, bail};
 use kprism_lab::gcov_kernel::GcovKernel;
 pub use kprism_lab::gcov_kernel::{BuildOptions, Counting};
 use kprism_lab::{
-    CountedWindows, CounterReading, CounterWindows, Ended, Job, KernelSource, ObserverOptions, Options, Outcome,
-    Pace, Prepared, Report,
+    CountedWindows, CounterReading, CounterWindows, Ended, Job, KernelSource, ObserverOptions, Options,
+    Outcome, Pace, Prepared, Report,
 };
 use kprism_session::cover::Counted;
 use kprism_session::{Progress, date};
@@ -83,7 +83,8 @@ impl Settings {
     /// The lines of the configuration that the recording needs: debug information for coverage of a flow, types for conditions on
     /// values.
     pub fn needed_lines(flow: bool, windows: Option<&Windows>) -> Vec<String> {
-        let mut conditions = windows.into_iter().flat_map(|windows| windows.from.iter().chain(&windows.until));
+        let mut conditions =
+            windows.into_iter().flat_map(|windows| windows.from.iter().chain(&windows.until));
         let types = conditions.any(|text| condition::needs_types(text));
         let debug = (flow || types).then_some(DEBUG_INFO);
         let types = TYPES.iter().copied().filter(|_| types);
@@ -100,10 +101,14 @@ pub fn suits(settings: &Settings) -> Result<()> {
         bail!("this kernel has no counters: leave CMD away, and run it with `kprism lab run --tree`");
     }
     if settings.windows.is_some() && settings.reading == Reading::InGuest {
-        bail!("windows between conditions are read of the guest's memory, at an instruction: not in the guest");
+        bail!(
+            "windows between conditions are read of the guest's memory, at an instruction: not in the guest"
+        );
     }
     if settings.windows.is_some() && settings.guest.pace == Pace::Fast {
-        bail!("windows between conditions need the exact pace: guest time would go on while counters are read");
+        bail!(
+            "windows between conditions need the exact pace: guest time would go on while counters are read"
+        );
     }
     Ok(())
 }

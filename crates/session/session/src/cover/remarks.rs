@@ -85,7 +85,9 @@ impl Loaded {
     /// Remarks at the end of a recording: what reading the counters adds, what changed meanwhile, what could not be used.
     pub fn of_recording(&self) -> Vec<String> {
         let mut texts = Vec::new();
-        texts.extend(self.windows.iter().map(|(_, windows)| windows.remark().unwrap_or_else(|| windows.to_text())));
+        texts.extend(
+            self.windows.iter().map(|(_, windows)| windows.remark().unwrap_or_else(|| windows.to_text())),
+        );
         if let Some(footprint) = self.footprint {
             texts.push(format!(
                 "reading the counters changes {} of them, {} by varying amounts; this is subtracted, except in {} functions",

@@ -115,7 +115,10 @@ mod tests {
     fn they_are_told_in_words() {
         assert_eq!(windows(json!({ "from": null, "until": null, "windows": 3 })), None);
         for (options, text) in [
-            (json!({ "from": "a", "until": "b%return", "windows": 1234 }), "1,234 windows from `a` until `b%return`"),
+            (
+                json!({ "from": "a", "until": "b%return", "windows": 1234 }),
+                "1,234 windows from `a` until `b%return`",
+            ),
             (json!({ "until": "b", "windows": 1 }), "1 window until `b`"),
             (json!({ "from": "a if x", "until": null }), "windows from `a if x`"),
             (

@@ -98,7 +98,8 @@ pub(super) fn coverage(records: &[Record], counted: Option<&CountedWindows>) -> 
         None => commands,
         Some(counted) => {
             let (first, last) = (commands.first().map(|span| span.0), commands.last().map(|span| span.1));
-            let at_marks = |&(from, until): &(Option<u64>, Option<u64>)| Some((from.or(first)?, until.or(last)?));
+            let at_marks =
+                |&(from, until): &(Option<u64>, Option<u64>)| Some((from.or(first)?, until.or(last)?));
             counted.spans.iter().filter_map(at_marks).collect()
         }
     };

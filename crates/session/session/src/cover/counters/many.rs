@@ -84,7 +84,9 @@ impl Inputs {
 
     /// gcov's counters of windows between conditions: the runs, and what is known of each.
     pub fn counted(&self) -> impl Iterator<Item = (&str, &Counted)> {
-        self.runs.iter().filter_map(|(name, run)| Some((name.as_str(), run.windows.as_ref()?.counted.as_ref()?)))
+        self.runs
+            .iter()
+            .filter_map(|(name, run)| Some((name.as_str(), run.windows.as_ref()?.counted.as_ref()?)))
     }
 
     /// Runs in one of whose windows all counters were cleared, and how many objects show it.

@@ -204,10 +204,10 @@ impl<'a> Merging<'a> {
         let mut facts = self.facts.into_inner().unwrap_or_else(PoisonError::into_inner);
         facts.problems.extend(runs.iter().flat_map(|(_, run)| run.unloaded()).map(unloaded));
         facts.problems.extend(self.all.counted().flat_map(|(_, counted)| {
-            let restarted = counted.restarted.iter().map(|name| Problem {
-                kind: ProblemKind::Reset,
-                text: reset_object_text(Path::new(name)),
-            });
+            let restarted = counted
+                .restarted
+                .iter()
+                .map(|name| Problem { kind: ProblemKind::Reset, text: reset_object_text(Path::new(name)) });
             let gone = counted.unloaded.iter().map(|name| unloaded(name.trim_start_matches('/')));
             restarted.chain(gone)
         }));
@@ -224,6 +224,7 @@ impl<'a> Merging<'a> {
 
 /// An object, by its name without the first slash, that was gone at the end of a window.
 fn unloaded(name: &str) -> Problem {
-    let text = format!("/{name}: unloaded in the window, and what it counted is lost: boot with gcov_persist=1");
+    let text =
+        format!("/{name}: unloaded in the window, and what it counted is lost: boot with gcov_persist=1");
     Problem { kind: ProblemKind::Unloaded, text }
 }
