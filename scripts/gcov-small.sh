@@ -18,6 +18,13 @@ sh bench/cover/tree.sh "$out/run" "$out/tree" >&2
 "$KPRISM" report cover -i "$out/run" --html "$out/cover.html" >&2
 source=$(sed -n 's/.*"folder": "\(.*\)".*/\1/p' "$out/run/manifest.json")
 [ -n "$source" ] || { echo "gcov-small: $out/run names no tree" >&2; exit 1; }
+# The same kernel with types, for conditions on values, takes as long again: built if asked for, used if there.
+types=${KPRISM_GCOV_TYPES:-}
+for built in "${XDG_CACHE_HOME:-$HOME/.cache}"/kprism/gcov-kernel/*/whole; do
+	config=${built%/whole}/linux/.config
+	if grep -qs '^CONFIG_DEBUG_INFO_BTF=y' "$config" && grep -qs '^# CONFIG_GCOV_PROFILE_ALL is not set' "$config"; then types=1; fi
+done
+if [ -n "$types" ]; then echo "KPRISM_GCOV_TYPES=1; export KPRISM_GCOV_TYPES"; fi
 cat <<-END
 	KPRISM_GCOV_KERNEL=small KPRISM_GCOV_ARGS='$args'
 	KPRISM_GCOV_TREE='$out/tree' KPRISM_COVER_PAGE='$out/cover.html'

@@ -3,7 +3,7 @@
 #
 # A whole kernel with gcov, judged by gcov: builds it (once, eleven minutes of one CPU), boots it, runs a load, and
 # compares every function, line, branch and total of every object, and the sums of all objects with lcov's where lcov
-# is installed. Then windows, memory and modules are tested (crates/kprism/tests/cover_kernel.rs), and, if the kernel with
+# is installed. Then windows, memory and modules are tested (crates/kprism/tests/cover_kernel.rs, cover_windows.rs), and, if the kernel with
 # debug information is there or KPRISM_GCOV_DEBUG is set, the flow beside gcov. Called by `make test-gcov-kernel`, which has built the programs; KPRISM is the command line.
 set -eu
 
@@ -25,12 +25,13 @@ KPRISM_GCOV_TREE=$work/tree KPRISM_GCOV_SOURCE=$source \
 # The same kernel with debug information takes another eleven minutes of CPU: built if asked for, used if there.
 if [ -n "${KPRISM_GCOV_DEBUG:-}" ]; then "$KPRISM" lab gcov-kernel --debug-info; fi
 for built in "${XDG_CACHE_HOME:-$HOME/.cache}"/kprism/gcov-kernel/*/whole; do
-	if grep -qs '^CONFIG_DEBUG_INFO_DWARF5=y' "${built%/whole}/linux/.config"; then
+	config=${built%/whole}/linux/.config
+	if grep -qs '^CONFIG_DEBUG_INFO_DWARF5=y' "$config" && grep -qs '^CONFIG_GCOV_PROFILE_ALL=y' "$config"; then
 		KPRISM_GCOV_DEBUG=1
 		export KPRISM_GCOV_DEBUG
 	fi
 done
-KPRISM_GCOV_KERNEL=1 $CARGO test --profile checked -p kprism --test cover_kernel -- --nocapture --test-threads 1
+KPRISM_GCOV_KERNEL=1 $CARGO test --profile checked -p kprism --test cover_kernel --test cover_windows -- --nocapture --test-threads 1
 # The page of all of it, in a browser.
 "$KPRISM" report cover -i "$work/run" --html "$work/cover.html"
 KPRISM_COVER_PAGE=$work/cover.html \

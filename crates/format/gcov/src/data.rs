@@ -282,6 +282,23 @@ impl Data {
         Ok(())
     }
 
+    /// Returns true if any counter `is` so.
+    pub fn is_any(&self, is: impl Fn(i64) -> bool) -> bool {
+        self.functions.iter().flat_map(|function| &function.values).any(|(_, values)| match values {
+            Values::All(values) => values.iter().any(|value| is(*value)),
+            Values::Zeros(count) => *count > 0 && is(0),
+        })
+    }
+
+    /// Sets all counters to 0.
+    pub fn clear(&mut self) {
+        for (_, values) in self.functions.iter_mut().flat_map(|function| &mut function.values) {
+            if let Values::All(values) = values {
+                values.fill(0);
+            }
+        }
+    }
+
     /// Encodes the file. gcov reads it in any case; gcc reads it with `-fprofile-use` only if there is a [`Summary`].
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Writer { bytes: Vec::new(), header: self.header };

@@ -16,6 +16,7 @@
 //! | counts of all arcs of a function from the counted ones; loops within a line | `solve`, `cycles` |
 //! | lines, branches and calls of an object, by gcov's rules | `count`, [`mod@unit`] |
 //! | functions that only notes or only data have | [`gaps()`] |
+//! | data of several windows of a kernel's run, added up | [`windows`] |
 //! | data completed for gcc's `-fprofile-use` | [`profile_use`] |
 //!
 //! No I/O. Any bytes give a value, or an [`Error`] with an offset.
@@ -34,6 +35,7 @@ pub mod profile_use;
 mod solve;
 pub mod unit;
 mod version;
+pub mod windows;
 mod words;
 
 pub use count::UnitCounter;

@@ -29,6 +29,12 @@ const LEFT_OUT: [&str; 2] = ["*/Documentation/devicetree", "*/drivers/gpu/drm/am
 
 const TOOLS: [&str; 5] = ["make", "gcc", "flex", "bison", "bc"];
 
+/// The line of the configuration that adds the kernel's types.
+const TYPES: &str = "CONFIG_DEBUG_INFO_BTF=y";
+
+const INSTALL_PAHOLE: &str = "conditions on values need the kernel's types, which pahole makes of its debug information: \
+    install it with apt; a place alone, as FUNC or FUNC%return, needs none";
+
 const INSTALL: &str =
     "building a kernel takes make, gcc, flex, bison, bc and libelf-dev: install them with apt";
 
@@ -109,6 +115,9 @@ impl GcovKernel {
         }
         crate::cache::require_space(&place, 2500)?;
         check_tools()?;
+        if options.config.iter().any(|line| line == TYPES) && !runs("pahole") {
+            return Err(Error::MissingProgram { program: "pahole".into(), remedy: INSTALL_PAHOLE });
+        }
         if !found.folder.exists() {
             unpack_source(&source, &place, report)?;
         }
@@ -156,11 +165,12 @@ fn missing(programs: &str) -> Error {
     Error::MissingProgram { program: programs.into(), remedy: INSTALL }
 }
 
+fn runs(program: &str) -> bool {
+    Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
+}
+
 /// Reports all missing tools at once.
 fn check_tools() -> Result<()> {
-    let runs = |program: &str| {
-        Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
-    };
     let mut absent: Vec<&str> = TOOLS.into_iter().filter(|program| !runs(program)).collect();
     if !Path::new("/usr/include/libelf.h").exists() {
         absent.push("libelf.h");
@@ -254,6 +264,12 @@ fn configure(
     let got = fs::read_to_string(&path).at("read", &path)?;
     if options.counting == Counting::On && !got.contains("CONFIG_GCOV_KERNEL=y") {
         let reason = "this source and compiler cannot have CONFIG_GCOV_KERNEL".into();
+        return Err(Error::BadFile { path, reason });
+    }
+    if options.config.iter().any(|line| line == TYPES) && !got.lines().any(|line| line == TYPES) {
+        let reason = "with these options the kernel cannot have its types (CONFIG_DEBUG_INFO_BTF), which conditions on \
+                      values need; they take pahole 1.21 or newer"
+            .into();
         return Err(Error::BadFile { path, reason });
     }
     File::create(&done).map(drop).at("create", &done)

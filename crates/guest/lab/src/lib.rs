@@ -57,6 +57,7 @@ mod symbols;
 mod tail;
 mod tree;
 
+pub use counters::CountedWindows;
 pub use cpu::CpuFeature;
 pub use error::{Error, Result, Unfit};
 pub use files::{
@@ -67,7 +68,9 @@ pub use kprism_agent::{CounterReading, INIT_READY};
 pub use lab::{Prepared, prepare};
 pub use modules::{ModuleFile, is_path as is_module_file};
 pub use network::{Forward, Network};
-pub use options::{Job, KernelSource, ObserverOptions, Options, Pace, Progress, Report, Share, Span};
+pub use options::{
+    CounterWindows, Job, KernelSource, ObserverOptions, Options, Pace, Progress, Report, Share, Span,
+};
 pub use qemu::Qemu;
 pub use ready::{can_be_ready, made_ready};
 pub use run::{Ended, MissingFile, Outcome, accepts, fetch, run};

@@ -140,6 +140,9 @@ pub struct Job {
     /// The way to read the kernel's coverage counters before the command and after it, as archives below `streams/gcov`
     /// of the run. With any, an empty [`Job::argv`] is an empty window.
     pub counters: CounterReading,
+    /// Coverage counters are added up in windows between the observer's conditions, too. [`Job::counters`] must be
+    /// [`CounterReading::Held`], and the observer must have conditions.
+    pub windows: Option<CounterWindows>,
     /// If true, the command is a recorder that starts the user's command, and marks for the observer where that begins and
     /// ends.
     pub marked_by_command: bool,
@@ -179,6 +182,7 @@ impl Job {
             collect: None,
             asks_first: false,
             counters: CounterReading::None,
+            windows: None,
             marked_by_command: false,
             leaves_tracer: false,
             keeps_disks: false,
@@ -187,6 +191,15 @@ impl Job {
             timeout: None,
         }
     }
+}
+
+/// Windows in which coverage counters are added up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CounterWindows {
+    /// The first window opens where the command begins, not at a condition.
+    pub opens_at_begin: bool,
+    /// The observer's streams, which are of the same windows, are kept in the run.
+    pub keeps_streams: bool,
 }
 
 /// A folder (or file) of the host, copied into the guest.

@@ -13,7 +13,7 @@ use kprism_agent::{JOB_FILE, Message, SHARE_FILE, STDIN_FILE};
 use crate::archive::Archive;
 use crate::cache::Scratch;
 use crate::collect::Collected;
-use crate::counters::CounterReader;
+use crate::counters::{CountedWindows, CounterReader};
 use crate::disk;
 use crate::error::{Context, Error, Result};
 use crate::hold::Holder;
@@ -78,6 +78,8 @@ pub struct Outcome {
     pub init: Option<String>,
     /// Output of each of the job's commands for afterwards, as far as they were run.
     pub after: Vec<String>,
+    /// The windows in which coverage counters were added up, if the job has any.
+    pub windows: Option<CountedWindows>,
     /// Last lines of the guest's console, if the end was not normal.
     pub console_tail: String,
     /// Time from the start of QEMU to its end.
@@ -115,7 +117,10 @@ pub fn run(
         File::create(file).at("create", file)?;
     }
     symbols::begin(prepared, &folder)?;
-    let streams = folder.join("streams");
+    let streams = match job.windows {
+        Some(windows) if !windows.keeps_streams => scratch.path().join("streams"),
+        _ => folder.join("streams"),
+    };
     let held = job.counters == kprism_agent::CounterReading::Held;
     let (holder, guest) = held.then(|| Holder::new(&folder)).transpose()?.unzip();
     let mut plugin = OsString::new();
@@ -128,16 +133,20 @@ pub fn run(
             true => plugin = Holder::plugin(&crate::find_observer()?, guest),
             false => plugin.push(Holder::argument(guest)),
         }
+        if job.windows.is_some() {
+            plugin.push(",hold=windows");
+        }
     }
     let disks = disks(prepared, job, &folder)?;
     let start = Instant::now();
     let mut qemu = launch(prepared, job, scratch.path(), (plugin, guest), &disks, &files)?;
     let kallsyms = prepared.snapshot.folder.join("kallsyms");
-    let counters = CounterReader::new(kallsyms, &folder, scratch.path(), holder);
+    let counters = CounterReader::new(kallsyms, &folder, scratch.path(), holder).in_windows(job.windows);
     let mut watch =
         Watch::new(&files, (start, job.span == Span::Boot), Collected::new(scratch.path()), counters);
     let ended = watch.until_the_end(&mut qemu, (job.timeout, job.asks_first), report);
     drop(qemu);
+    let windows = watch.counters.counted().map(|windows| windows.with_account(&streams));
     let unpacked = watch.collected.unpack(&folder);
     if ended == Ended::Normal {
         unpacked?;
@@ -165,6 +174,7 @@ pub fn run(
         pid: watch.pid,
         init: watch.init.or_else(|| prepared.snapshot.kernel.init.clone()),
         after: watch.after,
+        windows,
         console_tail,
         wall: start.elapsed(),
         start: watch.accepted.unwrap_or_default(),
@@ -226,6 +236,14 @@ pub fn accepts(prepared: &Prepared, job: &Job) -> Result<()> {
     }
     if !job.ports.is_empty() && prepared.machine.network == Network::None {
         return Err(Error::Option("no port leads into a guest without a network: add --net user".into()));
+    }
+    if job.windows.is_some()
+        && (job.counters != kprism_agent::CounterReading::Held || prepared.machine.pace == Pace::Fast)
+    {
+        return Err(Error::Option(
+            "counters in windows are read while the observer holds the guest: not with --fast or --in-place"
+                .into(),
+        ));
     }
     Ok(())
 }
@@ -336,6 +354,7 @@ impl<'a> Watch<'a> {
                     std::thread::sleep(POLL);
                     continue;
                 }
+                self.counters.give_up();
                 qemu.quit(QUIT_PATIENCE);
                 self.follow(report);
                 // It may have ended in the meantime.

@@ -78,6 +78,8 @@ pub struct Options {
     pub goal: Option<Goal>,
     /// Condition of [`Goal::Place`].
     pub at: Option<String>,
+    /// The host reads the guest's memory at each place where a window opens or closes: the guest is held there.
+    pub holds_windows: bool,
     /// QEMU runs with `-icount shift=0`: one instruction is one nanosecond of guest time.
     pub icount: bool,
 }
@@ -107,6 +109,7 @@ impl Options {
             allocs: Vec::new(),
             goal: None,
             at: None,
+            holds_windows: false,
             icount: true,
         };
         let (mut keep, mut when, mut from, mut until) = (4 << 20, None, None, None);
@@ -192,6 +195,10 @@ impl Options {
                 "when" => when = Some(value.to_owned()),
                 "from" => from = Some(value.to_owned()),
                 "until" => until = Some(value.to_owned()),
+                "hold" => match value {
+                    "windows" => o.holds_windows = true,
+                    _ => return Err(format!("hold={value}: expected windows")),
+                },
                 "icount" => o.icount = on_off(key, value)?,
                 _ => return Err(format!("'{key}': no such option")),
             }
@@ -213,6 +220,9 @@ impl Options {
         }
         if o.goal.is_some() && (!o.icount || o.stops.is_none()) {
             return Err("a replay to a goal needs icount=on and stops=".into());
+        }
+        if o.holds_windows && (!matches!(o.keep, Keep::Windows { .. }) || !o.icount || o.stops.is_none()) {
+            return Err("hold=windows needs from= or until=, icount=on and stops=".into());
         }
         if o.user_only && !o.icount {
             return Err("filter=user needs icount=on: real time is told from instructions everywhere".into());
@@ -274,6 +284,10 @@ mod tests {
             "out=/x,what=1",
             "out=/x,when=a,from=b",
             "out=/x,tlb=haswell-ep,misses-if=x",
+            "out=/x,hold=all",
+            "out=/x,from=a,hold=windows",
+            "out=/x,stops=7,hold=windows",
+            "out=/x,stops=7,from=a,icount=off,hold=windows",
         ] {
             assert!(Options::parse(bad.split(',')).is_err(), "{bad}");
         }
@@ -282,6 +296,7 @@ mod tests {
         {
             assert_eq!(Options::parse(["out=/x", &format!("cyc={word}")].into_iter()).unwrap().cyc, cyc);
         }
+        assert!(Options::parse("out=/x,stops=7,until=a,hold=windows".split(',')).unwrap().holds_windows);
         for word in ["3", "32768", "-1", ""] {
             assert!(Options::parse(["out=/x", &format!("cyc={word}")].into_iter()).is_err(), "{word}");
         }

@@ -21,6 +21,7 @@ use crate::hooks::Hooks;
 use crate::idt;
 use crate::options::{Keep, Options, Start};
 use crate::round_robin::RunningVcpu;
+use crate::stops;
 use crate::sync::lock;
 use crate::trigger::{At, Effect, Op, Triggers};
 
@@ -44,6 +45,8 @@ pub struct State {
     pub triggers: Triggers,
     /// Number of splits so far.
     pub splits: AtomicU64,
+    /// Number of splits at which the guest was held.
+    held: AtomicU64,
     /// True if tracing is requested.
     pub tracing: AtomicBool,
     /// True once the plugin shuts down: no more tape is written.
@@ -88,6 +91,7 @@ impl State {
             round_robin: (options.icount && smp > 1).then(RunningVcpu::new).transpose()?,
             triggers: Triggers::new(&options.keep, options.at.as_ref())?,
             splits: AtomicU64::new(0),
+            held: AtomicU64::new(0),
             tracing: AtomicBool::new(options.start != Start::Mark),
             options,
             hooks,
@@ -207,6 +211,20 @@ impl State {
         match &self.options.keep {
             Keep::All | Keep::Last { .. } => true,
             Keep::Windows { from, .. } => from.is_none() ^ (splits % 2 == 1),
+        }
+    }
+
+    /// Holds the guest at each split at which the host is to read its memory, before `block`, which starts: the streams are
+    /// split at the same place.
+    pub fn hold_at_windows(&self, block: &Block) {
+        let splits = self.splits.load(Ordering::SeqCst);
+        let held = self.held.swap(splits, Ordering::SeqCst);
+        if !self.options.holds_windows || held == splits {
+            return;
+        }
+        let ns = self.clock_before(block).unwrap_or(0);
+        for splits in held + 1..=splits {
+            stops::wait_at_window(self.keeps(splits), ns);
         }
     }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Stops the guest at the agent's stop mark until the host has read its memory.
+//! Stops the guest at the agent's stop mark, or where a window opens or closes, until the host has read its memory.
 //!
-//! At the mark one byte is written to the descriptor `stops=N`, and the host answers with one byte when it is done. In
+//! At the mark one byte is written to the descriptor `stops=N`: 1. At a window's edge (`hold=windows`) nine are: 2 where it
+//! opens, 3 where it closes, and the guest's time in ns (little-endian). The host answers with one byte when it is done. In
 //! between the vCPU's thread waits. QEMU's own stop is not exact enough: a vCPU that stopped itself counts as idle
 //! before the machine counts as stopped. With `-icount sleep=off` QEMU then advances the clock of an idle machine to
 //! its next timer. Whether that happens depends on the host, and the timer's interrupt would be part of the
@@ -37,6 +38,16 @@ pub fn connect(descriptor: RawFd) -> Result<(), String> {
 pub fn wait() {
     let Some(mut host) = HOST.get() else { return };
     if host.write_all(&[1]).is_ok() {
+        let _ = host.read_exact(&mut [0]);
+    }
+}
+
+/// Waits until the host has finished reading at the edge of a window, before the instruction that runs next, at this guest time.
+pub fn wait_at_window(opens: bool, ns: u64) {
+    let Some(mut host) = HOST.get() else { return };
+    let mut message = [if opens { 2 } else { 3 }; 9];
+    message[1..].copy_from_slice(&ns.to_le_bytes());
+    if host.write_all(&message).is_ok() {
         let _ = host.read_exact(&mut [0]);
     }
 }

@@ -259,6 +259,7 @@ impl Vcpu {
         if !tracing {
             self.note_interrupt(block);
             self.note_splits(state);
+            state.hold_at_windows(block);
             self.tape.push(Entry::Stop { va });
             self.on = false;
             self.left = Some(self.task.clone());
@@ -273,6 +274,7 @@ impl Vcpu {
         self.note_time(state, block);
         self.note_interrupt(block);
         self.note_splits(state);
+        state.hold_at_windows(block);
         if va != block.va {
             self.tape.push(Entry::At(va));
         }

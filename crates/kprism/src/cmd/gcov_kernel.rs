@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use kprism_lab::{Ended, Options};
 use kprism_record::gcov_kernel::{
-    BuildOptions, Counting, DEBUG_INFO, Reading, Settings, prepare, record, suits,
+    BuildOptions, Counting, DEBUG_INFO, Reading, Settings, Windows, prepare, record, suits,
 };
 use kprism_session::Progress;
 use kprism_signals::Second;
@@ -26,6 +26,8 @@ Debian's linux-source-6.12. Without a CMD it is only built and booted.
   kprism lab gcov-kernel --show kernel/sched -- sh -c 'ls -lR /usr; cat /proc/*/stat'
   kprism lab gcov-kernel --flow -- CMD       the flow, too: kprism report cover --compare
   kprism lab gcov-kernel --empty             what a window has by itself: nothing
+  kprism lab gcov-kernel --from 'vfs_read if count > 4096' --until 'vfs_read%return' -- CMD
+                                             only what ran in between, each time
   kprism report cover kernel/sched --each file
   kprism annotate kernel/sched/core.c
   kprism export -o cover.info
@@ -36,6 +38,9 @@ With what it counted, the same kernel is compiled again (see docs/pgo.md):
   kprism lab gcov-kernel --profile-use trained.gcda
 
 Exit codes as of `kprism lab run`.";
+
+/// Options with which there are no windows between conditions: the counters are not read at an instruction, or there are none.
+const WHOLE: [&str; 5] = ["in_place", "empty", "fast", "uncounted", "profile_use"];
 
 /// Memory of the guest, MiB, if `--mem` does not say another.
 const MEM_MIB: u64 = 768;
@@ -65,6 +70,12 @@ pub struct Args {
     /// Record the flow, too: kprism report cover --by-flow, --compare (implies --debug-info)
     #[arg(long)]
     pub flow: bool,
+    /// Count what runs from here on, each time: `FUNC`, `FUNC%return`, or the end of an interval, maybe with `if EXPR` (see docs/cover.md)
+    #[arg(long, value_name = "CONDITION", requires = "command", conflicts_with_all = WHOLE, help_heading = "Windows")]
+    pub from: Option<String>,
+    /// Count what runs until here, each time; without --from, what runs before the first
+    #[arg(long, value_name = "CONDITION", requires = "command", conflicts_with_all = WHOLE, help_heading = "Windows")]
+    pub until: Option<String>,
     /// Add this line to the kernel's configuration: CONFIG_NAME=y (can be repeated)
     #[arg(long, value_name = "LINE", help_heading = "Kernel")]
     pub config: Vec<String>,
@@ -101,8 +112,12 @@ pub struct Args {
 impl Args {
     /// As the library takes them.
     fn settings(&self) -> Settings {
+        let windows = (self.from.is_some() || self.until.is_some())
+            .then(|| Windows { from: self.from.clone(), until: self.until.clone() });
         let mut config = self.config.clone();
-        config.extend((self.debug_info || self.flow).then(|| DEBUG_INFO.to_owned()));
+        let needed = Settings::needed_lines(self.flow, windows.as_ref());
+        config.extend((self.debug_info && needed.is_empty()).then(|| DEBUG_INFO.to_owned()));
+        config.extend(needed);
         let counting = match (&self.profile_use, self.uncounted) {
             (Some(profile), _) => Counting::Used(profile.clone()),
             (None, true) => Counting::Off,
@@ -121,6 +136,7 @@ impl Args {
             },
             reading: if self.in_place { Reading::InGuest } else { Reading::OfMemory },
             flow: self.flow,
+            windows,
         }
     }
 }

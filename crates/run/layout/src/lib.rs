@@ -29,6 +29,8 @@ impl GcovFiles {
     pub const BEFORE: &'static str = "before.cpio";
     /// Name of the archive of the reading right after the window.
     pub const AFTER: &'static str = "counters.cpio";
+    /// Name of the archive of what was counted in windows between conditions, added up.
+    pub const WINDOWS: &'static str = "windows.cpio";
     /// Number of readings before that right before the window.
     pub const IDLE_READINGS: usize = IDLE.len();
 
@@ -55,6 +57,12 @@ impl GcovFiles {
     /// The reading right after the window; of a run without a window, the only one.
     pub fn after(&self) -> PathBuf {
         self.folder.join(Self::AFTER)
+    }
+
+    /// What was counted in windows between conditions, added up. No reading: [`before`](Self::before) and [`after`](Self::after)
+    /// are there too.
+    pub fn windows(&self) -> PathBuf {
+        self.folder.join(Self::WINDOWS)
     }
 
     /// All readings, in order of time.

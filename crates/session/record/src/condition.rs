@@ -66,9 +66,37 @@ pub fn compile(option: &str, spec: &str, names: &[u8], types: &[u8]) -> Result<S
     }
 }
 
+/// Returns true if the condition can only be compiled by the kernel's types (`CONFIG_DEBUG_INFO_BTF`): it has an expression over
+/// values, or is about a task that is woken.
+pub fn needs_types(spec: &str) -> bool {
+    match interval::split(spec) {
+        Some((name, _)) => name == "wakeup" || plan::split(spec).1.is_some(),
+        None => plan::split(spec).1.is_some(),
+    }
+}
+
 /// The question whether a similar name was meant, if the kernel has a function with one.
 fn like(name: &str, btf: Option<&Btf>) -> String {
     let functions = btf.into_iter().flat_map(Btf::all).filter(|ty| ty.kind == Kind::Func).map(|ty| ty.name);
     suggestion(name, functions.chain(interval::NAMES))
         .map_or_else(String::new, |question| format!("{question} "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_by_itself_needs_no_types() {
+        for (spec, needs) in [
+            ("vfs_read", false),
+            ("vfs_read%return", false),
+            ("irqs_off > 100us", false),
+            ("vfs_read if count > 4096", true),
+            ("irqs_off > 100us if $comm == \"dd\"", true),
+            ("wakeup > 1ms", true),
+        ] {
+            assert_eq!(needs_types(spec), needs, "{spec}");
+        }
+    }
 }

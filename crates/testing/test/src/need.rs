@@ -156,6 +156,9 @@ needs! {
     /// Such a kernel with debug information.
     GCOV_DEBUG_KERNEL = "a kernel built with gcov and debug information",
         "KPRISM_GCOV_DEBUG=1 make test-gcov-kernel builds it, once", || std::env::var_os("KPRISM_GCOV_DEBUG").is_some();
+    /// The smaller such kernel with debug information and types (BTF).
+    GCOV_TYPES_KERNEL = "a small kernel built with gcov and BTF", "KPRISM_GCOV_TYPES=1 make test builds it, once",
+        || std::env::var_os("KPRISM_GCOV_TYPES").is_some();
 }
 
 /// The file that tells that the cache has a guest with perf and bpftrace.

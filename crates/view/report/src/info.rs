@@ -63,6 +63,14 @@ pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest) -> String {
     if let Some(code) = m.exit_code {
         line("exit code", code.to_string());
     }
+    let condition = |name: &str| m.options.get(name).and_then(|text| text.as_str());
+    if condition("from").or(condition("until")).is_some() {
+        let windows = m.options.get("windows").and_then(serde_json::Value::as_u64);
+        line("windows", windows.map_or_else(|| "not counted".into(), grouped));
+        for (name, option) in [("  from", "from"), ("  until", "until")] {
+            condition(option).into_iter().for_each(|text| line(name, printable(text)));
+        }
+    }
     if let Some(counts) = m.options.get("durations") {
         let number = |key: &str| grouped(counts[key].as_u64().unwrap_or(0));
         line("calls", number("calls"));

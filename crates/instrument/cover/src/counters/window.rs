@@ -12,6 +12,7 @@
 
 use kprism_gcov::Result;
 use kprism_gcov::data::{Counters, Data, Values};
+pub use kprism_gcov::windows::is_reset;
 
 /// Counters of an object in a window.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +51,7 @@ pub fn between(before: &[Data], after: Data) -> Result<Windowed> {
     let all = data.clone();
     data.subtract(last)?;
     // Counters only grow. A counter that several CPUs change at once may miss a count, but never decreases.
-    if is_any(&data, |n| n < 0) {
+    if data.is_any(|n| n < 0) {
         return Ok(Windowed { restarted: true, ..Windowed::of(all) });
     }
     let mut readings = Vec::new();
@@ -59,7 +60,7 @@ pub fn between(before: &[Data], after: Data) -> Result<Windowed> {
         reading.subtract(&pair[0])?;
         readings.push(reading);
     }
-    let unchanged = is_any(&all, |n| n != 0) && !is_any(&data, |n| n != 0);
+    let unchanged = all.is_any(|n| n != 0) && !data.is_any(|n| n != 0);
     let mut windowed = Windowed { unchanged, ..Windowed::of(data) };
     for (index, function) in windowed.data.functions.iter_mut().enumerate() {
         // In the same kernel, functions have the same index, unless a module of that name was loaded in between.
@@ -99,21 +100,6 @@ pub fn between(before: &[Data], after: Data) -> Result<Windowed> {
         }
     }
     Ok(windowed)
-}
-
-fn is_any(data: &Data, is: impl Fn(i64) -> bool) -> bool {
-    data.functions.iter().flat_map(|f| &f.values).any(|(_, values)| match values {
-        Values::All(values) => values.iter().any(|value| is(*value)),
-        Values::Zeros(_) => false,
-    })
-}
-
-/// Returns true if all counters were reset in a window. `restarted` objects restarted their counters, `unchanged` objects kept
-/// theirs. A reset clears all objects: nearly every object of a kernel has code that runs only at boot, whose counters
-/// would otherwise keep their values. If a module is loaded again, only its own counters restart. A cleared counter
-/// rarely returns to exactly the same value.
-pub fn is_reset(restarted: usize, unchanged: usize) -> bool {
-    restarted > unchanged
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use kprism_record::cover::{Settings, record};
 use kprism_session::Progress;
 use kprism_signals::Second;
@@ -49,10 +49,31 @@ pub struct Args {
     /// The System.map of the kernel that --memory is of; of /proc/kcore it is known
     #[arg(long, value_name = "FILE", requires = "memory")]
     symbols: Option<PathBuf>,
+    /// Refused: see [`refuse_windows`]
+    #[arg(long, hide = true, value_name = "CONDITION")]
+    from: Option<String>,
+    /// Refused, too
+    #[arg(long, hide = true, value_name = "CONDITION")]
+    until: Option<String>,
+}
+
+/// A machine's counters are read by a program, which is not at an instruction: code that ran between the condition and the reading
+/// would count.
+fn refuse_windows(args: &Args) -> Result<()> {
+    let given = [("--from", &args.from), ("--until", &args.until)];
+    match given.into_iter().find(|(_, condition)| condition.is_some()) {
+        Some((option, _)) => bail!(
+            "{option}: this machine's counters cannot be read at the instruction where a condition holds, so that what ran \
+             until they are read would count, too; in a guest they can: `kprism lab gcov-kernel --from CONDITION --until \
+             CONDITION -- CMD`"
+        ),
+        None => Ok(()),
+    }
 }
 
 /// Records.
 pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
+    refuse_windows(args)?;
     kprism_signals::catch(Second::EndsProcess)?;
     let settings = Settings {
         output: kprism_remote::output(&args.output),

@@ -10,8 +10,9 @@ use kprism_report::cover::{self, Each, compare, page};
 use kprism_report::header::account_text;
 use kprism_session::Progress;
 use kprism_session::cover::sources::{Remarks, Texts};
-use kprism_session::cover::{Compared, Loaded, NEVER_RAN, Options, Part, load_and_tell};
+use kprism_session::cover::{Compared, Loaded, NEVER_RAN, Options, Part, Windows, load_and_tell};
 use kprism_store::Fate;
+use serde_json::json;
 
 use crate::cmd::cover::{View, no_match, notes};
 use crate::cmd::cover_args::{CallArgs, CoverageArgs};
@@ -95,8 +96,9 @@ fn write_html(
     let mut loaded = load_and_tell(input, &from, who, progress)?;
     progress.step("writing the page");
     let texts = Texts::new(from.source_dir.as_deref(), &loaded.built);
-    let title =
+    let mut title =
         path.map_or_else(|| input.display().to_string(), |path| format!("{}: {path}", input.display()));
+    loaded.windows_texts().iter().for_each(|text| title += &format!(" ({text})"));
     let page = page::render(&loaded.cover, loaded.runs.as_ref(), path, &title, &|source| texts.text(source))
         .context("HTML page")?;
     progress.clear();
@@ -132,7 +134,9 @@ fn report(
     }
     let from = args.from.options();
     from.refuse_source_dir(input)?;
-    let Loaded { cover, runs, account, .. } = load_and_tell(input, &from, who, progress)?;
+    let loaded = load_and_tell(input, &from, who, progress)?;
+    let windows = loaded.windows_texts();
+    let Loaded { cover, runs, account, windows: in_windows, .. } = loaded;
     let (sources, totals) = cover::chosen(&cover, view.path);
     let mut table = match (args.each, &runs) {
         (None | Some(EachArg::Dir), _) => cover::table(&cover, Each::Folder, view.path),
@@ -143,7 +147,16 @@ fn report(
     };
     view.shown.arrange(&mut table)?;
     if view.shown.json {
-        print_json(&cover::to_json(&cover, sources.len(), &totals, &table, &account), out)?;
+        let mut value = cover::to_json(&cover, sources.len(), &totals, &table, &account);
+        if !in_windows.is_empty() {
+            let of = |(run, windows): &(Option<String>, Windows)| {
+                let mut value = json!(windows);
+                value["run"] = json!(run);
+                value
+            };
+            value["windows"] = in_windows.iter().map(of).collect();
+        }
+        print_json(&value, out)?;
     } else if view.shown.csv {
         out.write_all(table.to_csv().as_bytes())?;
     } else {
@@ -152,6 +165,7 @@ fn report(
         }
         let never = account.count(Fate::Kept, NEVER_RAN).unwrap_or(0);
         let header = cover::header(&cover, never, sources.len(), &totals);
+        windows.iter().try_for_each(|text| writeln!(out, "{text}"))?;
         write!(out, "{header}\n{}", table.to_text(view.shown.style))?;
         write!(out, "\n{}", account_text(Some(&account), view.shown.style))?;
     }

@@ -11,6 +11,7 @@ use kprism_gcov::memory::TRIES;
 use kprism_store::{Account, Fate, Run};
 
 use super::sources::{self, Built, CHANGED, Found};
+use super::windows::Windows;
 
 /// Coverage, and what could not be used.
 pub struct Loaded {
@@ -30,6 +31,8 @@ pub struct Loaded {
     pub built: Built,
     /// Lines without code whose counts follow from lines around them; counters have none.
     pub inferred: Option<Inferred>,
+    /// Windows between conditions that this is of, and of several runs the name of each.
+    pub windows: Vec<(Option<String>, Windows)>,
     /// Runs all of whose counters were cleared in the window, and how many objects show it.
     pub resets: Vec<(String, usize)>,
 }

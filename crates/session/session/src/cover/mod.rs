@@ -13,6 +13,7 @@
 //! | or: instructions of a flow and debug information | [`executed`] |
 //! | or: a tracefile of lcov's | `tracefile.rs` |
 //! | the result, and an account of what is in it | `loaded.rs`, `counters/account.rs` |
+//! | windows between conditions | `windows.rs` |
 //! | remarks on it, in words | `remarks.rs` |
 //! | the source, lines or function that a text names | [`place`] |
 //! | texts of sources | [`sources`] |
@@ -37,6 +38,7 @@ pub mod profile_use;
 mod remarks;
 pub mod sources;
 mod tracefile;
+mod windows;
 
 pub use compare::{Compared, compare};
 pub use counters::{NEVER_RAN, RESET_OBJECTS, RESETS};
@@ -44,6 +46,7 @@ pub use input::{is_alone, is_cover, is_flow, recorded};
 pub use loaded::{Footprint, Loaded, Problem, ProblemKind, SourceText, Unsettled};
 pub use options::{DebugFiles, Options, Part};
 pub use remarks::{load_and_tell, tell_problems};
+pub use windows::{Counted, Windows};
 
 /// Reads coverage.
 ///
@@ -55,7 +58,9 @@ pub fn load(input: &Path, options: &Options, part: &Part, progress: &Progress) -
         if !options.merge.is_empty() {
             bail!("{}: --merge adds up gcov's counters; this is read from the flow", input.display());
         }
-        return executed::load(input, options, part, progress);
+        let mut loaded = executed::load(input, options, part, progress)?;
+        loaded.windows = Windows::of(input).map(|windows| (None, windows)).into_iter().collect();
+        return Ok(loaded);
     }
     if part.call.is_some() || part.filter != Filter::default() {
         bail!(

@@ -44,11 +44,14 @@ pub fn write(
     progress.step("reading counters");
     let mut all = Inputs::open(input, options)?;
     let mut read = read(&all, options);
-    let resets = all.drop_windows_cut_by_resets(&read.before);
+    let mut resets = all.drop_windows_cut_by_resets(&read.before);
     if !resets.is_empty() {
         read = self::read(&all, options);
     }
-    let Read { mut objects, problems, restarted, damaged, roots, .. } = read;
+    resets.extend(all.resets_in_windows());
+    let Read { mut objects, problems, mut restarted, damaged, roots, .. } = read;
+    let in_windows = all.counted().flat_map(|(_, counted)| &counted.restarted);
+    restarted.extend(in_windows.map(|name| reset_object_text(Path::new(name))));
     if objects.is_empty() {
         bail!("none of {} objects could be used; the first: {}", all.objects.len(), problems[0]);
     }

@@ -11,7 +11,11 @@ use super::counters::{TORN, reset_text};
 use super::load;
 use super::loaded::{Loaded, Unsettled};
 use super::options::{Options, Part};
+use super::windows::Windows;
 use crate::progress::Progress;
+
+/// Why counts of windows can be below 0.
+const CUT: &str = "their functions were under way where a window opened or closed (docs/cover.md)";
 
 /// Objects left out that are named.
 const NAMED: usize = 5;
@@ -22,6 +26,11 @@ const NAMED: usize = 5;
 /// As of [`load`].
 pub fn load_and_tell(input: &Path, from: &Options, who: &Part, progress: &Progress) -> Result<Loaded> {
     let loaded = load(input, from, who, progress)?;
+    for windows in &loaded.windows {
+        if let Some(remark) = windows.1.remark() {
+            progress.error(&format!("kprism: {}{remark}", of_run(windows)));
+        }
+    }
     for (run, objects) in &loaded.resets {
         progress.error(&format!("kprism: {}", reset_text(run, *objects)));
     }
@@ -38,8 +47,12 @@ pub fn load_and_tell(input: &Path, from: &Options, who: &Part, progress: &Progre
     let torn = loaded.torn();
     if torn > 0 {
         progress.error(&format!(
-            "kprism: {torn} lines have counts that cannot be (below 0): counters were changed by several CPUs at once; build \
-             with CFLAGS_GCOV+=-fprofile-update=prefer-atomic"
+            "kprism: {torn} lines have counts that cannot be (below 0): {}",
+            match loaded.windows.is_empty() {
+                true =>
+                    "counters were changed by several CPUs at once; build with CFLAGS_GCOV+=-fprofile-update=prefer-atomic",
+                false => CUT,
+            }
         ));
     }
     Ok(loaded)
@@ -53,15 +66,28 @@ pub fn tell_problems(problems: &[String], progress: &Progress) {
     }
 }
 
+/// The run's name before what is said of its windows, if there are several runs.
+fn of_run((name, _): &(Option<String>, Windows)) -> String {
+    name.as_ref().map_or_else(String::new, |name| format!("{name}: "))
+}
+
 impl Loaded {
     /// Number of lines with counts that cannot be.
     pub fn torn(&self) -> u64 {
         self.account.count(Fate::NotUnderstood, TORN).unwrap_or(0)
     }
 
+    /// The windows between conditions that this is of, in words.
+    pub fn windows_texts(&self) -> Vec<String> {
+        self.windows.iter().map(|windows| format!("{}{}", of_run(windows), windows.1.to_text())).collect()
+    }
+
     /// Remarks at the end of a recording: what reading the counters adds, what changed meanwhile, what could not be used.
     pub fn of_recording(&self) -> Vec<String> {
         let mut texts = Vec::new();
+        texts.extend(
+            self.windows.iter().map(|(_, windows)| windows.remark().unwrap_or_else(|| windows.to_text())),
+        );
         if let Some(footprint) = self.footprint {
             texts.push(format!(
                 "reading the counters changes {} of them, {} by varying amounts; this is subtracted, except in {} functions",
@@ -76,9 +102,11 @@ impl Loaded {
         texts.extend(self.resets.iter().map(|(run, objects)| reset_text(run, *objects)));
         let torn = self.torn();
         if torn > 0 {
-            texts.push(format!(
-                "{torn} lines have counts that cannot be: they were changed while they were read, or by several CPUs at once"
-            ));
+            let why = match self.windows.is_empty() {
+                true => "they were changed while they were read, or by several CPUs at once",
+                false => CUT,
+            };
+            texts.push(format!("{torn} lines have counts that cannot be: {why}"));
         }
         texts
     }

@@ -117,6 +117,7 @@ pub fn load(input: &Path, options: &Options) -> Result<Loaded> {
         account,
         built: Built { recorded, ..Built::default() },
         inferred: None,
+        windows: Vec::new(),
         resets: Vec::new(),
     })
 }

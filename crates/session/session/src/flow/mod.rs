@@ -27,6 +27,7 @@ pub use account::{IMPORT_NOTES, Undecoded};
 pub use load::{Loaded, clock_config, load, read_streams, sideband_records};
 pub use processor::{errata, not_understood};
 pub use recorded::{Recorded, complete};
+pub(crate) use summary::condition_faults;
 pub use summary::summary;
 
 use crate::progress::Progress;

@@ -20,15 +20,7 @@ pub fn summary(run: &Run, m: &Manifest) -> String {
         text += &format!("\nthe recorder counted {} instructions", grouped(recorded));
     }
     let number = |name| m.options.get(name).and_then(serde_json::Value::as_u64);
-    let mut faults = String::new();
-    for (name, why) in [
-        ("condition_faults", "times it could not be told: a bad read or a division by zero"),
-        ("condition_forgotten", "calls or intervals were not followed to their end: too many were open"),
-    ] {
-        if let Some(n @ 1..) = number(name) {
-            faults += &format!("; {} {why}", grouped(n));
-        }
-    }
+    let faults = condition_faults(number("condition_faults"), number("condition_forgotten"));
     for (name, what) in [("snapshots", "snapshot"), ("windows", "window")] {
         match number(name) {
             Some(0) => return format!("the condition was never met, so nothing was kept{faults}"),
@@ -39,5 +31,20 @@ pub fn summary(run: &Run, m: &Manifest) -> String {
     let place = run.dir().display();
     let input = crate::input_option(run);
     text += &format!("\nrecorded in {place}; see: kprism report{input}");
+    text
+}
+
+/// What to say of conditions that could not be computed, and of calls and intervals that were not followed to their end; empty if
+/// there were none.
+pub fn condition_faults(faults: Option<u64>, forgotten: Option<u64>) -> String {
+    let mut text = String::new();
+    for (count, why) in [
+        (faults, "times it could not be told: a bad read or a division by zero"),
+        (forgotten, "calls or intervals were not followed to their end: too many were open"),
+    ] {
+        if let Some(n @ 1..) = count {
+            text += &format!("; {} {why}", grouped(n));
+        }
+    }
     text
 }

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::clock::OtherClock;
 use super::{Kind, Moment, Phase, Summary};
+use crate::cover::Counted as CountedWindows;
 use crate::files::read;
 use crate::flow;
 use crate::probe::Loaded as Probes;
@@ -77,32 +78,42 @@ fn one_of_sideband(ns: u64, record: &Record) -> Moment {
     }
 }
 
-/// The windows of gcov's counters: the agent reads them right before the mark at which the command begins, and right after the
-/// one at which it ends.
-pub(super) fn coverage(records: &[Record]) -> Vec<Moment> {
+/// The windows of gcov's counters. The agent reads them right before the mark at which the command begins, and right after the
+/// one at which it ends; between conditions, they were read where these were met.
+pub(super) fn coverage(records: &[Record], counted: Option<&CountedWindows>) -> Vec<Moment> {
     let mut begun: Option<u64> = None;
-    let mut windows = Vec::new();
+    let mut commands = Vec::new();
     for record in records {
         let Record::Mark(mark) = record else { continue };
         match (mark.what, begun) {
             (MarkKind::Begin, None) => begun = Some(mark.t),
             (MarkKind::End, Some(from)) => {
                 begun = None;
-                windows.push(Moment {
-                    ns: mark.t,
-                    cpu: None,
-                    pid: None,
-                    comm: String::new(),
-                    kind: Kind::Coverage,
-                    phase: Phase::End(mark.t.saturating_sub(from)),
-                    name: "coverage window".to_owned(),
-                    args: Vec::new(),
-                });
+                commands.push((from, mark.t));
             }
             _ => {}
         }
     }
-    windows
+    let spans = match counted {
+        None => commands,
+        Some(counted) => {
+            let (first, last) = (commands.first().map(|span| span.0), commands.last().map(|span| span.1));
+            let at_marks =
+                |&(from, until): &(Option<u64>, Option<u64>)| Some((from.or(first)?, until.or(last)?));
+            counted.spans.iter().filter_map(at_marks).collect()
+        }
+    };
+    let moment = |(from, until): (u64, u64)| Moment {
+        ns: until,
+        cpu: None,
+        pid: None,
+        comm: String::new(),
+        kind: Kind::Coverage,
+        phase: Phase::End(until.saturating_sub(from)),
+        name: "coverage window".to_owned(),
+        args: Vec::new(),
+    };
+    spans.into_iter().map(moment).collect()
 }
 
 /// The longest intervals with interrupts off, by their ends.
@@ -324,8 +335,15 @@ mod tests {
             mark(31, MarkKind::End),
             mark(40, MarkKind::Begin),
         ];
-        let windows: Vec<_> = coverage(&records).iter().map(|m| (m.ns, m.length_ns(), m.kind)).collect();
-        assert_eq!(windows, [(30, Some(20), Kind::Coverage)]);
+        let windows = |counted| -> Vec<_> {
+            coverage(&records, counted).iter().map(|m| (m.ns, m.length_ns(), m.kind)).collect()
+        };
+        assert_eq!(windows(None), [(30, Some(20), Kind::Coverage)]);
+        let spans = vec![(None, Some(13)), (Some(15), Some(16)), (Some(25), None)];
+        let counted = CountedWindows { spans, ..CountedWindows::default() };
+        let all = [(13, Some(3)), (16, Some(1)), (30, Some(5))];
+        assert_eq!(windows(Some(&counted)), all.map(|(ns, length)| (ns, length, Kind::Coverage)));
+        assert_eq!(windows(Some(&CountedWindows::default())), [], "no window, although there was a command");
     }
 
     #[test]

@@ -25,6 +25,7 @@ use kprism_store::{Account, Instrument, Run};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::cover::Windows;
 use crate::progress::Progress;
 use crate::{flow as decoded, probe};
 
@@ -256,7 +257,8 @@ pub fn each(run: &Run, wanted: &Wanted, progress: &Progress, visit: Visit<'_>) -
         summary.sources.push(Source { name: "flow", error_ns: 0, left_out: None });
         merge.add(beside::sideband(&loaded.records));
         if run.holds(Instrument::Cover) {
-            merge.add(beside::coverage(&loaded.records).into_iter());
+            let windows = Windows::of(run.dir()).and_then(|windows| windows.counted);
+            merge.add(beside::coverage(&loaded.records, windows.as_ref()).into_iter());
         }
         merge.add(irqs.into_iter());
     }

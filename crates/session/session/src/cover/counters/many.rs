@@ -10,6 +10,7 @@ use kprism_cover::counters::window::{Windowed, is_reset};
 use super::recorded::{Counters, Recorded};
 use super::same_object::{Names, Objects, Shared};
 use crate::cover::options::Options;
+use crate::cover::windows::Counted;
 
 /// The counters of several runs, by object.
 pub struct Inputs {
@@ -79,6 +80,21 @@ impl Inputs {
         let never_ran = never_ran(runs.iter().map(|(_, recorded)| recorded));
         let objects = objects.all;
         Ok(Inputs { runs, objects, never_ran })
+    }
+
+    /// gcov's counters of windows between conditions: the runs, and what is known of each.
+    pub fn counted(&self) -> impl Iterator<Item = (&str, &Counted)> {
+        self.runs
+            .iter()
+            .filter_map(|(name, run)| Some((name.as_str(), run.windows.as_ref()?.counted.as_ref()?)))
+    }
+
+    /// Runs in one of whose windows all counters were cleared, and how many objects show it.
+    pub fn resets_in_windows(&self) -> Vec<(String, usize)> {
+        let of = |(name, counted): (&str, &Counted)| {
+            counted.resets.iter().map(|objects| (name.to_owned(), *objects)).collect::<Vec<_>>()
+        };
+        self.counted().flat_map(of).collect()
     }
 
     /// Counters of an object in the window of each of its runs, and what reading them added.

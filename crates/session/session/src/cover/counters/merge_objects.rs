@@ -202,11 +202,14 @@ impl<'a> Merging<'a> {
     fn finish(self) -> Merged {
         let runs = &self.all.runs;
         let mut facts = self.facts.into_inner().unwrap_or_else(PoisonError::into_inner);
-        facts.problems.extend(runs.iter().flat_map(|(_, run)| run.unloaded()).map(|name| Problem {
-            kind: ProblemKind::Unloaded,
-            text: format!(
-                "/{name}: unloaded in the window, and what it counted is lost: boot with gcov_persist=1"
-            ),
+        facts.problems.extend(runs.iter().flat_map(|(_, run)| run.unloaded()).map(unloaded));
+        facts.problems.extend(self.all.counted().flat_map(|(_, counted)| {
+            let restarted = counted
+                .restarted
+                .iter()
+                .map(|name| Problem { kind: ProblemKind::Reset, text: reset_object_text(Path::new(name)) });
+            let gone = counted.unloaded.iter().map(|name| unloaded(name.trim_start_matches('/')));
+            restarted.chain(gone)
         }));
         facts.problems.extend(runs.iter().flat_map(|(_, run)| &run.others).map(|path| Problem {
             kind: ProblemKind::LeftOut,
@@ -217,4 +220,11 @@ impl<'a> Merging<'a> {
         let names = runs.iter().map(|(name, _)| name.clone()).collect();
         Merged { cover: self.collector.finish(), runs: self.marks.map(|marks| marks.finish(names)), facts }
     }
+}
+
+/// An object, by its name without the first slash, that was gone at the end of a window.
+fn unloaded(name: &str) -> Problem {
+    let text =
+        format!("/{name}: unloaded in the window, and what it counted is lost: boot with gcov_persist=1");
+    Problem { kind: ProblemKind::Unloaded, text }
 }

@@ -46,12 +46,19 @@ pub(super) fn load(input: &Path, options: &Options, progress: &Progress) -> Resu
     let mut all = Inputs::open(input, options)?;
     let wants_ages = options.shows_text && is_alone(input);
     let mut merged = merge_objects::merge(&all, options, wants_ages);
-    let resets = all.drop_windows_cut_by_resets(&merged.facts.resets);
+    let mut resets = all.drop_windows_cut_by_resets(&merged.facts.resets);
     if !resets.is_empty() {
         // The first merge found the resets; windows that they cut are left out of the second.
         merged = merge_objects::merge(&all, options, wants_ages);
     }
     let Merged { cover, runs, facts } = merged;
+    resets.extend(all.resets_in_windows());
+    let several = all.runs.len() > 1;
+    let mut windows = Vec::new();
+    for (name, run) in &all.runs {
+        let Some(found) = &run.windows else { continue };
+        windows.push((several.then(|| name.clone()), found.clone()));
+    }
     let were_read_before = all.runs.iter().any(|(_, run)| run.earlier.len() > 1);
     let mut loaded = Loaded {
         cover,
@@ -62,6 +69,7 @@ pub(super) fn load(input: &Path, options: &Options, progress: &Progress) -> Resu
         account: Account::new(),
         built: if is_alone(input) { facts.built } else { Built::of_run(input) },
         inferred: None,
+        windows,
         resets,
     };
     loaded.account = account::account(&all, &loaded, &facts.gaps);

@@ -14,6 +14,7 @@ use super::archive::Archive;
 use super::folder::Found;
 use super::same_object::Names;
 use crate::cover::input::is_cover;
+use crate::cover::windows::Windows;
 
 /// All counters of one moment.
 pub enum Counters {
@@ -61,6 +62,8 @@ pub struct Recorded {
     pub counters: Counters,
     /// In order of time.
     pub earlier: Vec<Earlier>,
+    /// The counters are those of windows between conditions, added up.
+    pub windows: Option<Windows>,
     /// Notes in the folder.
     pub notes: Vec<PathBuf>,
     /// Files that are named like counters, and cannot be read as such.
@@ -78,7 +81,11 @@ impl Recorded {
     pub fn open(input: &Path, since_boot: bool) -> Result<Self> {
         let mut earlier = Vec::new();
         let mut found = Found::default();
-        let counters = if is_cover(input) {
+        let windows = if is_cover(input) && !since_boot { Windows::of(input) } else { None };
+        let counters = if windows.is_some() {
+            // Not there: the counters of the whole command would be taken for those of the windows.
+            Counters::Archive(Archive::open_of_run(&GcovFiles::of(input).windows())?)
+        } else if is_cover(input) {
             let files = GcovFiles::of(input);
             let before = files.idle().into_iter().chain([files.before()]);
             for path in before.filter(|path| path.exists() && !since_boot) {
@@ -114,7 +121,7 @@ impl Recorded {
             );
         }
         let Found { notes, others, .. } = found;
-        Ok(Recorded { counters, earlier, notes, others })
+        Ok(Recorded { counters, earlier, windows, notes, others })
     }
 
     /// Number of objects.

@@ -103,6 +103,7 @@ pub fn load_known(
         account,
         built,
         inferred: Some(known.inferred.clone()),
+        windows: Vec::new(),
         resets: Vec::new(),
     };
     Ok((loaded, known))
