@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The traced target: a process or the kernel, with its memory, registers and code.
 
+mod flow;
 mod kernel;
+mod labels;
 pub mod markers;
+mod places;
 mod process;
 
-pub use kernel::Kernel;
+pub use kernel::{DebugFiles, Kernel};
 pub use process::{Gone, Process};
 
 use kprism_bpf::link::Link;
