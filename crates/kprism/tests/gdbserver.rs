@@ -571,8 +571,14 @@ fn the_papers_sessions_with_the_kernel_in_the_guest() {
     let counters: Vec<i64> = numbers_after(both, "kgtp_counter = ").collect();
     assert_eq!(counters, (1..=10).map(|n| 2000 + 100 * n).collect::<Vec<_>>(), "{text}");
     let markers = section(&text, "static markers");
-    assert!(markers.contains("kgtp_module_event ") && markers.contains("in __traceiter_kgtp_module_event at"), "{text}");
-    let listed = markers.lines().find(|line| line.contains("kgtp:kgtp_module_event@kgtp_test_function ")).expect("a place");
+    assert!(
+        markers.contains("kgtp_module_event ") && markers.contains("in __traceiter_kgtp_module_event at"),
+        "{text}"
+    );
+    let listed = markers
+        .lines()
+        .find(|line| line.contains("kgtp:kgtp_module_event@kgtp_test_function "))
+        .expect("a place");
     assert!(listed.contains(" in kgtp_test_function at "), "{text}");
     assert!(markers.contains("Data: \"locals of kgtp_write\""), "{text}");
     let both = section(&text, "static both");

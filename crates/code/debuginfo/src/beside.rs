@@ -12,8 +12,8 @@
 use std::path::{Path, PathBuf};
 
 use gimli::{
-    AttributeValue, BaseAddresses, CfaRule, CieOrFde, DebugFrame, DebuggingInformationEntry, LittleEndian, Unit,
-    UnwindContext, UnwindSection as _,
+    AttributeValue, BaseAddresses, CfaRule, CieOrFde, DebugFrame, DebuggingInformationEntry, LittleEndian,
+    Unit, UnwindContext, UnwindSection as _,
 };
 use object::{Object as _, ObjectSection as _};
 
@@ -100,7 +100,8 @@ pub fn read(debug: &[u8], code: &[u8], wanted: &[Wanted]) -> Result<Option<Found
     }
     let (bases, _) = layout(&code);
     let all = || -> Result<Found, gimli::Error> {
-        let data = gimli::DwarfSections::load(|id| Ok::<_, gimli::Error>(section(&debug, id.name(), &bases)))?;
+        let data =
+            gimli::DwarfSections::load(|id| Ok::<_, gimli::Error>(section(&debug, id.name(), &bases)))?;
         let dwarf = data.borrow(|data| slice(data));
         let frames = section(&debug, ".debug_frame", &bases);
         let frames = Frames::new(&frames)?;
@@ -197,7 +198,9 @@ fn functions<'d>(
                 let ranges = ranges(dwarf, unit, entry)?;
                 if wanted.iter().any(|place| is_in(&ranges, place.address)) {
                     let name = Some(named(dwarf, unit, entry.offset(), 0)?.0);
-                    all.push(Function { blocks: vec![Block { within: 0, name, ranges, locals: Vec::new() }] });
+                    all.push(Function {
+                        blocks: vec![Block { within: 0, name, ranges, locals: Vec::new() }],
+                    });
                     open.push((depth, 0));
                 }
             }
@@ -250,9 +253,7 @@ fn locations<'d>(
     }
     match entry.attr_value(gimli::DW_AT_location) {
         None => Ok(Vec::new()),
-        Some(AttributeValue::Exprloc(expression)) => {
-            Ok(vec![(0, u64::MAX, expression.0.slice().to_vec())])
-        }
+        Some(AttributeValue::Exprloc(expression)) => Ok(vec![(0, u64::MAX, expression.0.slice().to_vec())]),
         Some(value) => {
             let mut all = Vec::new();
             let Some(mut entries) = dwarf.attr_locations(unit, value)? else { return Ok(all) };
@@ -301,12 +302,19 @@ impl Function {
         let chain = self.chain(place.address);
         let here = self.scope(&chain, &place.helpers);
         let own = here[0];
-        let cfa = frames.at(place.address);
-        let of_function = |address: &u64| is_in(&self.blocks[0].ranges, *address);
-        let blocks = self.blocks.iter().flat_map(|block| &block.ranges).flat_map(|(start, end)| [*start, *end]);
-        let places = self.locals(here).flat_map(|local| &local.locations).flat_map(|(start, end, _)| [*start, *end]);
         let frame = frames.rows_in(&self.blocks[0].ranges);
-        let mut bounds: Vec<u64> = blocks.chain(places).chain(frame).filter(of_function).collect();
+        let rule = |address: u64| {
+            let row = frame.get(frame.partition_point(|(_, end, _)| *end <= address));
+            row.filter(|(start, _, _)| *start <= address).map(|(_, _, rule)| rule)
+        };
+        let cfa = rule(place.address);
+        let of_function = |address: &u64| is_in(&self.blocks[0].ranges, *address);
+        let blocks =
+            self.blocks.iter().flat_map(|block| &block.ranges).flat_map(|(start, end)| [*start, *end]);
+        let places =
+            self.locals(here).flat_map(|local| &local.locations).flat_map(|(start, end, _)| [*start, *end]);
+        let frames = frame.iter().map(|(start, _, _)| *start);
+        let mut bounds: Vec<u64> = blocks.chain(places).chain(frames).filter(of_function).collect();
         for (start, end) in &self.blocks[0].ranges {
             let from = rows.partition_point(|row| row < start);
             bounds.extend(rows[from..].iter().take_while(|row| *row < end));
@@ -314,16 +322,18 @@ impl Function {
         }
         bounds.sort_unstable();
         bounds.dedup();
+        let mut pieces: Vec<(u64, u64)> = bounds.windows(2).map(|pair| (pair[0], pair[1])).collect();
+        pieces.retain(|(start, _)| of_function(start));
+        pieces.sort_by_key(|(start, _)| start.abs_diff(place.address));
         let mut found: Vec<(usize, u64, (u64, u64), Vec<String>)> = Vec::new();
-        for pair in bounds.windows(2) {
-            let (start, end) = (pair[0], pair[1]);
-            if !of_function(&start) {
-                continue;
+        for (start, end) in pieces {
+            if found.iter().filter(|(lacks, ..)| *lacks == 0).count() >= ENOUGH {
+                break;
             }
             let there = self.chain(start);
             let there = self.scope(&there, &[]).to_vec();
             // Names of blocks that are not around the place would be wrong there.
-            if there[0] != own || there.iter().any(|block| !here.contains(block)) || frames.at(start) != cfa {
+            if there[0] != own || there.iter().any(|block| !here.contains(block)) || rule(start) != cfa {
                 continue;
             }
             let moved = |local: &Local| match (local.at(start), local.at(place.address)) {
@@ -334,7 +344,9 @@ impl Function {
                 continue;
             }
             let known = |block: &usize| there.contains(block);
-            let missing = here.iter().flat_map(|block| self.blocks[*block].locals.iter().map(move |local| (block, local)));
+            let missing = here
+                .iter()
+                .flat_map(|block| self.blocks[*block].locals.iter().map(move |local| (block, local)));
             let missing = missing.filter(|(block, local)| {
                 local.at(place.address).is_some() && !(known(block) && local.at(start).is_some())
             });
@@ -344,12 +356,16 @@ impl Function {
         found.sort();
         let Some((_, _, _, missing)) = found.first().cloned() else { return Err(Why::Nowhere) };
         let function = self.blocks[own].name.clone().unwrap_or_default();
-        let pieces = found.iter().filter(|(lacks, ..)| *lacks == missing.len()).map(|(_, _, piece, _)| *piece);
+        let pieces =
+            found.iter().filter(|(lacks, ..)| *lacks == missing.len()).map(|(_, _, piece, _)| *piece);
         Ok(Beside { function, pieces: pieces.collect(), missing })
     }
 }
 
-/// Frame addresses by code: start, end, rule.
+/// How many pieces of code are enough.
+const ENOUGH: usize = 4;
+
+/// Frame addresses by code.
 struct Frames<'d> {
     section: DebugFrame<Slice<'d>>,
     /// Functions: start, end, and their entry.
@@ -391,13 +407,10 @@ impl<'d> Frames<'d> {
         found
     }
 
-    /// The rule at an address; none if nothing describes it.
-    fn at(&self, address: u64) -> Option<CfaRule<usize>> {
-        let rows = self.rows(address);
-        rows.into_iter().find(|(start, end, _)| (*start..*end).contains(&address)).map(|(_, _, rule)| rule)
-    }
-
-    fn rows_in(&self, ranges: &[(u64, u64)]) -> Vec<u64> {
-        ranges.iter().flat_map(|(start, _)| self.rows(*start)).map(|(start, _, _)| start).collect()
+    /// Rules of this code: start, end, rule; sorted.
+    fn rows_in(&self, ranges: &[(u64, u64)]) -> Vec<(u64, u64, CfaRule<usize>)> {
+        let mut all: Vec<_> = ranges.iter().flat_map(|(start, _)| self.rows(*start)).collect();
+        all.sort_by_key(|(start, _, _)| *start);
+        all
     }
 }

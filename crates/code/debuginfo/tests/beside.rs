@@ -122,7 +122,10 @@ fn gdb_sees_the_locals_beside_the_place() {
         let (place, found) = beside(&program, name);
         let found = found.unwrap_or_else(|why| panic!("{name}: {why:?}"));
         assert_eq!((found.function.as_str(), found.missing.as_slice()), (function, missing), "{found:x?}");
-        assert!(!found.pieces.iter().any(|(start, end)| (*start..*end).contains(&place)), "{name} {found:x?}");
+        assert!(
+            !found.pieces.iter().any(|(start, end)| (*start..*end).contains(&place)),
+            "{name} {found:x?}"
+        );
         let told = scope(&program, found.pieces[0].0);
         for local in seen {
             assert!(told.contains(&format!("Symbol {local} is ")), "{name}: {local} at {found:x?}: {told}");

@@ -305,7 +305,8 @@ fn installed_static(
         nothing.end();
         let nothing = nothing.finish().map_err(kprism_bpf::Error::from)?;
         let nothing = Program::load("kg_enable", ProgKind::RawTracepoint, &nothing, &[])?;
-        let links = vec![target.attach(&program, spot.target)?, Link::raw_tracepoint(&nothing, &marker.name)?];
+        let links =
+            vec![target.attach(&program, spot.target)?, Link::raw_tracepoint(&nothing, &marker.name)?];
         return Ok(Installed::new(point.key, compiled, program, links));
     }
     // Only the kernel knows the number of arguments: it refuses programs that read more.

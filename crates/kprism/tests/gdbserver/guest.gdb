@@ -96,6 +96,13 @@ condition $tpnum round % 250 == 249
 actions
 collect $_sdata
 end
+set $event = $tpnum
+# Places have no record of their own.
+strace -m kgtp:kgtp_round@kgtp_write
+actions
+collect $_sdata
+end
+monitor markers
 session
 tfind start
 while $trace_frame != -1
@@ -107,6 +114,7 @@ while $trace_frame != -1
   tfind
 end
 delete $place
+delete $event
 delete $tpnum
 
 echo == kernel\n
@@ -126,9 +134,4 @@ tfind none
 x/i $vfs_write
 echo == refused\n
 trace *0xffffffff00000000
-strace -m kgtp:kgtp_round@kgtp_write
-actions
-collect $_sdata
-end
-monitor markers
 tstart

@@ -18,7 +18,7 @@ struct Step {
     filler: bool,
 }
 
-/// Returns true if `target` is reached from the jump label at `from`, and otherwise not. `parts` are the function's
+/// Returns true if, while the jump label at `from` is enabled, `target` is reached from it and otherwise not. `parts` are the function's
 /// code: address and bytes; `entries` are where it begins; `labels` are its jump labels, with their targets.
 pub fn is_only_from(
     parts: &[(u64, Vec<u8>)],
@@ -60,7 +60,9 @@ pub fn is_only_from(
     let seen = reached(&mut entries.to_vec(), None);
     // What no jump reaches is reached in ways that are not seen, as after a fault.
     let unseen = steps.iter().filter(|(at, step)| !seen.contains(at) && !step.filler).map(|(at, _)| *at);
-    let mut starts: Vec<u64> = entries.iter().copied().chain(unseen).collect();
+    // A loop may lead back to it.
+    let behind = steps.get(&target).into_iter().flat_map(|step| step.next.into_iter().chain(step.jump));
+    let mut starts: Vec<u64> = entries.iter().copied().chain(unseen).chain(behind).collect();
     seen.contains(&from) && !reached(&mut starts, Some(from)).contains(&target)
 }
 
@@ -72,7 +74,13 @@ mod tests {
     const CODE: [u8; 13] = [0x55, 0x66, 0x90, 0x5d, 0xc3, 0xcc, 0xe8, 0, 0, 0, 0, 0xeb, 0xf6];
 
     fn is_alone(code: &[u8]) -> bool {
-        is_only_from(&[(0x1000, code.to_vec())], &[0x1000], &HashMap::from([(0x1001, 0x1006)]), 0x1001, 0x1006)
+        is_only_from(
+            &[(0x1000, code.to_vec())],
+            &[0x1000],
+            &HashMap::from([(0x1001, 0x1006)]),
+            0x1001,
+            0x1006,
+        )
     }
 
     #[test]
@@ -86,11 +94,14 @@ mod tests {
 
     #[test]
     fn other_ways() {
-        // No return before it: what is before falls into it.
-        let mut falls = CODE;
-        falls[4] = 0x58;
-        falls[5] = 0x58;
-        assert!(!is_alone(&falls));
+        // je to the target; the label; ret; int3; int3; the target: call; ret
+        let around = [0x74, 5, 0x66, 0x90, 0xc3, 0xcc, 0xcc, 0xe8, 0, 0, 0, 0, 0xc3];
+        let labels = HashMap::from([(0x1002, 0x1007)]);
+        assert!(!is_only_from(&[(0x1000, around.to_vec())], &[0x1000], &labels, 0x1002, 0x1007));
+        // The label; ret; int3; the target: push; jne to itself; ret
+        let again = [0x66, 0x90, 0xc3, 0xcc, 0x50, 0x75, 0xfd, 0xc3];
+        let labels = HashMap::from([(0x1000, 0x1004)]);
+        assert!(!is_only_from(&[(0x1000, again.to_vec())], &[0x1000], &labels, 0x1000, 0x1004));
         // A jump to it, from code that nothing reaches.
         let mut unseen = CODE.to_vec();
         unseen.extend([0x50, 0xeb, 0xf6]);

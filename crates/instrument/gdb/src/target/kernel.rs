@@ -171,7 +171,8 @@ impl Kernel {
         let cannot = |why: String| Error::Cannot(format!("{}: {why}", file.display()));
         let image = Image::map(&file).map_err(|why| Error::Cannot(why.to_string()))?;
         let text = image.symbol("_text").ok_or_else(|| cannot("no symbol _text: is it a vmlinux?".into()))?;
-        let described = kprism_expr::dwarf::Debug::new(&image).map_err(|why| Error::Cannot(why.to_string()))?;
+        let described =
+            kprism_expr::dwarf::Debug::new(&image).map_err(|why| Error::Cannot(why.to_string()))?;
         let slide = self.text.wrapping_sub(text);
         let code_in_file = !image.is_debug_only();
         let sections = beside::code_sections(&file).map_err(cannot)?;

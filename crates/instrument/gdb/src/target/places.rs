@@ -79,6 +79,13 @@ pub struct Symbols<'t> {
     tracepoints: HashMap<u64, &'t str>,
     /// Bounds of tables.
     tables: Vec<(u64, &'t str)>,
+    /// The parts of functions that compilers split in two, by name.
+    parts: HashMap<&'t str, Vec<(u64, &'t str)>>,
+}
+
+/// The name of a function, of its name or that of its part.
+fn base(name: &str) -> &str {
+    name.find(".cold").map_or(name, |at| &name[..at])
 }
 
 impl<'t> Symbols<'t> {
@@ -88,7 +95,9 @@ impl<'t> Symbols<'t> {
         for line in text.lines() {
             let mut words = line.split_ascii_whitespace();
             let address = words.next().and_then(|word| u64::from_str_radix(word, 16).ok());
-            let (Some(address), Some(kind), Some(name)) = (address, words.next(), words.next()) else { continue };
+            let (Some(address), Some(kind), Some(name)) = (address, words.next(), words.next()) else {
+                continue;
+            };
             if matches!(kind, "t" | "T" | "w" | "W") {
                 all.code.push((address, name));
             } else if let Some(name) = name.strip_prefix(TRACEPOINT) {
@@ -98,6 +107,9 @@ impl<'t> Symbols<'t> {
             }
         }
         all.code.sort_unstable();
+        for (address, name) in &all.code {
+            all.parts.entry(base(name)).or_default().push((*address, name));
+        }
         all
     }
 
@@ -118,13 +130,9 @@ impl<'t> Symbols<'t> {
 
     /// The parts of the function at an address, which compilers split in two, and where it begins.
     fn parts(&self, address: u64) -> (Vec<(u64, u64)>, Vec<u64>) {
-        let Some((start, _, name)) = self.around(address) else { return (Vec::new(), Vec::new()) };
-        fn base(name: &str) -> &str {
-            name.split(".cold").next().unwrap_or(name)
-        }
-        let own = base(name);
+        let Some((_, _, name)) = self.around(address) else { return (Vec::new(), Vec::new()) };
         // Another function of this name adds code that leads nowhere.
-        let same = self.code.iter().filter(|(at, other)| *at == start || base(other) == own);
+        let same = self.parts.get(base(name)).into_iter().flatten();
         let mut parts = Vec::new();
         let mut entries = Vec::new();
         for (at, name) in same {
@@ -221,8 +229,10 @@ pub fn find(symbols: &Symbols<'_>, code: &Code<'_>, taken: &mut HashSet<u64>) ->
                 continue;
             }
         };
-        let bytes = beside.pieces.iter().flat_map(|(start, end)| *start..(*end).min(start.saturating_add(MOST)));
-        let mut free = bytes.map(|at| at.wrapping_sub(to).wrapping_add(from)).filter(|at| !taken.contains(at));
+        let bytes =
+            beside.pieces.iter().flat_map(|(start, end)| *start..(*end).min(start.saturating_add(MOST)));
+        let mut free =
+            bytes.map(|at| at.wrapping_sub(to).wrapping_add(from)).filter(|at| !taken.contains(at));
         match free.next() {
             Some(address) => {
                 taken.insert(address);
