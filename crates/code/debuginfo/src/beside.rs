@@ -325,7 +325,7 @@ impl Function {
         let mut pieces: Vec<(u64, u64)> = bounds.windows(2).map(|pair| (pair[0], pair[1])).collect();
         pieces.retain(|(start, _)| of_function(start));
         pieces.sort_by_key(|(start, _)| start.abs_diff(place.address));
-        let mut found: Vec<(usize, u64, (u64, u64), Vec<String>)> = Vec::new();
+        let mut found: Vec<Ranked> = Vec::new();
         for (start, end) in pieces {
             if found.iter().filter(|(lacks, ..)| *lacks == 0).count() >= ENOUGH {
                 break;
@@ -361,6 +361,9 @@ impl Function {
         Ok(Beside { function, pieces: pieces.collect(), missing })
     }
 }
+
+/// A piece of code: how many locals are missing there, its distance, its bounds, the missing locals.
+type Ranked = (usize, u64, (u64, u64), Vec<String>);
 
 /// How many pieces of code are enough.
 const ENOUGH: usize = 4;
