@@ -20,9 +20,9 @@ Examples:
   kprism gdbserver --kernel :2000            then: gdb vmlinux -ex 'target remote :2000'
   kprism gdbserver --kernel --vmlinux vmlinux --module-file my.ko :2000
 
-In GDB: strace -m sched:sched_wakeup_new@wake_up_new_task, for the locals around a static tracepoint.
-
-In GDB: trace, condition, actions, tvariable, passcount, tstart, tstop, tstatus, tfind, tdump, tsave.
+In GDB: trace, condition, actions, tvariable, passcount, tstart, tstop, tstatus, tfind, tdump, tsave;
+of the kernel: strace -m NAME, a static tracepoint's arguments and record, and, with debug
+information, strace -m SYSTEM:NAME@FUNCTION, the locals around it.
 Nothing is stopped: GDB sees memory as it is, and registers as they were when it connected or
 was last interrupted. A program that --exec starts waits for `continue` or `monitor go`.
 
