@@ -35,7 +35,7 @@ pub struct Target {
 #[derive(Debug)]
 enum Kind {
     Process(Process),
-    Kernel(Kernel),
+    Kernel(Box<Kernel>),
 }
 
 impl Target {
@@ -46,7 +46,7 @@ impl Target {
 
     /// The running kernel as the target.
     pub fn kernel(kernel: Kernel) -> Self {
-        Self { kind: Kind::Kernel(kernel), before: Vec::new(), whose: None }
+        Self { kind: Kind::Kernel(Box::new(kernel)), before: Vec::new(), whose: None }
     }
 
     /// The process, if the target is one.
