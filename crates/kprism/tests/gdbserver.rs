@@ -570,12 +570,42 @@ fn the_papers_sessions_with_the_kernel_in_the_guest() {
     let both = section(&text, "dynamic both");
     let counters: Vec<i64> = numbers_after(both, "kgtp_counter = ").collect();
     assert_eq!(counters, (1..=10).map(|n| 2000 + 100 * n).collect::<Vec<_>>(), "{text}");
-    assert!(section(&text, "static markers").contains("kgtp_module_event"), "{text}");
+    let markers = section(&text, "static markers");
+    assert!(
+        markers.contains("kgtp_module_event ") && markers.contains("in __traceiter_kgtp_module_event at"),
+        "{text}"
+    );
+    let listed = markers
+        .lines()
+        .find(|line| line.contains("kgtp:kgtp_module_event@kgtp_test_function "))
+        .expect("a place");
+    assert!(listed.contains(" in kgtp_test_function at "), "{text}");
+    assert!(markers.contains("Data: \"locals of kgtp_write\""), "{text}");
     let both = section(&text, "static both");
     for n in 1..=10 {
         let own = format!("$_sdata = \"counter1={} counter2={}\"\n", 100 * n, 100 * n - 1);
         assert!(both.contains(&own), "{own}{text}");
     }
+    // The same calls at the tracepoint's place in kgtp_test_function: its parameters as its DWARF has them there. Three
+    // thousand calls more than in the dynamic session precede them; this place is behind the increment.
+    let place = section(&text, "place both");
+    assert!(place.contains("kgtp.c:16\n"), "{text}");
+    assert!(place.contains("Collected 10 trace frames."), "{text}");
+    let values = |name: &str| numbers_after(place, name).collect::<Vec<i64>>();
+    assert_eq!(values("counter1 = "), (1..=10).map(|n| 100 * n).collect::<Vec<_>>(), "{text}");
+    assert_eq!(values("counter2 = "), (1..=10).map(|n| 100 * n - 1).collect::<Vec<_>>(), "{text}");
+    assert_eq!(values("kgtp_counter = "), (1..=10).map(|n| 6001 + 100 * n).collect::<Vec<_>>(), "{text}");
+    // Locals that the tracepoint does not have; its own record tells the one that it has.
+    let place = section(&text, "place locals");
+    let rounds = [249, 499, 749, 999];
+    let wanted: Vec<String> = rounds.iter().map(|i| format!("> {i} 1000 {} {i} 5 1", i + 1)).collect();
+    assert_eq!(place.lines().filter(|line| line.starts_with("> ")).collect::<Vec<_>>(), wanted, "{text}");
+    let own = rounds.map(|i| format!("$_sdata = \"round={i}\""));
+    assert_eq!(place.lines().filter(|line| line.starts_with("$_sdata")).collect::<Vec<_>>(), own, "{text}");
+    assert!(text.contains("$_sdata: the marker kgtp_round has it (strace -m kgtp_round)"), "{text}");
+    // What is said to GDB, and by the server itself.
+    let counts = "module kgtp: 2 of 2 places of tracepoints are markers";
+    assert!(text.matches(counts).count() == 2 && section(&text, "said").contains(counts), "{text}");
     let kernel = section(&text, "kernel");
     assert!(kernel.contains("Collected 20 trace frames."), "{text}");
     assert!(kernel.contains(" = 7\n") && kernel.contains(" = 1\n"), "{text}");

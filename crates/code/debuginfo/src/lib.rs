@@ -10,11 +10,14 @@
 //! | the source lines and inlined frames of one address | [`source`] |
 //! | all lines of a file with their code, and its functions | [`lines`] |
 //! | discriminators and inlined calls at each address, for compilers' sample profiles | [`scopes`] |
+//! | an address beside an inlined helper at which a debugger sees the locals around | [`beside`] |
 //!
-//! Three readers share this DWARF, since they ask for different amounts of it. `source` looks up single addresses, by
-//! addr2line's index. `lines` and `scopes` read a whole file into a table. `kprism-expr` reads the few units that an
-//! expression needs: variables, types and their locations, from a mapped [`Image`].
+//! Four readers share this DWARF, since they ask for different amounts of it. `source` looks up single addresses, by
+//! addr2line's index. `lines` and `scopes` read a whole file into a table, `beside` the functions around some addresses.
+//! `kprism-expr` reads the few units that an expression needs: variables, types and their locations, from a mapped
+//! [`Image`].
 
+pub mod beside;
 mod error;
 pub mod lines;
 pub mod mapped;

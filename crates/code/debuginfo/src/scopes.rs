@@ -151,7 +151,7 @@ fn number(entry: &DebuggingInformationEntry<Slice<'_>>, name: gimli::DwAt) -> u3
 const HOPS: u32 = 8;
 
 /// The name and line of a function, its own or those of its original.
-fn named(
+pub(crate) fn named(
     dwarf: &gimli::Dwarf<Slice<'_>>,
     unit: &Unit<Slice<'_>>,
     at: UnitOffset,

@@ -78,7 +78,7 @@ pub(crate) fn layout(file: &object::File<'_>) -> (Bases, Vec<Section>) {
 }
 
 /// A section's data, with an unlinked file's relocations applied.
-fn section<'d>(file: &object::File<'d>, name: &str, bases: &Bases) -> Cow<'d, [u8]> {
+pub(crate) fn section<'d>(file: &object::File<'d>, name: &str, bases: &Bases) -> Cow<'d, [u8]> {
     let Some(section) = file.section_by_name(name) else { return Cow::Borrowed(&[]) };
     let Ok(data) = section.uncompressed_data() else { return Cow::Borrowed(&[]) };
     if file.kind() != ObjectKind::Relocatable {

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use kprism_debuginfo::beside::{self, Wanted};
 use kprism_debuginfo::lines::Lines;
 
 fn check(bytes: &[u8]) -> Option<Lines> {
@@ -11,6 +12,12 @@ fn check(bytes: &[u8]) -> Option<Lines> {
     assert!(lines.rows.iter().all(|row| (row.file as usize) < lines.files.len()));
     let code: usize = lines.functions.iter().map(|function| function.code.len()).sum();
     assert!(code <= bytes.len(), "functions do not overlap");
+    let place = |address| Wanted { address, helpers: vec!["pick".to_owned()] };
+    let wanted: Vec<Wanted> = lines.rows.iter().take(16).map(|row| place(row.start)).collect();
+    if let Ok(Some(found)) = beside::read(bytes, bytes, &wanted) {
+        let pieces = found.iter().flatten().flat_map(|beside| &beside.pieces);
+        assert!(pieces.clone().all(|(start, end)| start < end) && found.len() == wanted.len());
+    }
     Some(lines)
 }
 

@@ -9,12 +9,13 @@ use kprism_bpf::map::{Map, MapKind};
 use kprism_bpf::mapping::Mapping;
 use kprism_bpf::prog::{ProgKind, Program, on_task_stack};
 use kprism_bpf::ring::Ring;
+use kprism_ebpf::asm::Asm;
 use kprism_expr::emit::{Slot, What};
 use kprism_expr::ir::FAULTS;
 use kprism_expr::regs;
 use kprism_ftrace::format::Format;
 use kprism_rsp::buffer::{Buffer, Frame};
-use kprism_rsp::define::{Definitions, Key, Kind, MOST_POINTS, Tracepoint};
+use kprism_rsp::define::{Action, Definitions, Key, Kind, MOST_POINTS, Tracepoint};
 
 use crate::Error;
 use crate::program::{self, Compiled, Context, Setting, TIMESTAMP, var_at};
@@ -289,6 +290,25 @@ fn installed_static(
 ) -> Result<Installed, Error> {
     let missing = || Error::Cannot("static tracepoints are the kernel's: kprism gdbserver --kernel".into());
     let marker = target.as_kernel().ok_or_else(missing)?.marker_at(point.key.address)?;
+    if let Some(spot) = &marker.place {
+        if point.actions.contains(&Action::Static) {
+            let name = &marker.name;
+            let what = format!(
+                "$_sdata: the marker {name} has it (strace -m {name}), its places in the code do not"
+            );
+            return Err(Error::Cannot(what));
+        }
+        let compiled = program::compile(point, place, Context::Registers, setting)?;
+        let program = Program::load("kg_site", ProgKind::Kprobe, &compiled.code, maps)?;
+        // The jump to the probe is taken while the tracepoint is enabled. So a program that does nothing is attached to it.
+        let mut nothing = Asm::new();
+        nothing.end();
+        let nothing = nothing.finish().map_err(kprism_bpf::Error::from)?;
+        let nothing = Program::load("kg_enable", ProgKind::RawTracepoint, &nothing, &[])?;
+        let links =
+            vec![target.attach(&program, spot.target)?, Link::raw_tracepoint(&nothing, &marker.name)?];
+        return Ok(Installed::new(point.key, compiled, program, links));
+    }
     // Only the kernel knows the number of arguments: it refuses programs that read more.
     let mut most = program::arguments_wanted(point);
     let (compiled, program, link) = loop {

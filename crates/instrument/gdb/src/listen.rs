@@ -187,6 +187,7 @@ pub fn serve(
             }
         }
         let told = server.tick();
+        server.said().iter().for_each(|line| say(line));
         let Some(open) = &mut connection else {
             if server.gone().is_some() {
                 return Ok(());

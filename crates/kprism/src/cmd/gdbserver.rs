@@ -3,10 +3,11 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
+use kprism_debuginfo::separate::GLOBAL;
 use kprism_gdb::listen::{self, Address, Listener};
 use kprism_gdb::server::Server;
-use kprism_gdb::target::{Kernel, Process, Target};
+use kprism_gdb::target::{DebugFiles, Kernel, Process, Target};
 use kprism_signals::Second;
 
 use crate::exit::Outcome;
@@ -17,8 +18,11 @@ Examples:
   kprism gdbserver --pid 1234 /tmp/sock      then: gdb -ex 'target remote /tmp/sock'
   kprism gdbserver --exec ./program :2000 -- ARG
   kprism gdbserver --kernel :2000            then: gdb vmlinux -ex 'target remote :2000'
+  kprism gdbserver --kernel --vmlinux vmlinux --module-file my.ko :2000
 
-In GDB: trace, condition, actions, tvariable, passcount, tstart, tstop, tstatus, tfind, tdump, tsave.
+In GDB: trace, condition, actions, tvariable, passcount, tstart, tstop, tstatus, tfind, tdump, tsave;
+of the kernel: strace -m NAME, a static tracepoint's arguments and record, and, with debug
+information, strace -m SYSTEM:NAME@FUNCTION, the locals around it.
 Nothing is stopped: GDB sees memory as it is, and registers as they were when it connected or
 was last interrupted. A program that --exec starts waits for `continue` or `monitor go`.
 
@@ -38,6 +42,15 @@ pub struct Args {
     /// Ring buffer between the kernel and kprism, such as 512K or 16M
     #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = kprism_profile::parse::ring_kib)]
     buffer_size: u64,
+    /// The kernel with debug information, for locals around its static tracepoints (found by its build id, if installed)
+    #[arg(long, value_name = "FILE", requires = "kernel")]
+    vmlinux: Option<PathBuf>,
+    /// A kernel module (.ko) with debug information, for locals around its static tracepoints (can be repeated)
+    #[arg(long, value_name = "FILE", requires = "kernel")]
+    module_file: Vec<PathBuf>,
+    /// Folder with debug information by build id (can be repeated; /usr/lib/debug is always looked at)
+    #[arg(long, value_name = "DIR", requires = "kernel")]
+    debug_dir: Vec<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -54,6 +67,19 @@ struct Which {
     exec: Option<PathBuf>,
 }
 
+/// Files with debug information of the kernel.
+fn debug_files(args: &Args) -> Result<DebugFiles> {
+    if let Some(file) = args.module_file.iter().find(|file| !file.is_file()) {
+        bail!("--module-file {}: no such file", file.display());
+    }
+    if let Some(folder) = args.debug_dir.iter().find(|folder| !folder.is_dir()) {
+        bail!("--debug-dir {}: no such folder", folder.display());
+    }
+    let mut folders = args.debug_dir.clone();
+    folders.push(PathBuf::from(GLOBAL));
+    Ok(DebugFiles { vmlinux: args.vmlinux.clone(), modules: args.module_file.clone(), folders })
+}
+
 /// Serves.
 pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
     kprism_signals::catch(Second::Ignored)?;
@@ -67,7 +93,7 @@ pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
         }
         (None, Some(pid)) => (Target::process(Process::running(pid)?), format!("process {pid}")),
         (None, None) => {
-            let kernel = Kernel::running()?;
+            let kernel = Kernel::running(debug_files(args)?)?;
             let what = format!("the kernel, its memory by {}", kernel.reads_by());
             (Target::kernel(kernel), what)
         }

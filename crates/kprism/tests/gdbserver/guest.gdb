@@ -71,12 +71,58 @@ session
 frames
 delete 2
 
+# The same tracepoint at its place in the function, and one with locals that are no arguments of it.
+echo == place both\n
+strace -m kgtp:kgtp_module_event@kgtp_test_function
+condition $tpnum 2*counter1+3*counter2>0 && counter1%100==0
+actions
+collect counter1, counter2, kgtp_counter
+end
+info tracepoints
+session
+frames
+delete $tpnum
+
+echo == place locals\n
+strace -m kgtp:kgtp_round@kgtp_write
+condition $tpnum i % 250 == 249 && loops > counter2
+actions
+collect i, loops, counter1, counter2, size, $regs
+end
+set $place = $tpnum
+# Its own event, as the judge.
+strace -m kgtp_round
+condition $tpnum round % 250 == 249
+actions
+collect $_sdata
+end
+set $event = $tpnum
+# Places have no record of their own.
+strace -m kgtp:kgtp_round@kgtp_write
+actions
+collect $_sdata
+end
+monitor markers
+session
+tfind start
+while $trace_frame != -1
+  if $tracepoint == $place
+    printf "> %d %d %d %d %d %d\n", i, loops, counter1, counter2, (int) size, $rsp != 0
+  else
+    tdump
+  end
+  tfind
+end
+delete $place
+delete $event
+delete $tpnum
+
 echo == kernel\n
 trace *$vfs_write
 actions
 collect $regs
 end
-condition 3 $rdx==7
+condition $tpnum $rdx==7
 tstart
 shell dd if=/dev/zero of=/dev/null bs=7 count=20 status=none
 tstop

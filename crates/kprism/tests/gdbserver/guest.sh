@@ -9,7 +9,7 @@ sections=/sys/module/kgtp/sections
 	printf ' -s %s' ".data $(cat $sections/.data)"
 	printf '\nset $vfs_write = 0x%s\n' "$(grep ' T vfs_write$' /proc/kallsyms | cut -d' ' -f1)"
 } > /tmp/symbols.gdb
-/test/kprism gdbserver --kernel /tmp/socket 2> /tmp/said &
+/test/kprism gdbserver --kernel --module-file /test/kgtp.ko /tmp/socket 2> /tmp/said &
 server=$!
 while ! [ -S /tmp/socket ]; do sleep 0.1; done
 # GDB 13 assigns to a string before it is made where it sees a static tracepoint: memory that is zero makes that harmless.

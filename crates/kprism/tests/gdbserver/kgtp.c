@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //
 // The function and the static tracepoint that "Conditional dynamic and static tracepoints" (Fahem and Dagenais, 2012)
-// measures, in a module: writing a number to /proc/kgtp calls the function as often.
+// measures, in a module: writing a number to /proc/kgtp calls the function as often. A second static tracepoint has only
+// one of the caller's locals.
 #include <linux/module.h>
 #include <linux/proc_fs.h>
 
@@ -27,6 +28,7 @@ static ssize_t kgtp_write(struct file *file, const char __user *from, size_t siz
 	for (i = 0; i < loops; i++) {
 		counter1++;
 		kgtp_test_function(counter1, counter2);
+		trace_kgtp_round(i);
 		counter2++;
 	}
 	return size;

@@ -19,6 +19,18 @@ TRACE_EVENT(kgtp_module_event,
 	),
 	TP_printk("counter1=%d counter2=%d", __entry->counter1, __entry->counter2)
 );
+
+TRACE_EVENT(kgtp_round,
+	TP_PROTO(int round),
+	TP_ARGS(round),
+	TP_STRUCT__entry(
+		__field(int, round)
+	),
+	TP_fast_assign(
+		__entry->round = round;
+	),
+	TP_printk("round=%d", __entry->round)
+);
 #endif
 
 #undef TRACE_INCLUDE_PATH

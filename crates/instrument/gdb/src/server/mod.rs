@@ -60,6 +60,8 @@ pub struct Server {
     listing: VecDeque<String>,
     /// Console output for GDB, sent before the reply.
     console: Vec<String>,
+    /// Messages that the user has been given, for `monitor markers`.
+    told: Vec<String>,
     files: Files,
     connected: bool,
     waiting: bool,
@@ -103,6 +105,7 @@ impl Server {
             thread,
             listing: VecDeque::new(),
             console: Vec::new(),
+            told: Vec::new(),
             files: Files::default(),
             connected: false,
             waiting: false,
@@ -129,6 +132,13 @@ impl Server {
     /// Takes the console output for GDB.
     pub fn console(&mut self) -> Vec<String> {
         std::mem::take(&mut self.console)
+    }
+
+    /// Messages for the user, about debug information that was looked for.
+    pub fn said(&mut self) -> Vec<String> {
+        let said = self.target.as_kernel().map(crate::target::Kernel::said).unwrap_or_default();
+        self.told.extend(said.iter().cloned());
+        said
     }
 
     /// A client connected.
@@ -400,8 +410,17 @@ impl Server {
                 "the program runs\n".to_owned()
             }
             "status" => self.counted(),
+            "markers" => match self.target.as_kernel().map(|kernel| kernel.markers().map(|_| ())) {
+                None => "static tracepoints are the kernel's: kprism gdbserver --kernel\n".to_owned(),
+                Some(Err(why)) => format!("{why}\n"),
+                Some(Ok(())) => {
+                    self.said();
+                    self.told.iter().map(|line| format!("{line}\n")).collect()
+                }
+            },
             "" | "help" => "monitor go      let the program that waits run\n\
-                            monitor status  what each tracepoint counted, lost, could not read\n"
+                            monitor status  what each tracepoint counted, lost, could not read\n\
+                            monitor markers how many places of static tracepoints are markers, and why not all\n"
                 .to_owned(),
             other => format!("kprism knows no `{other}`: monitor help\n"),
         };

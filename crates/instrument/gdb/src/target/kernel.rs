@@ -2,21 +2,32 @@
 //! The running kernel. Memory is read from `/proc/kcore`, or, where that is not readable, by a BPF program that is run
 //! for each read.
 
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
 
 use kprism_bpf::link::{Link, When};
 use kprism_bpf::map::Map;
 use kprism_bpf::mapping::Mapping;
 use kprism_bpf::prog::{ProgKind, Program};
+use kprism_debuginfo::separate::by_build_id;
+use kprism_debuginfo::{Image, beside};
 use kprism_ebpf::asm::Asm;
 use kprism_ebpf::insn::{Alu, Cond, Helper, Reg, Width};
+use kprism_image::BuildId;
 
+use super::labels::{Label, labels};
 use super::markers::{self, Marker};
+use super::places::{self, Code, Found, Place, Symbols};
 use crate::Error;
 
 /// Address at which an x86-64 kernel is linked (CONFIG_PHYSICAL_START above __START_KERNEL_map).
 const LINKED: u64 = 0xffff_ffff_8100_0000;
+/// Limit of a table of jump labels, bytes.
+const MOST_LABELS: u64 = 16 << 20;
+/// Limit of a module's table of jump labels, bytes.
+const MOST_OF_MODULE: u64 = 64 << 10;
 /// Maximum of bytes that one run of the BPF program reads.
 const PIECE: usize = 512;
 
@@ -25,8 +36,58 @@ const PIECE: usize = 512;
 pub struct Kernel {
     memory: Memory,
     text: u64,
+    debug: DebugFiles,
+    /// Offset of the key in a tracepoint's structure.
+    key: u64,
     /// Result of the last lookup.
     markers: Vec<Marker>,
+    /// Places of tracepoints in the kernel's own code.
+    places: Vec<Place>,
+    /// Those in modules, by name and address of the module's jump labels.
+    modules: BTreeMap<(String, u64), Vec<Place>>,
+    said: Vec<String>,
+}
+
+/// Files with debug information of the running kernel.
+#[derive(Debug, Clone, Default)]
+pub struct DebugFiles {
+    /// The kernel's, if it is named.
+    pub vmlinux: Option<PathBuf>,
+    /// Modules', taken by their build ids.
+    pub modules: Vec<PathBuf>,
+    /// Folders with debug information by build id.
+    pub folders: Vec<PathBuf>,
+}
+
+impl DebugFiles {
+    /// The running kernel's file: the named one, or one by its build id.
+    fn kernel_file(&self) -> Result<Option<PathBuf>, Error> {
+        let id = fs::read("/sys/kernel/notes").ok().and_then(|notes| BuildId::of_notes(&notes));
+        let Some(file) = &self.vmlinux else {
+            return Ok(id.and_then(|id| by_build_id(&id, &self.folders)));
+        };
+        if !file.is_file() {
+            return Err(Error::Cannot(format!("--vmlinux {}: no such file", file.display())));
+        }
+        let its = BuildId::of_file(file);
+        if let (Some(id), Some(its)) = (&id, &its)
+            && id != its
+        {
+            let what = format!(
+                "--vmlinux {}: another kernel's: its build id is {its}, the running kernel has {id}",
+                file.display()
+            );
+            return Err(Error::Cannot(what));
+        }
+        Ok(Some(file.clone()))
+    }
+
+    /// The file of a module with this build id.
+    fn module_file(&self, id: Option<&BuildId>) -> Option<PathBuf> {
+        let id = id?;
+        let named = self.modules.iter().find(|file| BuildId::of_file(file).as_ref() == Some(id));
+        named.cloned().or_else(|| by_build_id(id, &self.folders))
+    }
 }
 
 #[derive(Debug)]
@@ -37,8 +98,8 @@ enum Memory {
 }
 
 impl Kernel {
-    /// Opens the running kernel.
-    pub fn running() -> Result<Self, Error> {
+    /// Opens the running kernel, whose debug information and that of its modules is in these files.
+    pub fn running(debug: DebugFiles) -> Result<Self, Error> {
         let symbols = symbols()?;
         let line = symbols.lines().find(|line| line.ends_with(" T _text") || line.ends_with(" t _text"));
         let text = line.and_then(|line| u64::from_str_radix(line.split(' ').next()?, 16).ok());
@@ -55,7 +116,14 @@ impl Kernel {
             Some(core) => core,
             None => Memory::Bpf(Reader::new()?),
         };
-        Ok(Self { memory, text, markers: Vec::new() })
+        let types = kprism_bpf::kernel::Kernel::running()?;
+        let key = types.btf().offset("tracepoint", "key").map_err(kprism_bpf::Error::from)?;
+        let key = u64::from(key.unsigned_abs());
+        let (places, modules) = (Vec::new(), BTreeMap::new());
+        let mut kernel =
+            Self { memory, text, debug, key, markers: Vec::new(), places, modules, said: Vec::new() };
+        kernel.find_places(&Symbols::of(&symbols))?;
+        Ok(kernel)
     }
 
     /// Address of its first instruction.
@@ -83,8 +151,115 @@ impl Kernel {
 
     /// All static tracepoints, looked up again, as modules come and go.
     pub fn markers(&mut self) -> Result<&[Marker], Error> {
-        self.markers = markers::all(&symbols()?);
+        let text = symbols()?;
+        self.find_places_of_modules(&Symbols::of(&text));
+        let places = self.places.iter().chain(self.modules.values().flatten());
+        self.markers = markers::all(&text, places);
         Ok(&self.markers)
+    }
+
+    /// Adds the places of tracepoints in the code of the kernel.
+    fn find_places(&mut self, symbols: &Symbols<'_>) -> Result<(), Error> {
+        let Some(file) = self.debug.kernel_file()? else {
+            self.said.push(
+                "the kernel's tracepoints are markers, but not their places in the code: those need its debug \
+                 information (--vmlinux FILE)"
+                    .to_owned(),
+            );
+            return Ok(());
+        };
+        let cannot = |why: String| Error::Cannot(format!("{}: {why}", file.display()));
+        let image = Image::map(&file).map_err(|why| Error::Cannot(why.to_string()))?;
+        let text = image.symbol("_text").ok_or_else(|| cannot("no symbol _text: is it a vmlinux?".into()))?;
+        let described =
+            kprism_expr::dwarf::Debug::new(&image).map_err(|why| Error::Cannot(why.to_string()))?;
+        let slide = self.text.wrapping_sub(text);
+        let code_in_file = !image.is_debug_only();
+        let sections = beside::code_sections(&file).map_err(cannot)?;
+        let sections: Vec<_> =
+            sections.iter().map(|s| (s.start.wrapping_add(slide), s.start, s.size)).collect();
+        let labels: Vec<Label> = match symbols.between("__start___jump_table", "__stop___jump_table") {
+            Some((start, size)) => labels(start, &self.read(start, size.min(MOST_LABELS) as usize)).collect(),
+            None => return Err(cannot("the running kernel has no jump labels".into())),
+        };
+        let code = Code {
+            labels: &labels,
+            key: self.key,
+            file: Some(&file),
+            folders: &self.debug.folders,
+            sections: &sections,
+            read: &|at, length| self.read(at, length),
+            refuses: &|at| code_in_file && described.kprobe_refusal(at.wrapping_sub(slide)).is_some(),
+        };
+        let found = places::find(symbols, &code, &mut HashSet::new()).map_err(Error::Cannot)?;
+        self.said.push(found.said("the kernel"));
+        self.places = found.places;
+        Ok(())
+    }
+
+    /// Looks the places in the code of loaded modules up, of those that are new.
+    fn find_places_of_modules(&mut self, symbols: &Symbols<'_>) {
+        let mut loaded = BTreeMap::new();
+        let mut taken: HashSet<u64> = self.places.iter().map(|place| place.address).collect();
+        for module in fs::read_dir("/sys/module").into_iter().flatten().flatten() {
+            let name = module.file_name().to_string_lossy().into_owned();
+            let sections = sections(&module.path());
+            let Some(table) = sections.get("__jump_table").copied() else { continue };
+            let key = (name.clone(), table);
+            if let Some(found) = self.modules.remove(&key) {
+                taken.extend(found.iter().map(|place| place.address));
+                loaded.insert(key, found);
+                continue;
+            }
+            let found = match self.places_of_module(symbols, &module.path(), &sections, &mut taken) {
+                Ok(found) if found == Found::default() => Vec::new(),
+                Ok(found) => {
+                    self.said.push(found.said(&format!("module {name}")));
+                    found.places
+                }
+                Err(why) => {
+                    self.said.push(format!("module {name}: {why}"));
+                    Vec::new()
+                }
+            };
+            loaded.insert(key, found);
+        }
+        self.modules = loaded;
+    }
+
+    fn places_of_module(
+        &self,
+        symbols: &Symbols<'_>,
+        folder: &Path,
+        loaded: &HashMap<String, u64>,
+        taken: &mut HashSet<u64>,
+    ) -> Result<Found, String> {
+        let id = fs::read(folder.join("notes/.note.gnu.build-id")).ok();
+        let file = self.debug.module_file(id.and_then(|notes| BuildId::of_notes(&notes)).as_ref());
+        let sections = file.as_deref().map(beside::code_sections).transpose()?.unwrap_or_default();
+        let sections: Vec<_> =
+            sections.iter().filter_map(|s| Some((*loaded.get(&s.name)?, s.start, s.size))).collect();
+        let start = loaded.get("__jump_table").copied().unwrap_or_default();
+        // It ends at the next section: what is no label there has no tracepoint's key.
+        let next = loaded.values().filter(|other| **other > start).min();
+        let size = next.map_or(MOST_OF_MODULE, |next| (next - start).min(MOST_OF_MODULE));
+        let labels: Vec<Label> = labels(start, &self.read(start, size as usize)).collect();
+        let code = Code {
+            labels: &labels,
+            key: self.key,
+            file: file.as_deref(),
+            folders: &self.debug.folders,
+            sections: &sections,
+            read: &|at, length| self.read(at, length),
+            // Nothing tells it of a module before it is tried.
+            refuses: &|_| false,
+        };
+        places::find(symbols, &code, taken)
+    }
+
+    /// What is to be told about places of tracepoints since the last call.
+    pub fn said(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.said)
     }
 
     /// The static tracepoint at this address. Looking them all up takes long; GDB has usually done it before.
@@ -101,6 +276,17 @@ impl Kernel {
     pub fn attach(&self, program: &Program, address: u64) -> Result<Link, Error> {
         Ok(Link::kprobe_at(program, address, When::Entry, 0)?)
     }
+}
+
+/// The addresses of a module's sections.
+fn sections(module: &Path) -> HashMap<String, u64> {
+    let number = |text: String| u64::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok();
+    let entries = fs::read_dir(module.join("sections")).into_iter().flatten().flatten();
+    let all = entries.filter_map(|entry| {
+        let address = number(fs::read_to_string(entry.path()).ok()?).filter(|address| *address != 0)?;
+        Some((entry.file_name().to_string_lossy().into_owned(), address))
+    });
+    all.collect()
 }
 
 fn symbols() -> Result<String, Error> {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The kernel's static tracepoints as GDB markers. A marker has the tracepoint's name and the address of the function
 //! that calls its probes. GDB knows that function's parameters, which are the tracepoint's arguments, so conditions can
-//! name them.
+//! name them. Each place of the tracepoint in the code is a marker too, `SYSTEM:NAME@FUNCTION` ([`Place`]).
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -12,6 +12,7 @@ use kprism_bpf::host;
 use kprism_ftrace::format::{Field, Format};
 use kprism_rsp::hex;
 
+use super::places::Place;
 use crate::Error;
 
 /// Prefix of the functions' names.
@@ -24,10 +25,12 @@ const LARGEST: u32 = 4096;
 /// A static tracepoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Marker {
-    /// Address of the function that calls its probes.
+    /// Address of the function that calls its probes, or of the place in the code.
     pub address: u64,
     /// Its name.
     pub name: String,
+    /// Set for a place in the code.
+    pub place: Option<Place>,
     /// Its subsystem, and the folder that describes its event. `None` for tracepoints without an event.
     event: Option<(String, PathBuf)>,
 }
@@ -35,11 +38,20 @@ pub struct Marker {
 impl Marker {
     /// The marker in GDB's format `ADDRESS:ID:EXTRA`, the last two in hexadecimal.
     pub fn packet(&self) -> String {
-        let extra = match &self.event {
-            Some((system, _)) => system.as_str(),
-            None => "no event: it has no $_sdata",
+        let system = self.event.as_ref().map(|(system, _)| system.as_str());
+        let (id, extra) = match &self.place {
+            Some(place) => {
+                let system = system.map_or(String::new(), |system| format!("{system}:"));
+                let without = match place.missing.as_slice() {
+                    [] => String::new(),
+                    missing => format!(", without {}", missing.join(", ")),
+                };
+                let id = format!("{system}{}@{}", self.name, place.function);
+                (id, format!("locals of {}{without}", place.function))
+            }
+            None => (self.name.clone(), system.unwrap_or("no event: it has no $_sdata").to_owned()),
         };
-        format!("{:x}:{}:{}", self.address, hex::bytes(self.name.as_bytes()), hex::bytes(extra.as_bytes()))
+        format!("{:x}:{}:{}", self.address, hex::bytes(id.as_bytes()), hex::bytes(extra.as_bytes()))
     }
 
     /// The layout of its record.
@@ -58,9 +70,9 @@ impl Marker {
     }
 }
 
-/// All markers of the running kernel. `symbols` is the text of `/proc/kallsyms`. Without tracefs none of them has an
-/// event.
-pub fn all(symbols: &str) -> Vec<Marker> {
+/// All markers of the running kernel. `symbols` is the text of `/proc/kallsyms`, `places` are places of tracepoints in
+/// the code. Without tracefs none of them has an event.
+pub fn all<'p>(symbols: &str, places: impl Iterator<Item = &'p Place>) -> Vec<Marker> {
     let events = host::tracefs().map(|tracefs| tracefs.join("events")).unwrap_or_default();
     let folders = |path: &PathBuf| {
         let entries = fs::read_dir(path).into_iter().flatten().flatten();
@@ -74,9 +86,22 @@ pub fn all(symbols: &str) -> Vec<Marker> {
         }
     }
     let mut found: Vec<Marker> = functions(symbols)
-        .map(|(address, name)| Marker { address, name: name.to_owned(), event: known.get(name).cloned() })
+        .map(|(address, name)| Marker {
+            address,
+            name: name.to_owned(),
+            place: None,
+            event: known.get(name).cloned(),
+        })
         .collect();
-    found.sort_by(|a, b| a.name.cmp(&b.name));
+    found.extend(places.map(|place| Marker {
+        address: place.address,
+        name: place.tracepoint.clone(),
+        event: known.get(&place.tracepoint).cloned(),
+        place: Some(place.clone()),
+    }));
+    found.sort_by(|a, b| {
+        (&a.name, a.place.is_some(), a.address).cmp(&(&b.name, b.place.is_some(), b.address))
+    });
     found
 }
 

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The traced target: a process or the kernel, with its memory, registers and code.
 
+mod flow;
 mod kernel;
+mod labels;
 pub mod markers;
+mod places;
 mod process;
 
-pub use kernel::Kernel;
+pub use kernel::{DebugFiles, Kernel};
 pub use process::{Gone, Process};
 
 use kprism_bpf::link::Link;
@@ -32,7 +35,7 @@ pub struct Target {
 #[derive(Debug)]
 enum Kind {
     Process(Process),
-    Kernel(Kernel),
+    Kernel(Box<Kernel>),
 }
 
 impl Target {
@@ -43,7 +46,7 @@ impl Target {
 
     /// The running kernel as the target.
     pub fn kernel(kernel: Kernel) -> Self {
-        Self { kind: Kind::Kernel(kernel), before: Vec::new(), whose: None }
+        Self { kind: Kind::Kernel(Box::new(kernel)), before: Vec::new(), whose: None }
     }
 
     /// The process, if the target is one.
