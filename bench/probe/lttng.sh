@@ -82,10 +82,11 @@ ftrace() {
 	ftrace both 'counter1 > 0' "$@"
 } >"$out/hits.txt"
 # As the paper does: T = Treg + Tcond + Tlttng, and a true condition takes as long as a false one.
-awk -F '|' '$2 == "kprism" && $3 == "false" { condition = $4 } $2 == "LTTng" && $3 == "record" { data = $4 } END {
-	t = "the paper'"'"'s event|condition of kprism, buffer of LTTng|"
-	print t "false|" condition; print t "record|" data; print t "both|" condition + data }' "$out/hits.txt" >>"$out/hits.txt.more"
-cat "$out/hits.txt.more" >>"$out/hits.txt"
+extrapolated=$(awk -F '|' -v row="the paper's event|kprism's condition, LTTng's buffer|" '
+	$2 == "kprism" && $3 == "false" { condition = $4 }
+	$2 == "LTTng" && $3 == "record" { data = $4 }
+	END { print row "false|" condition; print row "record|" data; print row "both|" condition + data }' "$out/hits.txt")
+echo "$extrapolated" >>"$out/hits.txt"
 awk -v unit=instructions -f "$here/table.awk" "$out/hits.txt"
 cat <<'END'
 paper, cycles: KGTP + LTTng (table 7)                          154       333       487

@@ -163,14 +163,16 @@ fn lttng_adds_what_it_does() {
 
     // The same tracer with each event's program, which costs more of every event: babeltrace2 says what is in its trace.
     let names = |path: std::fs::DirEntry| path.path().display().to_string();
-    let modules: Vec<String> = std::fs::read_dir(&modules).unwrap().map(|entry| names(entry.unwrap())).collect();
+    let modules: Vec<String> =
+        std::fs::read_dir(&modules).unwrap().map(|entry| names(entry.unwrap())).collect();
     std::fs::copy(
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/impact/lttng.sh"),
         dir.path().join("share/lttng.sh"),
     )
     .unwrap();
     let (run, share) = (dir.path().join("judged"), format!("{}:/test", dir.path().join("share").display()));
-    let mut args = vec!["lab", "run", "-q", "--unobserved", "--mem", "2G", "--share", &share, "-o", text(&run)];
+    let mut args =
+        vec!["lab", "run", "-q", "--unobserved", "--mem", "2G", "--share", &share, "-o", text(&run)];
     for package in ["lttng-tools", "babeltrace2"] {
         args.extend(["--package", package]);
     }
