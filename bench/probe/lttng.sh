@@ -45,9 +45,9 @@ row() { echo "the paper's event|$1|$2|$(awk -v on="$3" -v off="$off" 'BEGIN { pr
 
 # The recorder starts with a program that is compiled before, and says in the end how many hits it kept.
 probe() {
-	tool=$1 case=$2 kept=$3 event=$4
+	tool=$1 case=$2 kept=$3 given=$4
 	shift 4
-	took=$(run "/bench/kprism compile -q $event -o /tmp/probe" "/bench/kprism record probe -q -a --program /tmp/probe -o /tmp/run \
+	took=$(run "/bench/kprism compile -q $given -o /tmp/probe" "/bench/kprism record probe -q -a --program /tmp/probe -o /tmp/run \
 		-- sh -c '$write' || [ \$? = 1 ]; grep -q '\"passed\": $kept,' /tmp/run/streams/probe/probes.json" "$@")
 	row "$tool" "$case" "$took"
 }
