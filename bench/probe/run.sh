@@ -45,6 +45,8 @@ paper, cycles: ftrace, static                                  360       297    
 END
 	KPRISM=$kprism OUT=$out sh "$here/off.sh"
 	echo
+	KPRISM=$kprism OUT=$out sh "$here/lttng.sh"
+	echo
 	echo "counted in the kernel, instructions a hit of ksys_read by fentry"
 	tr -d '\r' <"$out/counts.txt" | awk -F '|' '{ printf "  %-10s %-26s %6d\n", $1, $2, $3 }'
 	cat <<'END'

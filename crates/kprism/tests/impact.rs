@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use guest::{kprism, text};
-use kprism_test::{TRACER_GUEST, needs, test};
+use guest::{kprism, ok, text};
+use kprism_test::{LTTNG_MODULES, TRACER_GUEST, lttng_modules, needs, test};
 use serde_json::Value;
 
 /// What the program makes, but for `exit_group`, which does not return.
@@ -124,6 +124,77 @@ fn programs_add_what_they_do() {
         }
     }
     std::fs::write(kprism_test::tracer_guest(), "made by crates/kprism/tests/impact.rs\n").unwrap();
+}
+
+/// LTTng adds to each call what its own functions take, and keeps every call.
+#[test]
+fn lttng_adds_what_it_does() {
+    needs(&[LTTNG_MODULES]);
+    let modules = lttng_modules().expect("LTTNG_MODULES is met");
+    let dir = tempfile::tempdir().unwrap();
+    build_calls(dir.path());
+    let output = impact(dir.path(), &["--tracer", "lttng", "--lttng", text(&modules)]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let page: Value = serde_json::from_slice(&output.stdout).expect("--json prints JSON");
+    assert_eq!(page["bare_twice_the_same"], true);
+    let tracer = tracer(&page, "lttng");
+    assert!(tracer["error"].is_null(), "{}", tracer["error"]);
+    check_calls(tracer);
+    for (syscall, call) in &syscalls(tracer) {
+        let functions = functions(call);
+        for own in ["lttng_event_reserve", "lttng_event_commit"] {
+            assert!(functions.get(own).is_some_and(|&n| n > 0.0), "{syscall} without {own}: {functions:?}");
+        }
+        // execve by itself differs by what the preparations left, as above.
+        if *syscall != "execve" {
+            assert!(number(&call["least_added_instructions"]) > 0.0, "{syscall}: {call:#}");
+        }
+        // Each call has a probe of its own, at entry and exit; those of calls with nothing to copy are shared.
+        let own = format!("__event_probe__syscall_entry_{syscall}");
+        let any = functions.keys().any(|name| name.starts_with("__event_probe__syscall_exit_"));
+        let copies = ["mmap", "munmap", "openat", "read", "close"].contains(syscall);
+        assert!(any && (!copies || functions.contains_key(own.as_str())), "{syscall}: {functions:?}");
+    }
+    // Of the whole guest: the program's are among them, each at entry and exit.
+    let said = tracer["events"].as_str().unwrap();
+    let (kept, rest) = said.split_once(" events, ").unwrap_or_else(|| panic!("{said}"));
+    let made: u64 = CALLS.iter().map(|(_, times)| 2 * times).sum();
+    assert!(kept.parse::<u64>().unwrap() >= made && rest.starts_with("0 lost; "), "{said}");
+
+    // The same tracer with each event's program, which costs more of every event: babeltrace2 says what is in its trace.
+    let names = |path: std::fs::DirEntry| path.path().display().to_string();
+    let modules: Vec<String> =
+        std::fs::read_dir(&modules).unwrap().map(|entry| names(entry.unwrap())).collect();
+    std::fs::copy(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/impact/lttng.sh"),
+        dir.path().join("share/lttng.sh"),
+    )
+    .unwrap();
+    let (run, share) = (dir.path().join("judged"), format!("{}:/test", dir.path().join("share").display()));
+    let mut args =
+        vec!["lab", "run", "-q", "--unobserved", "--mem", "2G", "--share", &share, "-o", text(&run)];
+    for package in ["lttng-tools", "babeltrace2"] {
+        args.extend(["--package", package]);
+    }
+    for module in &modules {
+        args.extend(["--with-module", module]);
+    }
+    args.extend(["--", "sh", "/test/lttng.sh"]);
+    let said = String::from_utf8(ok(&args)).unwrap();
+    let mut counted = BTreeMap::new();
+    for line in said.lines() {
+        let (times, name) = line.trim().split_once(' ').unwrap_or_else(|| panic!("{said}"));
+        counted.insert(name.to_owned(), times.parse::<u64>().unwrap());
+    }
+    let mut expected = BTreeMap::from([("lost".to_owned(), 0), ("syscall_entry_exit_group".to_owned(), 1)]);
+    for (name, times) in CALLS {
+        // The program has its name only once execve has begun.
+        if name != "execve" {
+            expected.insert(format!("syscall_entry_{name}"), times);
+        }
+        expected.insert(format!("syscall_exit_{name}"), times);
+    }
+    assert_eq!(counted, expected);
 }
 
 #[test]

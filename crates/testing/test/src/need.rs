@@ -150,6 +150,10 @@ needs! {
     /// A guest whose packages take minutes to get: [`tracer_guest`].
     TRACER_GUEST = "a guest with perf and bpftrace", "KPRISM_TRACER_GUEST=1 makes it, once, in minutes",
         || std::env::var_os("KPRISM_TRACER_GUEST").is_some() || tracer_guest().is_file();
+    /// LTTng's kernel modules: [`lttng_modules`].
+    LTTNG_MODULES = "LTTng's kernel modules",
+        "sh scripts/lttng-modules.sh builds them, once, in a minute or two (KPRISM_TRACER_GUEST=1: the test does)",
+        || lttng_modules().is_some();
     /// A kernel with its own coverage counters.
     GCOV_KERNEL = "a kernel built with gcov", "make test builds a small one, make test-gcov-kernel a whole one, once",
         || std::env::var_os("KPRISM_GCOV_KERNEL").is_some();
@@ -164,6 +168,18 @@ needs! {
 /// The file that tells that the cache has a guest with perf and bpftrace.
 pub fn tracer_guest() -> PathBuf {
     cache().join("tools/tracer-guest")
+}
+
+/// The folder of LTTng's kernel modules for the guest's kernel, if they were built; with `KPRISM_TRACER_GUEST` they are.
+pub fn lttng_modules() -> Option<PathBuf> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../scripts/lttng-modules.sh");
+    let mut command = Command::new("sh");
+    command.arg(script);
+    if std::env::var_os("KPRISM_TRACER_GUEST").is_none() {
+        command.arg("--have");
+    }
+    let said = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().ok()?;
+    said.status.success().then(|| PathBuf::from(String::from_utf8_lossy(&said.stdout).trim_end()))
 }
 
 /// The folder named by `KPRISM_TEST_DATA`. The test is ignored if it is not set, or if `file` is missing.

@@ -157,8 +157,8 @@ fn guest_for(
             Some(found) => modules = found?,
             None => {
                 *unavailable = Some(
-                    "its kernel modules are no part of the kernel; build them for the guest's kernel and name \
-                     their folder with --lttng"
+                    "its kernel modules are no part of the kernel; scripts/lttng-modules.sh of the source builds them for \
+                     the guest's: name their folder with --lttng"
                         .into(),
                 );
             }

@@ -116,17 +116,19 @@ awk '$1 == "@events:" { n = $2 } /[Ll]ost/ { lost = $0 } END { print n + 0, "eve
     Known {
         name: "lttng",
         about: "LTTng, all system calls",
-        packages: &["lttng-tools"],
+        packages: &["lttng-tools", "babeltrace2"],
         mem_mib: 2048,
-        // Its daemon loads the modules, and finds none without the kernel's list of what is built in.
+        // babeltrace2 counts what is in the trace. The daemon loads the modules, and finds none without the kernel's list of what is built in.
         set_up: r#"cd /lib/modules/$(uname -r) && touch modules.order modules.builtin modules.builtin.modinfo && depmod -a
 lttng-sessiond --daemonize > /tmp/lttng.log 2>&1 &&
 lttng create kprism --output=/tmp/lttng >> /tmp/lttng.log 2>&1 &&
 lttng enable-event --kernel --syscall --all >> /tmp/lttng.log 2>&1 &&
 lttng start >> /tmp/lttng.log 2>&1 || { cat /tmp/lttng.log >&2; exit 1; }"#,
         ready: "",
-        events: r#"lttng stop > /dev/null; lttng list kprism | awk '/Discarded events/ { n += $3 } END { printf "%d events lost; ", n }'
-du -k /tmp/lttng | awk 'END { printf "%d KiB written\n", $1 }'"#,
+        events: r#"lttng stop > /dev/null
+lost=$(lttng list kprism | awk '/Discarded events/ { n += $3 } END { print n + 0 }')
+kept=$(babeltrace2 --component=source.ctf.fs --params='inputs=["/tmp/lttng/kernel"]' --component=sink.utils.counter --params=hide-zero=true | awk '/ Event message/ { print $1; exit }')
+echo "${kept:?babeltrace2 counted no events} events, $lost lost; $(du -sk /tmp/lttng | cut -f 1) KiB written"#,
     },
 ];
 
