@@ -17,6 +17,18 @@ pub fn find_recorder() -> Result<PathBuf> {
     find("kprism-recorder", "KPRISM_RECORDER")
 }
 
+/// The recorder for machines with another processor, by the name that `uname -m` gives it: `$KPRISM_RECORDER_AARCH64`, or
+/// `kprism-recorder-aarch64` beside this program.
+///
+/// # Errors
+/// The file does not exist, or there is none for such a processor.
+pub fn find_recorder_for(machine: &str) -> Result<PathBuf> {
+    match machine {
+        "aarch64" => find("kprism-recorder-aarch64", "KPRISM_RECORDER_AARCH64"),
+        other => Err(Error::Option(format!("there is no recorder for {other}"))),
+    }
+}
+
 /// The observer: `$KPRISM_OBSERVER`, or `libkprism_observer.so` beside this program.
 pub fn find_observer() -> Result<PathBuf> {
     find("libkprism_observer.so", "KPRISM_OBSERVER")

@@ -17,7 +17,7 @@ use std::collections::hash_map::Entry;
 
 use kprism_profile::{Func, NO_PARENT, Profile};
 
-use crate::hash::of_parts;
+use kprism_manifest::hash::of_parts;
 use crate::tables::kind_name;
 use crate::{Kernel, Run};
 

@@ -55,7 +55,7 @@ pub struct Args {
 pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
     kprism_signals::catch(Second::EndsProcess)?;
     let settings = Settings {
-        output: kprism_remote::output(&args.output),
+        output: kprism_placed::output(&args.output),
         command: args.command.clone(),
         duration: args.duration.map(Duration::from_secs),
         reset: args.reset,
