@@ -7,7 +7,9 @@
 //! values is in [`kprism_session`].
 
 #[cfg(not(target_arch = "x86_64"))]
-compile_error!("kprism reads and records on x86-64; for another processor build its recorder: --bin kprism-recorder");
+compile_error!(
+    "kprism reads and records on x86-64; for another processor build its recorder: --bin kprism-recorder"
+);
 
 /// In place of the standard one, which ends the process if nobody reads standard error any more: what is being recorded or
 /// put back then is more important than what cannot be said.

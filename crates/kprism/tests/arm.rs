@@ -106,7 +106,8 @@ fn turn_round(run: &Path) {
         for field in &format.fields {
             // An array of characters is no number.
             let is_number = matches!(field.size, 2 | 4 | 8) && !field.kind.starts_with("char");
-            if let Some(number) = bytes.get_mut(field.offset..field.offset + field.size).filter(|_| is_number) {
+            if let Some(number) = bytes.get_mut(field.offset..field.offset + field.size).filter(|_| is_number)
+            {
                 number.reverse();
             }
         }

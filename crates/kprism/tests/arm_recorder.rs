@@ -52,7 +52,8 @@ impl Guest<'_> {
         let from = arm64_guest();
         let root = keys.path("root");
         fs::create_dir_all(root.join("root/.ssh")).unwrap();
-        let unpacked = Command::new("tar").arg("-xf").arg(from.join("root.tar")).arg("-C").arg(&root).status();
+        let unpacked =
+            Command::new("tar").arg("-xf").arg(from.join("root.tar")).arg("-C").arg(&root).status();
         assert!(unpacked.unwrap().success());
         fs::write(root.join("init"), INIT).unwrap();
         fs::write(root.join("root/.ssh/authorized_keys"), keys.public() + "\n").unwrap();
@@ -139,7 +140,8 @@ fn error(output: &Output) -> String {
 fn a_board_is_recorded_and_left_as_it_was() {
     needs(&[ARM64_QEMU, ARM64_GUEST, ARM64_RECORDER, SSHD]);
     let keys = Keys::new();
-    let guest = Guest::boot(&keys, "trace_event=initcall:* initcall_debug log_buf_len=8M quiet trace_buf_size=4M");
+    let guest =
+        Guest::boot(&keys, "trace_event=initcall:* initcall_debug log_buf_len=8M quiet trace_buf_size=4M");
     let kernel = fs::read_to_string(arm64_guest().join("release")).unwrap();
     let kernel = kernel.trim();
 
@@ -165,7 +167,9 @@ fn a_board_is_recorded_and_left_as_it_was() {
     let told = error(&output);
     assert_eq!(output.status.code(), Some(0), "{told}");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "<a '$b>\n");
-    for part in ["brought back from root@127.0.0.1", " lost, ", "the command's exit code is 3", "recorded in "] {
+    for part in
+        ["brought back from root@127.0.0.1", " lost, ", "the command's exit code is 3", "recorded in "]
+    {
         assert!(told.contains(part), "{part}: {told}");
     }
     let judge = keys.path("text.txt");
@@ -180,9 +184,14 @@ fn a_board_is_recorded_and_left_as_it_was() {
     assert_eq!(guest.state(), before);
 
     // The same program by hand, and what it refuses.
-    let script = format!("cd /tmp; /kprism-recorder record hand {{}} sh -c 'ls /sys/kernel >/dev/null; {TEXT}; exit 7'; echo $?");
+    let script = format!(
+        "cd /tmp; /kprism-recorder record hand {{}} sh -c 'ls /sys/kernel >/dev/null; {TEXT}; exit 7'; echo $?"
+    );
     let said = guest.answer(&script);
-    assert!(said.starts_with("7\n") && said.contains("recorded in hand; where kprism is: kprism report"), "{said}");
+    assert!(
+        said.starts_with("7\n") && said.contains("recorded in hand; where kprism is: kprism report"),
+        "{said}"
+    );
     let judge = keys.path("hand.txt");
     fs::write(&judge, guest.ask("cat /tmp/text; rm /tmp/text").stdout).unwrap();
     let (calls, _) = same_as_text(&guest.bring("hand"), &judge);
@@ -200,7 +209,10 @@ fn a_board_is_recorded_and_left_as_it_was() {
     refused("record hand {} true", 125, "hand is there already");
     let help = guest.ask("/kprism-recorder --help");
     let help = (help.status.code(), String::from_utf8_lossy(&help.stdout).into_owned());
-    assert!(help.0 == Some(0) && help.1.contains("for aarch64: records where kprism does not run"), "{help:?}");
+    assert!(
+        help.0 == Some(0) && help.1.contains("for aarch64: records where kprism does not run"),
+        "{help:?}"
+    );
     guest.ask("rm -r /tmp/hand");
     assert_eq!(guest.state(), before);
 
@@ -228,7 +240,11 @@ fn what_the_recorder_cannot_do_is_told_before_anything_is_copied() {
         assert!(!run.exists());
     };
     let processor = "its processor is aarch64, and this kprism is built for x86_64";
-    refused(&["record", "probe", "vfs_read"], &["true"], &[processor, "`record durations` by ftrace and `record boot` alone"]);
+    refused(
+        &["record", "probe", "vfs_read"],
+        &["true"],
+        &[processor, "`record durations` by ftrace and `record boot` alone"],
+    );
     refused(&["check"], &[], &[processor, "`record boot` alone"]);
     let durations = ["record", "durations", "--aggregate", "-T", "vfs_read"];
     refused(&durations, &["true"], &[processor, "--aggregate is done by BPF"]);
@@ -237,10 +253,19 @@ fn what_the_recorder_cannot_do_is_told_before_anything_is_copied() {
     refused(&["record", "boot"], &[], &["this machine was not booted with tracing"]);
 
     let mut program = kprism(&keys.client(""));
-    program.args(["record", "durations", "-o"]).arg(&run).arg(format!("--on=ssh:root@127.0.0.1:{}", guest.port));
+    program
+        .args(["record", "durations", "-o"])
+        .arg(&run)
+        .arg(format!("--on=ssh:root@127.0.0.1:{}", guest.port));
     let output = program.env("KPRISM_RECORDER_AARCH64", "/no/such").args(["--", "true"]).output().unwrap();
     let told = error(&output);
-    for part in [processor, "kprism-recorder-aarch64", "KPRISM_RECORDER_AARCH64", "make recorder-arm64", "docs/board.md"] {
+    for part in [
+        processor,
+        "kprism-recorder-aarch64",
+        "KPRISM_RECORDER_AARCH64",
+        "make recorder-arm64",
+        "docs/board.md",
+    ] {
         assert!(told.contains(part), "{part}: {told}");
     }
     assert_eq!((output.status.code(), run.exists()), (Some(2), false));

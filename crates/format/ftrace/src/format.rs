@@ -167,7 +167,7 @@ impl PageLayout {
             let may_be = |order: Order| {
                 let commit = order.number(page, self.commit_at, self.commit_size)?;
                 let used = commit & !(MISSED_EVENTS | MISSED_STORED);
-                Some(used > 0 && used <= self.data_size as u64 && used % 4 == 0)
+                Some(used > 0 && used <= self.data_size as u64 && used.is_multiple_of(4))
             };
             let (little, big) = (may_be(Order::Little)?, may_be(Order::Big)?);
             (little != big).then_some(big)

@@ -24,7 +24,17 @@ pub fn find_recorder() -> Result<PathBuf> {
 /// The file does not exist, or there is none for such a processor.
 pub fn find_recorder_for(machine: &str) -> Result<PathBuf> {
     match machine {
-        "aarch64" => find("kprism-recorder-aarch64", "KPRISM_RECORDER_AARCH64"),
+        "aarch64" => {
+            let (file, variable) = ("kprism-recorder-aarch64", "KPRISM_RECORDER_AARCH64");
+            let missing = |_| {
+                let own = std::env::current_exe().unwrap_or_default();
+                Error::Option(format!(
+                    "{file} is not beside {} or in ../lib/kprism, and {variable} does not name it",
+                    own.display()
+                ))
+            };
+            find(file, variable).map_err(missing)
+        }
         other => Err(Error::Option(format!("there is no recorder for {other}"))),
     }
 }

@@ -23,7 +23,8 @@ pub fn other(on: &Option<Target>) -> Option<&Target> {
 pub type Words = std::result::Result<Vec<OsString>, String>;
 
 /// What `kprism-recorder` knows.
-pub const KNOWN: &str = "kprism-recorder, which records there, knows `record durations` by ftrace and `record boot` alone";
+pub const KNOWN: &str =
+    "kprism-recorder, which records there, knows `record durations` by ftrace and `record boot` alone";
 
 /// The folder of the run on the target. The copy there chooses its own.
 pub const RUN: &str = "run";

@@ -59,9 +59,9 @@ pub mod tlb;
 pub mod wait;
 
 pub use kprism_session::{Progress, Result};
-use kprism_store::{Manifest, begun};
 pub(crate) use kprism_store::NOT_ENDED;
 pub use kprism_store::this_kernel;
+use kprism_store::{Manifest, begun};
 pub use kprism_tracefs::beside::Beside;
 use serde_json::Value;
 

@@ -9,7 +9,6 @@ use kprism_placed::archive::Unpack;
 use kprism_placed::frame::Frame;
 use kprism_store::{Manifest, Run};
 
-
 /// A run that is not complete yet.
 pub struct Incoming {
     folder: PathBuf,

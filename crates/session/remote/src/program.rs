@@ -22,7 +22,12 @@ pub enum Copied {
 /// # Errors
 /// The machine is of a kind that none is built for, what was asked for cannot be recorded there, or the program needs shared
 /// libraries; with the remedy.
-pub fn choose(own: Vec<u8>, system: &str, machine: &str, recorder: &Recorder) -> Result<(Copied, Vec<u8>), String> {
+pub fn choose(
+    own: Vec<u8>,
+    system: &str,
+    machine: &str,
+    recorder: &Recorder,
+) -> Result<(Copied, Vec<u8>), String> {
     if system != "Linux" || machine == processor(&own)? {
         return check(&own, system, machine).map(|()| (Copied::Kprism, own));
     }
@@ -118,8 +123,12 @@ mod tests {
         let chosen = |machine: &str, words: Result<Vec<std::ffi::OsString>, String>, find| {
             choose(own.clone(), "Linux", machine, &Recorder { words, find })
         };
-        let none: fn(&str) -> anyhow::Result<std::path::PathBuf> = |machine| anyhow::bail!("no recorder for {machine}");
-        assert_eq!(chosen("x86_64", Err("not asked for".into()), none).unwrap(), (Copied::Kprism, own.clone()));
+        let none: fn(&str) -> anyhow::Result<std::path::PathBuf> =
+            |machine| anyhow::bail!("no recorder for {machine}");
+        assert_eq!(
+            chosen("x86_64", Err("not asked for".into()), none).unwrap(),
+            (Copied::Kprism, own.clone())
+        );
         let why = chosen("aarch64", Err("it knows no probes".into()), none).unwrap_err();
         assert_eq!(why, "its processor is aarch64, and this kprism is built for x86_64: it knows no probes");
         let why = chosen("aarch64", Ok(vec![]), none).unwrap_err();
@@ -130,6 +139,9 @@ mod tests {
         assert!(why.contains("its processor is armv7l") && why.contains("docs/board.md"), "{why}");
         // A file of that name that is for something else.
         let why = chosen("aarch64", Ok(vec![]), |_| Ok("/proc/self/exe".into())).unwrap_err();
-        assert!(why.contains("/proc/self/exe: its processor is aarch64, and this program is built for x86_64"), "{why}");
+        assert!(
+            why.contains("/proc/self/exe: its processor is aarch64, and this program is built for x86_64"),
+            "{why}"
+        );
     }
 }

@@ -119,7 +119,11 @@ fn run(words: &[&str]) -> Result<u8, (u8, String)> {
             kprism_signals::catch(Second::Ignored).map_err(|error| (FAILED, format!("signals: {error}")))?;
             let folder = output(Path::new(folder));
             let recording = whole::record(&settings, &command, &folder, &mut |undone| {
-                eprintln!("kprism: put back what process {} had left: {}", undone.pid, undone.restored.join(" "));
+                eprintln!(
+                    "kprism: put back what process {} had left: {}",
+                    undone.pid,
+                    undone.restored.join(" ")
+                );
                 undone.failed.iter().for_each(|why| eprintln!("kprism: {why}"));
             });
             let recording = recording.map_err(failed)?;
