@@ -214,7 +214,9 @@ fn a_board_is_recorded_and_left_as_it_was() {
         help.0 == Some(0) && help.1.contains("for aarch64: records where kprism does not run"),
         "{help:?}"
     );
-    guest.ask("rm -r /tmp/hand");
+    // An empty journal stays.
+    let journal = "cat /run/kprism/tracefs.journal; rm -r /run/kprism";
+    assert_eq!(guest.answer(&format!("rm -r /tmp/hand; {journal}")), "");
     assert_eq!(guest.state(), before);
 
     // Killed, its guard puts back what it changed.
@@ -224,7 +226,10 @@ fn a_board_is_recorded_and_left_as_it_was() {
          kill -9 $!; kill $(pidof sleep)",
     );
     guest.ask("rm -r /tmp/killed");
-    wait_until("put back", || guest.state() == before);
+    wait_until("put back", || {
+        guest.ask("[ -s /run/kprism/tracefs.journal ] || rm -r /run/kprism");
+        guest.state() == before
+    });
 }
 
 #[test]
