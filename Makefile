@@ -2,6 +2,7 @@
 #
 #   make          build everything, optimised
 #   make sql      build kprism-sql, for `kprism lake sql`; compiles DuckDB the first time (see docs/lake.md)
+#   make recorder-arm64  build kprism-recorder for boards with 64-bit ARM, beside the rest (see docs/board.md; PROFILE=checked)
 #   make demo     install what is missing, record the demo workload, print tables, write report.html
 #   make test     install what is missing, check and run everything that can be tested
 #   make test-fresh  the same on a bare Debian in a folder (SUITE=trixie ORDER=test,demo AS=user RUST=with: see scripts/test-fresh.sh)
@@ -38,13 +39,18 @@ KPRISM := $(TARGET)/release/kprism
 RUN ?= kprism.data
 HTML ?= report.html
 
-.PHONY: all sql demo test test-fresh test-gcov-kernel test-kernel-tests test-probe soak test-expr-kernel test-profile-use bench bench-cover bench-cover-overhead bench-flow-cost bench-func bench-probe bench-tlb bench-workloads test-tlb fuzz pictures figures install dist wheel test-dist setup-demo setup-test
+.PHONY: all sql recorder-arm64 demo test test-fresh test-gcov-kernel test-kernel-tests test-probe soak test-expr-kernel test-profile-use bench bench-cover bench-cover-overhead bench-flow-cost bench-func bench-probe bench-tlb bench-workloads test-tlb fuzz pictures figures install dist wheel test-dist setup-demo setup-test
 
 all:
 	$(CARGO) build --release --workspace
 
 sql:
 	@sh scripts/duckdb.sh build --release
+
+# It needs no C compiler for ARM, but Rust's standard library for it.
+PROFILE ?= release
+recorder-arm64:
+	@CARGO="$(CARGO)" sh scripts/recorder-arm64.sh $(PROFILE)
 
 setup-demo:
 	@sh scripts/setup.sh --yes demo

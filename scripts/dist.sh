@@ -40,6 +40,13 @@ if [ -z "$BUILT" ]; then
 	flags="$flags${us}--remap-path-prefix=$cargo_home=/cargo${us}--remap-path-prefix=$(rustc --print sysroot)=/rust"
 	CARGO_ENCODED_RUSTFLAGS=$flags $CARGO build --locked --profile shipped \
 		-p kprism -p kprism-agent -p kprism-observer -p kprism-user
+	# For boards. Its linker is in .cargo/config.toml, and these flags stand in for those there.
+	rm -f "$target/shipped/kprism-recorder-aarch64"
+	if sh scripts/recorder-arm64.sh --can; then
+		CARGO_ENCODED_RUSTFLAGS="$flags${us}-Clink-self-contained=yes" CARGO="$CARGO" sh scripts/recorder-arm64.sh shipped
+	else
+		say "no recorder for 64-bit ARM boards: rustup target add aarch64-unknown-linux-musl"
+	fi
 	BUILT=$target/shipped
 	hidden="$top $cargo_home"
 else
@@ -65,6 +72,16 @@ for file in $programs; do
 		! grep -qF "$path/" "$stage/built/$file" || { say "$file holds the path $path of this machine"; exit 1; }
 	done
 done
+# binutils of this machine may not know ARM: Rust's own objcopy does, if it is there, and otherwise names stay in it.
+arm=kprism-recorder-aarch64
+if [ -f "$BUILT/$arm" ]; then
+	objcopy=$(rustc --print sysroot)/lib/rustlib/$(rustc -vV | sed -n 's/^host: //p')/bin/rust-objcopy
+	"$objcopy" --strip-all "$BUILT/$arm" "$stage/built/$arm" ||
+		{ say "$arm keeps its names: there is no rust-objcopy"; cp "$BUILT/$arm" "$stage/built/$arm"; }
+	for path in $hidden; do
+		! grep -qF "$path/" "$stage/built/$arm" || { say "$arm holds the path $path of this machine"; exit 1; }
+	done
+fi
 chmod -R a+rX "$stage/built"
 
 python3 scripts/notices.py >"$stage/THIRD-PARTY.txt"

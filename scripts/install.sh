@@ -26,6 +26,9 @@ done
 install -Dm755 "$build/kprism" "$to/bin/kprism"
 install -Dm755 "$build/kprism-agent" "$to/lib/kprism/kprism-agent"
 install -Dm755 "$build/kprism-recorder" "$to/lib/kprism/kprism-recorder"
+# Only there if `make recorder-arm64` was asked for, or could be by `make dist`.
+[ ! -f "$build/kprism-recorder-aarch64" ] ||
+	install -Dm755 "$build/kprism-recorder-aarch64" "$to/lib/kprism/kprism-recorder-aarch64"
 # Only there if `make sql` was asked for: it takes DuckDB.
 [ ! -f "$build/kprism-sql" ] || install -Dm755 "$build/kprism-sql" "$to/lib/kprism/kprism-sql"
 # QEMU loads these: they need no right to be executed.

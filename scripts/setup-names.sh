@@ -13,6 +13,7 @@ gcc                  =                    gcc
 libc6-dev            =                    glibc-static
 ca-certificates      =                    ca-certificates
 qemu-system-x86      =                    qemu-system-x86-core
+qemu-system-arm      =                    qemu-system-aarch64-core
 libipt-dev           =                    libipt-devel
 chromium             -                    chromium
 chromium-driver      -                    chromedriver

@@ -161,6 +161,7 @@ if [ "$purpose" = test ]; then
 	need openssh-client "records on another machine, in a test" have ssh
 	need openssh-server "is that machine, on the loopback and in a guest" test -x /usr/sbin/sshd
 	need busybox-static "its shell and tools are enough there, in a test" have busybox
+	need qemu-system-arm "is a board, in a test of the recorder for 64-bit ARM" have qemu-system-aarch64
 	need libcap2-bin "gives a program single rights, in a test" have setcap
 	# What qemu-x86_64 takes depends on the release: see there.
 	if ! sh "$(dirname "$0")/qemu-user.sh" --have; then
@@ -225,6 +226,9 @@ fetch_all() {
 	{ [ -f "$cache/schemas/sarif.json" ] && [ -f "$cache/schemas/junit.xsd" ]; } || fetch "schemas of JUnit and SARIF" "tests of gate's files" sh "$here/schemas.sh" "$cache/schemas"
 	sh "$here/systemd-image.sh" --have ||
 		fetch "a disk image with systemd" "a test of images by lab run and by observe" sh "$here/systemd-image.sh"
+	if [ "$system" = debian ] && ! sh "$here/arm64-guest.sh" --have; then
+		fetch "Debian's kernel for 64-bit ARM" "a test of the recorder for boards" sh "$here/arm64-guest.sh"
+	fi
 	[ -n "${KPRISM_LIBIPT:-}" ] || [ -d "$cache/tools/libipt" ] ||
 		fetch "libipt's source" "its own test suite" sh "$here/libipt.sh"
 }

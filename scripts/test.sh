@@ -121,6 +121,11 @@ check "documentation" env RUSTDOCFLAGS="-D warnings" $CARGO doc --workspace --no
 check "links of the documentation" python3 tests/docs/links.py
 # The lab's tests start the programs that this builds: the plugin, the agent, the command line.
 check "build" $CARGO build --profile checked --workspace
+if sh scripts/recorder-arm64.sh --can; then
+	check "the recorder for 64-bit ARM" sh scripts/recorder-arm64.sh checked
+else
+	skip "the recorder for 64-bit ARM" "Rust's standard library for it is not there: rustup target add aarch64-unknown-linux-musl"
+fi
 # DuckDB is compiled once for all checkouts, an hour of CPU: too long for a test's first run.
 if sh scripts/duckdb.sh --if-there >/dev/null 2>&1; then
 	check "kprism-sql" sh scripts/duckdb.sh build --profile checked

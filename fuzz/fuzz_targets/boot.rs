@@ -21,7 +21,7 @@ fuzz_target!(|input: &[u8]| {
         FORMATS.iter().map(|text| Format::parse("initcall", text.as_bytes()).expect("a format")).collect();
     let decoder = Decoder::new(&formats, false);
     let log = parse_log(&String::from_utf8_lossy(log));
-    let found = read(Cpu::new(&decoder, PageLayout::default(), 0, pages), &Formats::new(&formats));
+    let found = read(Cpu::new(&decoder, PageLayout::default(), 0, pages), &Formats::new(&formats, false));
     let name = |address: u64| (address % 3 == 0).then(|| (format!("f{}", address % 16), None));
     let boot = join(&found, &log, Vec::new(), &name);
     assert!(boot.initcalls.len() >= found.initcalls.len().max(log.len()));

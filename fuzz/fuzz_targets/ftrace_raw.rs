@@ -24,6 +24,8 @@ fuzz_target!(|bytes: &[u8]| {
     let decoder = Decoder::new(&formats, choice & 1 != 0);
     let small = PageLayout { commit_at: 8, commit_size: 4, data_at: 12, data_size: 500 };
     let layout = if choice & 2 != 0 { small } else { PageLayout::default() };
+    // Told by the pages, whatever they are.
+    let _ = layout.is_big_endian(pages);
     let (first, second) = pages.split_at(if choice & 4 != 0 { pages.len() / 2 } else { pages.len() });
     let cpus = vec![Cpu::new(&decoder, layout, 0, first), Cpu::new(&decoder, layout, 1, second)];
     let mut collector = Collector::new(Names::default(), true);

@@ -6,6 +6,11 @@
 //! a file in `cmd/`: its options and one function. What turns a recorded run into
 //! values is in [`kprism_session`].
 
+#[cfg(not(target_arch = "x86_64"))]
+compile_error!(
+    "kprism reads and records on x86-64; for another processor build its recorder: --bin kprism-recorder"
+);
+
 /// In place of the standard one, which ends the process if nobody reads standard error any more: what is being recorded or
 /// put back then is more important than what cannot be said.
 macro_rules! eprintln {
@@ -29,7 +34,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 
 use exit::Outcome;
 use given::Given;
-use kprism_remote::placed::{Placed, placed};
+use kprism_placed::{Placed, placed};
 use kprism_report::plain::{Plain, plain};
 use kprism_session::errors::{is_broken_pipe, text_of};
 use progress::Level;
@@ -76,9 +81,9 @@ fn main() -> ExitCode {
     }
     // SAFETY: no other thread runs yet.
     if unsafe { placed() } == Placed::Serves {
-        return kprism_remote::serve().into();
+        return kprism_placed::serve().into();
     }
-    let (mut definition, kept) = match kprism_options::definition(Cli::command(), kprism_remote::is_target())
+    let (mut definition, kept) = match kprism_options::definition(Cli::command(), kprism_placed::is_target())
     {
         Ok(found) => found,
         Err(error) => {

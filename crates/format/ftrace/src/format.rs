@@ -5,7 +5,9 @@
 //! buffer determines a record's length, not the format: the last fields may be missing, and bytes after the last field
 //! are stale.
 
+use crate::bytes::Order;
 use crate::fault::FtraceError;
+use crate::raw::{MISSED_EVENTS, MISSED_STORED};
 
 /// A field of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -157,6 +159,21 @@ impl PageLayout {
         }
     }
 
+    /// Whether pages are of a big-endian machine, told by their commit words: read in the other order, the number of bytes used
+    /// in a page is larger than the page. The kernel's formats do not say it. `None`: no page tells, as all are empty or damaged.
+    #[must_use]
+    pub fn is_big_endian(&self, pages: &[u8]) -> Option<bool> {
+        pages.chunks(self.page_size()).find_map(|page| {
+            let may_be = |order: Order| {
+                let commit = order.number(page, self.commit_at, self.commit_size)?;
+                let used = commit & !(MISSED_EVENTS | MISSED_STORED);
+                Some(used > 0 && used <= self.data_size as u64 && used.is_multiple_of(4))
+            };
+            let (little, big) = (may_be(Order::Little)?, may_be(Order::Big)?);
+            (little != big).then_some(big)
+        })
+    }
+
     /// Size of a page in bytes.
     #[must_use]
     pub fn page_size(&self) -> usize {
@@ -186,6 +203,29 @@ mod tests {
         assert_eq!(error.to_string(), "events/sched/x/format: line 2: expected a number up to 65535");
         assert!(Format::parse("a", b"name: x\nID: 1\nfield: y\n").is_err());
         assert!(Format::parse("a", b"").is_err());
+    }
+
+    #[test]
+    fn pages_tell_their_byte_order() {
+        let layout = PageLayout::default();
+        let page = |commit: [u8; 8]| {
+            let mut page = vec![0; layout.page_size()];
+            page[8..16].copy_from_slice(&commit);
+            page
+        };
+        for used in [4u64, 0x100, 0xff0, 0x10 | MISSED_EVENTS | MISSED_STORED] {
+            assert_eq!(layout.is_big_endian(&page(used.to_le_bytes())), Some(false), "{used:x}");
+            assert_eq!(layout.is_big_endian(&page(used.to_be_bytes())), Some(true), "{used:x}");
+        }
+        // Empty pages, and damaged ones, are passed.
+        let pages = [page([0; 8]), page([0xff; 8]), page(8u64.to_be_bytes())].concat();
+        assert_eq!(layout.is_big_endian(&pages), Some(true));
+        assert_eq!(layout.is_big_endian(&pages[..8192]), None);
+        assert_eq!(layout.is_big_endian(&[]), None);
+        let of_32_bits = PageLayout { commit_at: 8, commit_size: 4, data_at: 12, data_size: 4084 };
+        let mut page = vec![0; 4096];
+        page[8..12].copy_from_slice(&(0xff4u32 | 1 << 31).to_be_bytes());
+        assert_eq!(of_32_bits.is_big_endian(&page), Some(true));
     }
 
     #[test]

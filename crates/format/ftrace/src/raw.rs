@@ -15,8 +15,8 @@ use crate::format::PageLayout;
 
 /// Bits of the commit word. MISSED_EVENTS: events were lost before this page. MISSED_STORED: their number is stored
 /// after the last event.
-const MISSED_EVENTS: u64 = 1 << 31;
-const MISSED_STORED: u64 = 1 << 30;
+pub(crate) const MISSED_EVENTS: u64 = 1 << 31;
+pub(crate) const MISSED_STORED: u64 = 1 << 30;
 
 /// Special values of `type_len`.
 const PADDING: u32 = 29;

@@ -17,6 +17,28 @@ pub fn find_recorder() -> Result<PathBuf> {
     find("kprism-recorder", "KPRISM_RECORDER")
 }
 
+/// The recorder for machines with another processor, by the name that `uname -m` gives it: `$KPRISM_RECORDER_AARCH64`, or
+/// `kprism-recorder-aarch64` beside this program.
+///
+/// # Errors
+/// The file does not exist, or there is none for such a processor.
+pub fn find_recorder_for(machine: &str) -> Result<PathBuf> {
+    match machine {
+        "aarch64" => {
+            let (file, variable) = ("kprism-recorder-aarch64", "KPRISM_RECORDER_AARCH64");
+            let missing = |_| {
+                let own = std::env::current_exe().unwrap_or_default();
+                Error::Option(format!(
+                    "{file} is not beside {} or in ../lib/kprism, and {variable} does not name it",
+                    own.display()
+                ))
+            };
+            find(file, variable).map_err(missing)
+        }
+        other => Err(Error::Option(format!("there is no recorder for {other}"))),
+    }
+}
+
 /// The observer: `$KPRISM_OBSERVER`, or `libkprism_observer.so` beside this program.
 pub fn find_observer() -> Result<PathBuf> {
     find("libkprism_observer.so", "KPRISM_OBSERVER")

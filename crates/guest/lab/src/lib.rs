@@ -61,7 +61,8 @@ pub use counters::CountedWindows;
 pub use cpu::CpuFeature;
 pub use error::{Error, Result, Unfit};
 pub use files::{
-    content, find_agent, find_observer, find_qemu_user, find_recorder, find_sql, find_user_plugin,
+    content, find_agent, find_observer, find_qemu_user, find_recorder, find_recorder_for, find_sql,
+    find_user_plugin,
 };
 pub use kernel::{Kernel, packages as kernel_packages};
 pub use kprism_agent::{CounterReading, INIT_READY};

@@ -10,6 +10,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use kprism_manifest::{Instrument, Manifest};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Context as _, Error, Result};
@@ -66,6 +67,17 @@ impl Collected {
         self.cpus.iter().map(|(_, stats)| stats.lost()).sum()
     }
 
+    /// Enters into the run's manifest what was collected.
+    pub fn enter(&self, manifest: &mut Manifest) {
+        manifest.vcpus = u32::try_from(self.cpus.len()).unwrap_or(u32::MAX);
+        manifest.clock.name = "ftrace local".into();
+        manifest.instruments = vec![Instrument::Boot, Instrument::Durations];
+        manifest.options.insert("record".into(), "boot".into());
+        manifest.options.insert("kernel_command_line".into(), self.command_line.clone().into());
+        manifest.durations.events = Some(self.events());
+        manifest.durations.lost_events = Some(self.lost());
+    }
+
     /// Reads the result back from the run at `folder`. Fails if `boot.json` is missing or malformed.
     pub fn load(folder: &Path) -> Result<Self> {
         let path = folder.join(STREAMS).join("boot.json");
@@ -80,16 +92,32 @@ pub fn was_traced() -> bool {
     line.split_whitespace().any(|word| word.starts_with("ftrace=") || word.starts_with("trace_event="))
 }
 
+/// This boot's command line.
+fn command_line() -> String {
+    fs::read_to_string("/proc/cmdline").unwrap_or_default().trim().to_owned()
+}
+
+/// Checks that there is a boot's trace to collect, without changing anything.
+///
+/// # Errors
+/// There is no tracefs, or the machine was not booted with tracing.
+pub fn ready() -> Result<Tracefs> {
+    let tracefs = Tracefs::find()?;
+    if !was_traced() {
+        return Err(Error::Setting(format!(
+            "this machine was not booted with tracing, with the words that `kprism record boot --words` prints: its command \
+             line is {:?}",
+            command_line()
+        )));
+    }
+    Ok(tracefs)
+}
+
 /// Copies the boot's trace from the top-level buffer into the run at `folder`, then ends the boot's tracing. With
 /// `symbols`, the kernel's symbol tables are copied too. Fails if the machine was not booted with tracing.
 pub fn collect(folder: &Path, symbols: bool) -> Result<Collected> {
-    let tracefs = Tracefs::find()?;
-    let command_line = fs::read_to_string("/proc/cmdline").unwrap_or_default().trim().to_owned();
-    if !was_traced() {
-        return Err(Error::Setting(format!(
-            "this machine was not booted with tracing: its command line is {command_line:?}"
-        )));
-    }
+    let tracefs = ready()?;
+    let command_line = command_line();
     let cpus = tracefs.cpus()?;
     let output = folder.join(STREAMS);
     fs::create_dir_all(&output).at("create", &output)?;

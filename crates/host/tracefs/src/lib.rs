@@ -29,6 +29,7 @@
 //! | `record` | the sequence of a whole recording |
 //! | `beside` | events beside another instrument, in a guest |
 //! | `boot` | trace of a boot that had tracing on its command line |
+//! | `run` | a run folder for a recording, by a program without kprism's store |
 //! | `guest` | a recording in a guest: made ready, then recorded; nothing is put back |
 
 pub mod beside;
@@ -40,6 +41,7 @@ pub mod guest;
 pub mod journal;
 pub mod path;
 pub mod record;
+pub mod run;
 pub mod settings;
 pub mod signals;
 pub mod stats;

@@ -10,6 +10,8 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use kprism_manifest::{Instrument, Manifest};
+use kprism_profile::TracingCost;
 use serde::{Deserialize, Serialize};
 
 use crate::calibrate::Cost;
@@ -68,6 +70,32 @@ impl Recording {
     /// Number of events lost, on all CPUs.
     pub fn lost(&self) -> u64 {
         self.cpus.iter().map(|(_, stats)| stats.lost()).sum()
+    }
+
+    /// Enters into the run's manifest what was recorded. An early end that is noted there stays.
+    ///
+    /// # Errors
+    /// A path in the settings is not UTF-8.
+    pub fn enter(&self, manifest: &mut Manifest) -> serde_json::Result<()> {
+        let settings = &self.settings;
+        manifest.vcpus = u32::try_from(self.cpus.len()).unwrap_or(u32::MAX);
+        manifest.clock.name = format!("ftrace {}", settings.clock);
+        manifest.clock.tsc_hz = 1_000_000_000;
+        manifest.exit_code = self.exit_code;
+        if manifest.stopped.is_none() {
+            manifest.stopped.clone_from(&self.stopped);
+        }
+        manifest.instruments = vec![Instrument::Durations];
+        manifest.options.insert("record".into(), "func".into());
+        manifest.options.insert("backend".into(), "ftrace".into());
+        manifest.options.insert("settings".into(), serde_json::to_value(settings)?);
+        manifest.durations.events = Some(self.events());
+        manifest.durations.lost_events = Some(self.lost());
+        if let Some(Cost { call_ns, inside_ns, slowdown }) = self.cost {
+            let dropped = settings.longer_than.is_some();
+            manifest.durations.tracing_cost = Some(TracingCost { call_ns, inside_ns, slowdown, dropped });
+        }
+        Ok(())
     }
 
     /// Reads the description back from the run at `folder`. Fails if `recording.json` is missing or malformed.

@@ -73,8 +73,8 @@ impl Tracefs {
     /// Size of a ring buffer page, in bytes.
     pub fn page_bytes(&self, folder: &str) -> usize {
         let kib = self.read(&join(folder, "buffer_subbuf_size_kb")).ok();
-        // Kernels before 6.8 support only the size of a memory page.
-        kib.and_then(|text| text.trim().parse::<usize>().ok()).map_or(4096, |kib| kib << 10)
+        // Kernels before 6.8 support only the size of a memory page, which is up to 64 KiB on ARM.
+        kib.and_then(|text| text.trim().parse::<usize>().ok()).map_or_else(memory_page, |kib| kib << 10)
     }
 
     /// Numbers of the CPUs that have a buffer.
@@ -147,4 +147,10 @@ fn refusal(path: &Path, error: std::io::Error) -> Error {
 /// The chosen word in a text such as `[this] that other`.
 pub fn bracketed(text: &str) -> Option<&str> {
     text.split_once('[')?.1.split_once(']').map(|(word, _)| word)
+}
+
+/// Size of a memory page, in bytes.
+fn memory_page() -> usize {
+    // SAFETY: it takes a number and gives one.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }

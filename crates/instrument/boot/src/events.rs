@@ -61,21 +61,44 @@ pub struct Read {
     pub orphans: u64,
 }
 
-/// Offsets of the fields in the events of initcalls.
+/// Places of the fields in the events of initcalls: offset and size, bytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Formats {
-    start: Option<(u16, usize)>,
-    finish: Option<(u16, usize, usize)>,
-    level: Option<(u16, usize)>,
+    start: Option<(u16, Slot)>,
+    finish: Option<(u16, Slot, Slot)>,
+    level: Option<(u16, Slot)>,
+}
+
+/// Place of a number in a record.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    at: usize,
+    size: usize,
+    big: bool,
+}
+
+impl Slot {
+    /// The number, without its sign; `None` if the record is too short, or if it is no number.
+    fn of(self, bytes: &[u8]) -> Option<u64> {
+        let bytes = bytes.get(self.at..self.at.checked_add(self.size)?)?;
+        let put = |number: u64, byte: &u8| number << 8 | u64::from(*byte);
+        match (self.size, self.big) {
+            (1..=8, true) => Some(bytes.iter().fold(0, put)),
+            (1..=8, false) => Some(bytes.iter().rev().fold(0, put)),
+            _ => None,
+        }
+    }
 }
 
 impl Formats {
-    /// Looks up the fields among all formats.
-    pub fn new(formats: &[Format]) -> Self {
+    /// Looks up the fields among all formats. `big`: the machine is big-endian.
+    pub fn new(formats: &[Format], big: bool) -> Self {
         // A file with several formats in a row does not state their systems. These names belong to one system.
         let of = |f: &Format| f.system == "initcall" || f.system == "other";
         let find = |name: &str| formats.iter().find(|f| of(f) && f.name == name);
-        let at = |format: &Format, field: &str| format.field(field).map(|field| field.offset);
+        let at = |format: &Format, field: &str| {
+            format.field(field).map(|field| Slot { at: field.offset, size: field.size, big })
+        };
         Self {
             start: find("initcall_start").and_then(|f| Some((f.id, at(f, "func")?))),
             finish: find("initcall_finish").and_then(|f| Some((f.id, at(f, "func")?, at(f, "ret")?))),
@@ -125,13 +148,13 @@ impl<'a> Reader<'a> {
         if let Some((_, at)) = formats.level.filter(|(level, _)| *level == id) {
             self.level = string(bytes, at);
         } else if let Some((_, at)) = formats.start.filter(|(start, _)| *start == id) {
-            if let Some(address) = u64_at(bytes, at) {
+            if let Some(address) = at.of(bytes) {
                 self.starts(event, address, None);
             }
         } else if let Some((_, at, ret)) = formats.finish.filter(|(finish, ..)| *finish == id)
-            && let (Some(address), Some(result)) = (u64_at(bytes, at), i32_at(bytes, ret))
+            && let (Some(address), Some(result)) = (at.of(bytes), ret.of(bytes))
         {
-            self.finishes(event, address, None, result.into());
+            self.finishes(event, address, None, i64::from(result as u32 as i32));
         }
     }
 
@@ -206,17 +229,9 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
-}
-
-fn i32_at(bytes: &[u8], at: usize) -> Option<i32> {
-    Some(i32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
-}
-
 /// Reads a `__data_loc` string: 16 bits of offset and 16 of length, relative to the start of the record.
-fn string(bytes: &[u8], at: usize) -> Option<String> {
-    let word = i32_at(bytes, at)? as u32;
+fn string(bytes: &[u8], at: Slot) -> Option<String> {
+    let word = at.of(bytes)? as u32;
     let (place, length) = ((word & 0xffff) as usize, (word >> 16) as usize);
     let text = bytes.get(place..place.checked_add(length)?)?;
     let end = text.iter().position(|&byte| byte == 0).unwrap_or(text.len());

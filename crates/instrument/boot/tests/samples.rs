@@ -34,7 +34,7 @@ fn load(folder: &Path) -> kprism_boot::Boot {
     let layout = PageLayout::parse(&fs::read(folder.join("header_page")).unwrap()).unwrap();
     let pages = fs::read(folder.join("cpu0.raw")).unwrap();
     let log = fs::read(folder.join("dmesg.txt")).unwrap();
-    let read = read(Cpu::new(&decoder, layout, 0, &pages), &Formats::new(&all));
+    let read = read(Cpu::new(&decoder, layout, 0, &pages), &Formats::new(&all, false));
     join(&read, &parse_log(&String::from_utf8_lossy(&log)), Vec::new(), &|_| None)
 }
 

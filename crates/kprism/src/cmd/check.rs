@@ -4,8 +4,9 @@
 use std::io::Write;
 
 use anyhow::Result;
+use kprism_placed::is_target;
 use kprism_record::check::{State, machine, recorders, to_text};
-use kprism_remote::{Target, is_target};
+use kprism_remote::Target;
 use kprism_session::Progress;
 
 use super::on;

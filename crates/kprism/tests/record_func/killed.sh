@@ -40,7 +40,7 @@ while [ $n -lt 20 ]; do
 	2) settings='{"functions":["vfs_*"],"graph":["ksys_read"],"depth":3,"events":false,"symbols":false,"buffer_kib":256}' ;;
 	3) settings='{"functions":["vfs_*"],"events":false,"symbols":false,"buffer_kib":256,"longer_than":{"secs":1,"nanos":0},"interrupts":false,"more_events":["sched:sched_process_exec"]}' ;;
 	esac
-	"$recorder" record /tmp/run "$settings" sleep 1000 &
+	"$recorder" record /tmp/run$n "$settings" sleep 1000 &
 	pid=$!
 	# Looks random, and is the same every time: of the whole life, or of what begins with the first change.
 	moment=$((n * 7919 % 450))
@@ -72,8 +72,8 @@ while [ $n -lt 20 ]; do
 done
 grep 'killed recording' /tmp/check
 # And one that ends by itself, and one by Ctrl-C.
-"$recorder" record /tmp/run "$settings" true && echo "ended by itself"
-"$recorder" record /tmp/run "$settings" sleep 1000 &
+"$recorder" record /tmp/run-true "$settings" true && echo "ended by itself"
+"$recorder" record /tmp/run-ctrl-c "$settings" sleep 1000 &
 pid=$!
 sleep 0.6
 kill -2 $pid

@@ -17,9 +17,9 @@ use std::collections::hash_map::Entry;
 
 use kprism_profile::{Func, NO_PARENT, Profile};
 
-use crate::hash::of_parts;
 use crate::tables::kind_name;
 use crate::{Kernel, Run};
+use kprism_manifest::hash::of_parts;
 
 /// The key of these parts.
 fn key<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {

@@ -17,17 +17,11 @@
 //! The tables are Parquet files because people already have tools to analyse many runs in this format. The tables
 //! contain no dates and no host names, so two identical runs have identical bytes; dates and names are in the manifest.
 
-mod account;
 mod column;
 mod delta_tables;
 mod duration_tables;
-mod environment;
-mod facts;
-mod filtered;
-mod hash;
 mod instrument;
 mod keys;
-mod manifest;
 mod manifest_tables;
 mod mapped;
 mod records;
@@ -36,15 +30,15 @@ mod run;
 mod tables;
 mod tlb_table;
 
-pub use account::{Account, Entry, Fate, PLACES};
 pub use column::guarded;
 pub use duration_tables::{has_times, load_times, save_times};
-pub use environment::{Difference, Environment};
-pub use facts::{CallLosses, DurationFacts, KernelTests, ProbeFacts};
-pub use instrument::{About, Instrument};
 pub use keys::stack_keys;
 pub use kprism_layout::GcovFiles;
-pub use manifest::{Clock, Kernel, KernelModule, KernelTree, Manifest, Processor, RunKind};
+pub use kprism_manifest::{
+    About, Account, CallLosses, Clock, Difference, DurationFacts, Entry, Environment, Fate, Instrument,
+    Kernel, KernelModule, KernelTests, KernelTree, Manifest, NOT_ENDED, PLACES, ProbeFacts, Processor,
+    RunKind, begun, date, this_kernel,
+};
 pub use manifest_tables::{NamedTable, manifest_tables};
 pub use mapped::Mapped;
 pub use records::{Values, save_records};

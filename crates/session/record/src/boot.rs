@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use kprism_boot::Boot;
 use kprism_lab::{Ended, Share, Span};
 use kprism_session::Progress;
-use kprism_store::{Instrument, Manifest, Run};
+use kprism_store::{Manifest, Run};
 use kprism_tracefs::boot::Collected;
 
 pub use kprism_tracefs::boot::{Plan, was_traced};
@@ -35,7 +35,7 @@ pub struct Recorded {
 pub fn collect(output: &Path) -> Result<Recorded> {
     kprism_tracefs::Tracefs::find()?;
     let run = Run::create(output)?;
-    let mut manifest = crate::begun_here(&[]);
+    let mut manifest = kprism_store::begun(&[]);
     manifest.stopped = None;
     run.write_manifest(&manifest)?;
     let collected = kprism_tracefs::boot::collect(run.dir(), true)?;
@@ -54,7 +54,7 @@ pub fn in_guest(plan: &Plan, guest: &Guest, output: &Path, progress: &Progress) 
     let settings = guest.settings(output.to_owned());
     let mut job = guest.job.clone();
     job.span = Span::Boot;
-    job.argv = [GUEST_RECORDER, "boot", GUEST_RUN].map(str::to_owned).to_vec();
+    job.argv = [GUEST_RECORDER, "boot-here", GUEST_RUN].map(str::to_owned).to_vec();
     job.shares.push(Share { host: recorder, guest: GUEST_RECORDER.into() });
     job.collect = Some(GUEST_RUN.into());
     progress.long_step("booting the guest");
@@ -74,14 +74,18 @@ pub fn in_guest(plan: &Plan, guest: &Guest, output: &Path, progress: &Progress) 
     }
 }
 
+/// A boot that `kprism-recorder` collected on another machine, and whose run was brought here.
+///
+/// # Errors
+/// The run is not of a boot, or cannot be read or written.
+pub fn brought(run: Run) -> Result<Recorded> {
+    let collected = Collected::load(run.dir())?;
+    let manifest = run.manifest()?;
+    finish(run, manifest, &collected)
+}
+
 fn finish(run: Run, mut manifest: Manifest, collected: &Collected) -> Result<Recorded> {
-    manifest.vcpus = u32::try_from(collected.cpus.len()).unwrap_or(u32::MAX);
-    manifest.clock.name = "ftrace local".into();
-    manifest.instruments = vec![Instrument::Boot, Instrument::Durations];
-    manifest.options.insert("record".into(), "boot".into());
-    manifest.options.insert("kernel_command_line".into(), collected.command_line.clone().into());
-    manifest.durations.events = Some(collected.events());
-    manifest.durations.lost_events = Some(collected.lost());
+    collected.enter(&mut manifest);
     run.write_manifest(&manifest)?;
     let boot = kprism_session::boot::load(run.dir())?;
     kprism_session::boot::enter(&boot, collected, &mut manifest);

@@ -195,7 +195,7 @@ fn archive(reading: &BTreeMap<String, Data>, path: &Path) -> std::io::Result<()>
 }
 
 fn manifest(settings: &Settings) -> Manifest {
-    let mut manifest = crate::begun_here(&settings.command);
+    let mut manifest = kprism_store::begun(&settings.command);
     let from = settings.memory.as_ref().map_or(FOLDER.to_owned(), |path| path.display().to_string());
     manifest.options.insert("instrument".to_owned(), json!("cover"));
     manifest.options.insert("counters".to_owned(), json!(from));

@@ -59,36 +59,18 @@ pub mod tlb;
 pub mod wait;
 
 pub use kprism_session::{Progress, Result};
-use kprism_store::{Kernel, Manifest, RunKind};
+pub(crate) use kprism_store::NOT_ENDED;
+pub use kprism_store::this_kernel;
+use kprism_store::{Manifest, begun};
 pub use kprism_tracefs::beside::Beside;
 use serde_json::Value;
 
-/// The running kernel.
-pub fn this_kernel() -> Kernel {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    Kernel { release: release.trim().to_owned(), build_id: String::new(), ..Kernel::default() }
-}
-
-/// The manifest of a recording of this machine that has begun. It says that the recording is not whole until its end is
-/// written.
-fn begun_here(command: &[String]) -> Manifest {
-    let mut manifest = Manifest::new(RunKind::Host, 0);
-    manifest.created = kprism_session::date::now();
-    manifest.command = command.to_vec();
-    manifest.kernel = Some(this_kernel());
-    manifest.stopped = Some(NOT_ENDED.into());
-    manifest
-}
-
-/// The same by BPF, whose times are those of the monotonic clock. `options` are kept in the manifest.
+/// The manifest of a recording by BPF that has begun. Its times are those of the monotonic clock; `options` are kept in it.
 fn begun_by_bpf(command: &[String], options: Vec<(&str, Value)>) -> Manifest {
-    let mut manifest = begun_here(command);
+    let mut manifest = begun(command);
     manifest.vcpus = kprism_bpf::host::possible_cpus() as u32;
     manifest.clock.name = "monotonic".into();
     manifest.clock.tsc_hz = 1_000_000_000;
     manifest.options.extend(options.into_iter().map(|(name, value)| (name.to_owned(), value)));
     manifest
 }
-
-/// Why a recording is not whole, while it is under way.
-const NOT_ENDED: &str = "the recorder has not ended properly";

@@ -5,10 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
+use kprism_placed::archive::Unpack;
+use kprism_placed::frame::Frame;
 use kprism_store::{Manifest, Run};
-
-use crate::archive::Unpack;
-use crate::frame::Frame;
 
 /// A run that is not complete yet.
 pub struct Incoming {

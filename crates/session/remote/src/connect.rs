@@ -11,10 +11,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use kprism_placed::frame::Frame;
 use kprism_session::Progress;
 
-use crate::frame::Frame;
-use crate::program;
+use crate::program::{self, Copied};
+use crate::run::Recorder;
 use crate::script::{self, Line};
 use crate::target::Target;
 
@@ -34,9 +35,16 @@ pub struct Link {
     /// The copy runs: frames can be sent.
     speaks: Arc<AtomicBool>,
     closed: Arc<AtomicBool>,
+    /// The program that runs there.
+    copied: Copied,
 }
 
 impl Link {
+    /// The program that runs there.
+    pub fn copied(&self) -> Copied {
+        self.copied
+    }
+
     /// Sends a frame. An error is not reported: the reader will find that the connection has ended.
     pub fn send(&self, frame: &Frame) {
         send(&self.to, frame);
@@ -86,24 +94,25 @@ fn send(to: &Mutex<ChildStdin>, frame: &Frame) {
     let _ = frame.write(&mut *to.lock().unwrap_or_else(PoisonError::into_inner));
 }
 
-/// Connects, copies this program to the target, and starts it there. Ctrl-C ends the attempt.
+/// Connects, copies this program to the target, or the recorder for its processor, and starts it there. Ctrl-C ends the attempt.
 ///
 /// # Errors
 /// ssh cannot be started or connect, the target is of another kind, or no folder there takes the program.
-pub fn connect(target: &Target, progress: &Progress) -> Result<Link> {
+pub fn connect(target: &Target, recorder: &Recorder, progress: &Progress) -> Result<Link> {
     let own = std::fs::read("/proc/self/exe").context("this program, to copy it to the target")?;
     let nonce = nonce()?;
-    let mut command = ssh(target, &script::command(&nonce, own.len() as u64));
+    let mut command = ssh(target, &script::command(&nonce));
     let program = command.get_program().to_string_lossy().into_owned();
     let remedy = || format!("{program} cannot be started: install openssh-client, or name another in {SSH}");
     let mut ssh = command.spawn().with_context(remedy)?;
     let (Some(to), Some(from)) = (ssh.stdin.take(), ssh.stdout.take()) else { bail!("ssh has no pipes") };
     let flags = || Arc::new(AtomicBool::new(false));
     let to = Arc::new(Mutex::new(to));
-    let mut link = Link { from: BufReader::new(from), to, speaks: flags(), closed: flags(), ssh };
+    let copied = Copied::Kprism;
+    let mut link = Link { from: BufReader::new(from), to, speaks: flags(), closed: flags(), ssh, copied };
     keep(&link);
     progress.step(&format!("connecting to {}", target.destination));
-    match hand_over(&mut link, target, &nonce, &own, progress) {
+    match hand_over(&mut link, target, &nonce, (own, recorder), progress) {
         Ok(()) => {
             link.speaks.store(true, Ordering::SeqCst);
             progress.clear();
@@ -180,8 +189,15 @@ fn ssh(target: &Target, script: &str) -> Command {
     command
 }
 
-/// Speaks with the script until the copy runs.
-fn hand_over(link: &mut Link, target: &Target, nonce: &str, own: &[u8], progress: &Progress) -> Result<()> {
+/// Speaks with the script until the copy runs. `own`: this program.
+fn hand_over(
+    link: &mut Link,
+    target: &Target,
+    nonce: &str,
+    (own, recorder): (Vec<u8>, &Recorder),
+    progress: &Progress,
+) -> Result<()> {
+    let mut program = own;
     let host = &target.destination;
     let mut refused: Vec<String> = Vec::new();
     let mut noise = 0;
@@ -200,14 +216,15 @@ fn hand_over(link: &mut Link, target: &Target, nonce: &str, own: &[u8], progress
         }
         match Line::parse(nonce, &String::from_utf8_lossy(&line)) {
             Some(Line::Hello { system, machine }) => {
-                program::check(own, &system, &machine).map_err(|why| anyhow!("{host}: {why}"))?;
-                say(link, b"go\n")?;
+                (link.copied, program) = program::choose(program, &system, &machine, recorder)
+                    .map_err(|why| anyhow!("{host}: {why}"))?;
+                say(link, script::go(program.len() as u64).as_bytes())?;
                 greeted = true;
             }
             Some(Line::No(why)) => refused.push(why),
             // A failed write shows as the end of what is read.
             Some(Line::Send) => {
-                let _ = upload(link, own, host, progress);
+                let _ = upload(link, &program, host, progress);
             }
             Some(Line::None) => {
                 let reasons = refused.iter().map(|why| format!("\n  {why}")).collect::<String>();
@@ -215,7 +232,7 @@ fn hand_over(link: &mut Link, target: &Target, nonce: &str, own: &[u8], progress
                     "{host}: no folder there takes kprism ({} MB), which runs from it:{reasons}\n\
                      free some space, or set TMPDIR there (in ~/.ssh/environment or the shell's start files) to a folder \
                      that can be written to and executes programs",
-                    own.len().div_ceil(1_000_000)
+                    program.len().div_ceil(1_000_000)
                 );
             }
             Some(Line::Bad(why)) => bail!("{host}: kprism does not run there: {why}"),
@@ -234,10 +251,10 @@ fn say(link: &Link, bytes: &[u8]) -> std::io::Result<()> {
     to.flush()
 }
 
-fn upload(link: &Link, own: &[u8], host: &str, progress: &Progress) -> std::io::Result<()> {
+fn upload(link: &Link, program: &[u8], host: &str, progress: &Progress) -> std::io::Result<()> {
     let mut done = 0;
-    for piece in own.chunks(1 << 18) {
-        progress.amount(&format!("copying kprism to {host}"), done, own.len() as u64);
+    for piece in program.chunks(1 << 18) {
+        progress.amount(&format!("copying kprism to {host}"), done, program.len() as u64);
         say(link, piece)?;
         done += piece.len() as u64;
     }

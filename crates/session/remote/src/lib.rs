@@ -7,30 +7,24 @@
 //! One connection carries all of it, in this order:
 //!
 //! 1. A POSIX shell on the target tells its system and processor ([`script`]), makes a folder that only its user can enter, and
-//!    takes this program, which must be static ([`program`]).
-//! 2. The copy is started on the target ([`serve()`]). From here on both sides speak in frames ([`frame`]).
+//!    takes a program, which must be static ([`program`]): this one, or, where the processor is another, the recorder for that one.
+//! 2. The copy is started on the target (`kprism-placed`). From here on both sides speak in frames ([`frame`]).
 //! 3. It runs the command line as a child process, passes its output on, and then sends its run ([`archive`]).
 //! 4. It removes the folder.
 //!
 //! The target watches the connection. If it is closed, or silent for a minute, the target ends the recording as Ctrl-C does,
 //! kills what is left of it, and removes the folder. So a `kill -9` here leaves nothing there.
 //!
-//! Modules without I/O: [`target`], [`frame`], [`program`], [`rename`], and the names and limits in [`archive`].
+//! Modules without I/O: [`target`], [`program`].
 
-pub mod archive;
 mod bring;
 mod connect;
-pub mod frame;
-mod leftover;
-pub mod placed;
 pub mod program;
-pub mod rename;
 mod run;
 pub mod script;
-mod serve;
 pub mod target;
 
-pub use placed::{Placed, given, is_target, output};
-pub use run::{Job, Stream, run};
-pub use serve::serve;
+pub use kprism_placed::{archive, frame};
+pub use program::Copied;
+pub use run::{Ended, Job, Recorder, Stream, run};
 pub use target::Target;

@@ -10,14 +10,15 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
 use anyhow::{Context as _, Result, bail};
+use kprism_placed::Machine;
+use kprism_placed::frame::{CHUNK, Frame};
 use kprism_profile::units::bytes;
 use kprism_session::Progress;
-use kprism_store::Manifest;
+use kprism_store::{Manifest, Run};
 
 use crate::bring::{Incoming, may_be_put};
 use crate::connect::{self, Link, connect};
-use crate::frame::{CHUNK, Frame};
-use crate::script::Machine;
+use crate::program::Copied;
 use crate::target::Target;
 
 /// A command line for the target.
@@ -26,15 +27,40 @@ pub struct Job {
     /// The machine to run on.
     pub target: Target,
     /// The words after the program's name. The copy on the target, which has the same options, takes its output folder from
-    /// [`crate::output`].
+    /// [`kprism_placed::output`].
     pub words: Vec<OsString>,
     /// The folder for the run; `None` if the command line makes none.
     pub output: Option<PathBuf>,
-    /// A file of this machine that the command line names ([`crate::given`]).
+    /// A file of this machine that the command line names ([`kprism_placed::given`]).
     pub given: Option<PathBuf>,
     /// This process's standard input belongs to the command.
     pub input: bool,
+    /// For a machine with another processor.
+    pub recorder: Recorder,
 }
+
+/// What `kprism-recorder` does instead, on a machine for whose processor this program is not built.
+#[derive(Debug, Clone)]
+pub struct Recorder {
+    /// The same in its words; or why it cannot.
+    pub words: std::result::Result<Vec<OsString>, String>,
+    /// Finds the recorder for a machine by the name that `uname -m` gives it.
+    pub find: fn(&str) -> Result<PathBuf>,
+}
+
+/// The end of a command line.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its exit code.
+    pub code: u8,
+    /// The program that ran there. The recorder leaves it to this side to measure and to tell.
+    pub copied: Copied,
+    /// The run that was brought back.
+    pub run: Option<Run>,
+}
+
+/// Exit code of a recorder that failed itself.
+const RECORDER_FAILED: u8 = 125;
 
 /// A stream of the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,21 +71,26 @@ pub enum Stream {
     Error,
 }
 
-/// Has it run, and returns its exit code. Output goes to `pass`. A signal ([`kprism_signals`]) ends the recording there, whose
+/// Has it run. Output goes to `pass`. A signal ([`kprism_signals`]) ends the recording there, whose
 /// run is then brought back.
 ///
 /// # Errors
 /// The target cannot be reached or does not take kprism, the connection ends before everything is here, or the run cannot be
 /// written. What has arrived of a run is kept.
-pub fn run(job: &Job, progress: &Progress, pass: &mut dyn FnMut(Stream, &[u8])) -> Result<u8> {
+pub fn run(job: &Job, progress: &Progress, pass: &mut dyn FnMut(Stream, &[u8])) -> Result<Ended> {
     if let Some(output) = &job.output {
         may_be_put(output)?;
     }
     let mut given = job.given.as_ref().map(|path| open(path)).transpose()?;
-    let mut link = connect(&job.target, progress)?;
+    let mut link = connect(&job.target, &job.recorder, progress)?;
+    let copied = link.copied();
+    let words = match (copied, &job.recorder.words) {
+        (Copied::Recorder, Ok(words)) => words,
+        _ => &job.words,
+    };
     let shown = job.output.clone().unwrap_or_default();
     link.send(&Frame::Word(shown.into_os_string().into_vec()));
-    job.words.iter().for_each(|word| link.send(&Frame::Word(word.as_bytes().to_vec())));
+    words.iter().for_each(|word| link.send(&Frame::Word(word.as_bytes().to_vec())));
     if let Some(file) = &mut given {
         link.send(&Frame::Given);
         let mut buffer = vec![0; CHUNK];
@@ -73,7 +104,7 @@ pub fn run(job: &Job, progress: &Progress, pass: &mut dyn FnMut(Stream, &[u8])) 
     }
     link.send(&Frame::Start);
     let more = feed(&link, job.input);
-    let mut here = Here { job, machine: None, code: None, incoming: None, whole: false };
+    let mut here = Here { job, copied, machine: None, code: None, incoming: None, whole: false };
     let ended = here.follow(&mut link, &more, progress, pass);
     progress.clear();
     link.close();
@@ -105,6 +136,7 @@ fn feed(link: &Link, input: bool) -> Sender<()> {
 /// The state of this side.
 struct Here<'j> {
     job: &'j Job,
+    copied: Copied,
     machine: Option<Machine>,
     code: Option<u8>,
     incoming: Option<Incoming>,
@@ -164,7 +196,7 @@ impl Here<'_> {
     }
 
     /// Keeps the run, and says what is missing.
-    fn finish(mut self, ended: Result<End>, progress: &Progress) -> Result<u8> {
+    fn finish(mut self, ended: Result<End>, progress: &Progress) -> Result<Ended> {
         let target = self.job.target.to_string();
         let host = self.job.target.destination.clone();
         let fault = match &ended {
@@ -203,17 +235,21 @@ impl Here<'_> {
                 if !failed.is_empty() {
                     progress.note(&format!("{host}: not removed: {failed}"));
                 }
-                if code == 2 && self.machine.as_ref().is_some_and(|machine| machine.user != 0) {
+                let failed = match self.copied {
+                    Copied::Kprism => 2,
+                    Copied::Recorder => RECORDER_FAILED,
+                };
+                if code == failed && self.machine.as_ref().is_some_and(|machine| machine.user != 0) {
                     let place = host.rsplit('@').next().unwrap_or(&host);
                     progress.note(&format!(
                         "on {host} kprism was not root; recorders need it: --on ssh:root@{place}"
                     ));
                 }
-                Ok(code)
+                Ok(Ended { code, copied: self.copied, run })
             }
             (End::Cut, Some(code), true) => {
                 progress.note(&format!("{host}: the connection broke after the run was here; {alone}"));
-                Ok(code)
+                Ok(Ended { code, copied: self.copied, run })
             }
             (End::Cut, Some(_), false) => match dir {
                 Some(dir) => bail!(

@@ -3,34 +3,22 @@
 //!
 //! The target needs a POSIX shell, `cat`, `chmod`, `mkdir`, `rm`, `uname`, `id` and `head -c` (or `dd`): busybox has all of
 //! them. The script is one line between single quotes without any of `'`, `!` and `\`, so every login shell passes it on as it
-//! is. Only numbers are put into it; words of the command line go through the connection, and no shell sees them.
-
-use serde::{Deserialize, Serialize};
-
-/// Facts that the copy on the target tells of its machine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Machine {
-    /// The name that the machine has for itself.
-    pub name: String,
-    /// Release of its kernel.
-    pub kernel: String,
-    /// User ID that kprism has there; 0 is root.
-    pub user: u32,
-}
+//! is. Only a number is put into it; words of the command line go through the connection, and no shell sees them.
 
 /// The script. Its steps:
 ///
+/// - The program's size comes with `go`: which program it is depends on the processor.
 /// - `z` removes the folder, also on signals and however the script ends.
 /// - The folder's name cannot be guessed, and `mkdir` fails if it exists, also as a link.
 /// - An empty executable file is a shell script; on a file system without execution it fails.
 /// - `head` takes the program and no byte more. If `cat` finds no space, the rest is read nevertheless, as the next folder gets
 ///   the program again.
 const SCRIPT: &str = r#"
-n=kprism-NONCE; s=SIZE; u=$(umask); umask 077; d=;
+n=kprism-NONCE; u=$(umask); umask 077; d=;
 z() { [ -z "$d" ] || rm -rf "$d"; d=; };
 trap z EXIT; trap "exit 129" HUP INT TERM PIPE;
 echo "$n hello $(uname -s) $(uname -m)";
-read a || exit 1; [ "$a" = go ] || exit 1;
+read a s || exit 1; [ "$a" = go ] || exit 1;
 if head -c 0 </dev/null >/dev/null 2>&1; then t() { head -c $s; }; else t() { dd bs=1 count=$s 2>/dev/null; }; fi;
 for b in "$TMPDIR" /tmp /var/tmp "$XDG_RUNTIME_DIR" /dev/shm "$HOME" end; do
 case $b in
@@ -52,11 +40,16 @@ umask $u;
 "$d/kprism" SERVE "$d"
 "#;
 
-/// The command for ssh. `nonce`: 32 hexadecimal digits; `size`: bytes of the program.
-pub fn command(nonce: &str, size: u64) -> String {
+/// The command for ssh. `nonce`: 32 hexadecimal digits.
+pub fn command(nonce: &str) -> String {
     let line = SCRIPT.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
-    let line = line.replace("NONCE", nonce).replace("SIZE", &size.to_string());
-    format!("exec sh -c '{}'", line.replace("SERVE", crate::placed::SERVE))
+    let line = line.replace("NONCE", nonce);
+    format!("exec sh -c '{}'", line.replace("SERVE", kprism_placed::SERVE))
+}
+
+/// The answer to [`Line::Hello`]: a program of this many bytes will be sent.
+pub fn go(size: u64) -> String {
+    format!("go {size}\n")
 }
 
 /// A line of the script.
@@ -107,10 +100,10 @@ mod tests {
 
     #[test]
     fn every_login_shell_can_take_it() {
-        let command = command("00ff", 12);
+        let command = command("00ff");
         let inner = command.strip_prefix("exec sh -c '").unwrap().strip_suffix('\'').unwrap();
         assert!(!inner.contains(['\'', '!', '\\', '\n']), "{inner}");
-        assert!(inner.contains("n=kprism-00ff; s=12;") && inner.contains(" serve-through-ssh "));
+        assert!(inner.contains("n=kprism-00ff; u=") && inner.contains(" serve-through-ssh "));
     }
 
     #[test]

@@ -48,7 +48,6 @@ pub fn load(path: &Path) -> Result<Boot> {
         Read::default()
     } else {
         let formats = formats(&streams.join("events"))?;
-        let decoder = Decoder::new(&formats, false);
         let layout = match if_there("header_page")? {
             page if page.is_empty() => PageLayout::default(),
             page => PageLayout::parse(&page).context("header_page")?,
@@ -57,8 +56,10 @@ pub fn load(path: &Path) -> Result<Boot> {
         for (cpu, _) in &collected.cpus {
             pages.push((*cpu, read(&format!("cpu{cpu}.raw"))?));
         }
+        let big = pages.iter().find_map(|(_, pages)| layout.is_big_endian(pages)).unwrap_or(false);
+        let decoder = Decoder::new(&formats, big);
         let cpus = pages.iter().map(|(cpu, pages)| Cpu::new(&decoder, layout, *cpu, pages)).collect();
-        let mut found = kprism_boot::read(Merged::new(cpus), &Formats::new(&formats));
+        let mut found = kprism_boot::read(Merged::new(cpus), &Formats::new(&formats, big));
         // The kernel's own count is exact where it is there; an import may lack it.
         found.lost = found.lost.max(collected.lost());
         found

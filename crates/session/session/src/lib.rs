@@ -42,7 +42,6 @@ pub mod call;
 pub mod core_memory;
 pub mod cost;
 pub mod cover;
-pub mod date;
 pub mod deltas;
 pub mod durations;
 pub mod errors;
@@ -63,6 +62,7 @@ pub mod tracepoints;
 pub mod vms;
 
 pub use anyhow::{Error, Result};
+pub use kprism_store::date;
 pub use moments::{Moment, each as moments};
 pub use open::{Session, open, open_profile, open_with};
 pub use progress::{Progress, Update};

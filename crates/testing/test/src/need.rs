@@ -109,6 +109,15 @@ needs! {
         let mut next = || numbers.next().and_then(|number| number.parse::<u32>().ok()).unwrap_or(0);
         ((9, 2)..(11, 1)).contains(&(next(), next()))
     };
+    /// QEMU for a guest of 64-bit ARM.
+    ARM64_QEMU = "qemu-system-aarch64", "sh scripts/setup.sh test, or install qemu-system-arm",
+        || runs("qemu-system-aarch64", "--version");
+    /// Kernel and programs of such a guest: [`arm64_guest`].
+    ARM64_GUEST = "a guest of 64-bit ARM", "sh scripts/arm64-guest.sh gets it by apt, once",
+        || arm64_guest().join("recipe").is_file() && runs("busybox", "true");
+    /// The recorder for it: [`arm64_recorder`].
+    ARM64_RECORDER = "kprism-recorder for 64-bit ARM",
+        "PROFILE=checked make recorder-arm64 builds it, or KPRISM_RECORDER_AARCH64 names it", || arm64_recorder().is_file();
     /// apt, which downloads the guest's kernel.
     APT = "apt", "a Debian system", || runs("apt-cache", "--version");
     /// A disk image that boots systemd, with its kernel beside it: folder `tools/systemd-image` of [`cache`].
@@ -163,6 +172,20 @@ needs! {
     /// The smaller such kernel with debug information and types (BTF).
     GCOV_TYPES_KERNEL = "a small kernel built with gcov and BTF", "KPRISM_GCOV_TYPES=1 make test builds it, once",
         || std::env::var_os("KPRISM_GCOV_TYPES").is_some();
+}
+
+/// The folder with kernel and programs of a guest of 64-bit ARM.
+pub fn arm64_guest() -> PathBuf {
+    cache().join("tools/arm64-guest")
+}
+
+/// The recorder for 64-bit ARM: `KPRISM_RECORDER_AARCH64`, or the file that `make recorder-arm64` puts beside the tests' programs.
+pub fn arm64_recorder() -> PathBuf {
+    let beside = || {
+        let own = std::env::current_exe().unwrap_or_default();
+        own.ancestors().nth(2).unwrap_or(&own).join("kprism-recorder-aarch64")
+    };
+    std::env::var_os("KPRISM_RECORDER_AARCH64").map_or_else(beside, PathBuf::from)
 }
 
 /// The file that tells that the cache has a guest with perf and bpftrace.

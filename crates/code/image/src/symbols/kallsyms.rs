@@ -6,7 +6,8 @@
 //! bound their neighbours. kallsyms contains no sizes, so a function extends to the next symbol of any type, and the
 //! last symbol of a module to the end of its page.
 //!
-//! Addresses of a 32-bit kernel have 8 digits. [`upper_half`] makes addresses of them that lie where those of other kernels do.
+//! Addresses of a 32-bit kernel have 8 digits, and those of a kernel with an address space of its own (s390x) are low ones.
+//! [`upper_half`] makes addresses of them that lie where those of other kernels do.
 
 use std::borrow::Cow;
 
@@ -46,10 +47,19 @@ pub struct Kernel {
 
 const PAGE: u64 = 4096;
 
-/// The address of a kernel's code, from 32 bits too: those of a 32-bit kernel are put into the upper half.
+/// The address of a kernel's code, put into the upper half if it is not there: of a kernel of 32 bits, or of one that has an address
+/// space of its own (s390x).
 #[must_use]
 pub fn upper_half(address: u64) -> u64 {
-    if address >> 32 == 0 { address | 0xffff_ffff_0000_0000 } else { address }
+    match address {
+        0..0x1_0000_0000 => address | 0xffff_ffff_0000_0000,
+        _ => address | 1 << 63,
+    }
+}
+
+/// Whether the kernel's own code is in the lower half: it begins at `_stext`.
+fn is_low(text: &[u8]) -> bool {
+    value_of(text, "_stext").is_some_and(|start| start != 0 && start < 1 << 63)
 }
 
 /// Parses one or more concatenated kallsyms texts. Later lines add to earlier ones.
@@ -60,6 +70,7 @@ pub fn parse(text: &[u8]) -> Result<Kernel, KallsymsError> {
     let mut modules = vec!["[kernel]".to_owned()];
     let mut entries: Vec<(Symbol<'_>, u32)> = Vec::with_capacity(text.len() / 40);
     let mut seen = 0usize;
+    let is_low = is_low(text);
     let has_32_bits = text.iter().take_while(|byte| byte.is_ascii_hexdigit()).count() == 8;
     for (i, raw) in text.split(|&b| b == b'\n').enumerate() {
         if raw.trim_ascii().is_empty() {
@@ -71,7 +82,7 @@ pub fn parse(text: &[u8]) -> Result<Kernel, KallsymsError> {
             KallsymsError::Line { line: i + 1, found }
         })?;
         seen += 1;
-        if has_32_bits && symbol.start != 0 {
+        if (has_32_bits || is_low) && symbol.start != 0 {
             symbol.start = upper_half(symbol.start);
         }
         // Per-CPU symbols are offsets and not addresses. User addresses cannot be kernel code.
@@ -348,6 +359,11 @@ ffffffffc0300000 t bpf_prog_6deef7357e7b4530_x\t[bpf]
             function.map(|function| function.start)
         });
         assert_eq!(names, [0xffff_ffff_c030_0000, 0xffff_ffff_c030_0100, 0xffff_ffff_bf00_0000].map(Some));
+        let own_space = parse(b"0000000000000000 A zero\n0000000000100000 T _stext\n0000000000100010 T next\n000003ff80001000 t there\t[of]\n");
+        let own_space = own_space.unwrap();
+        let starts: Vec<u64> = own_space.table.functions().iter().map(|f| f.start).collect();
+        assert_eq!(starts, [0x8000_03ff_8000_1000, 0xffff_ffff_0010_0000, 0xffff_ffff_0010_0010]);
+        assert_eq!(upper_half(0x3ff_8000_1000), 0x8000_03ff_8000_1000);
         assert_eq!(upper_half(0xc030_0000), 0xffff_ffff_c030_0000);
         assert_eq!(upper_half(0xffff_ffff_8100_0000), 0xffff_ffff_8100_0000);
         assert!(matches!(parse(b"00000000 T _stext\n00000000 t vfs_read\n"), Err(KallsymsError::Hidden)));

@@ -13,10 +13,11 @@ use kprism_report::header::account_text;
 use kprism_report::{Style, boot as view};
 use kprism_session::Progress;
 use kprism_signals::Second;
-use kprism_store::Instrument;
+use kprism_store::{Instrument, Run};
 
 use crate::cmd::ended;
 use crate::cmd::guest_args::{GuestArgs, PlaceArgs};
+use crate::cmd::on;
 use crate::cmd::output::wants_color;
 use crate::exit::{self, Outcome};
 
@@ -86,6 +87,26 @@ pub struct LabArgs {
     guest: GuestArgs,
 }
 
+impl Args {
+    /// The same in the words of `kprism-recorder`.
+    pub fn for_recorder(&self) -> on::Words {
+        match self.words {
+            true => Err("`record boot --words` prints the same words here, without --on".into()),
+            false => Ok(["boot", on::RUN].map(Into::into).to_vec()),
+        }
+    }
+}
+
+/// Shows a boot that `kprism-recorder` collected on another machine.
+pub fn brought(
+    run: Run,
+    color: clap::ColorChoice,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<Outcome> {
+    show(&recorder::brought(run)?, 12, Style { color: wants_color(color) }, progress, out)
+}
+
 /// Prints or collects.
 pub fn run(
     args: &Args,
@@ -98,7 +119,7 @@ pub fn run(
         writeln!(out, "{}", args.plan.plan().command_line())?;
         return Ok(Outcome::Done);
     }
-    let recorded = collect(&kprism_remote::output(&args.output))?;
+    let recorded = collect(&kprism_placed::output(&args.output))?;
     show(&recorded, 12, Style { color: wants_color(color) }, progress, out)
 }
 

@@ -76,7 +76,7 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     refuse_windows(args)?;
     kprism_signals::catch(Second::EndsProcess)?;
     let settings = Settings {
-        output: kprism_remote::output(&args.output),
+        output: kprism_placed::output(&args.output),
         command: args.command.clone(),
         duration: args.duration.map(Duration::from_secs),
         reset: args.reset,

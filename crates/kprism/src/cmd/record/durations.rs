@@ -4,9 +4,10 @@
 use std::io::Write;
 
 use anyhow::Result;
-use kprism_record::durations::record;
+use kprism_record::durations::{self as recorder, Recorded, record};
 use kprism_session::Progress;
 use kprism_signals::Second;
+use kprism_store::Run;
 
 use super::durations_args::Args;
 use crate::cmd::ended;
@@ -46,8 +47,19 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
     }
     let mut output = Output::new(out, progress);
     match record(&args.settings()?, progress, &mut |p| output.pass(p)) {
-        Ok(recorded) if recorded.interrupted => Ok(Outcome::Code(exit::INTERRUPTED)),
-        Ok(_) => Ok(Outcome::Done),
+        Ok(recorded) => Ok(outcome(&recorded)),
         Err(error) => ended::interrupted(error),
+    }
+}
+
+/// Measures what `kprism-recorder` recorded on another machine.
+pub fn brought(run: Run, progress: &Progress) -> Result<Outcome> {
+    Ok(outcome(&recorder::brought(run, progress)?))
+}
+
+fn outcome(recorded: &Recorded) -> Outcome {
+    match recorded.interrupted {
+        true => Outcome::Code(exit::INTERRUPTED),
+        false => Outcome::Done,
     }
 }

@@ -9,6 +9,7 @@ use kprism_profile::parse;
 use kprism_record::durations::{self as recorder, Scope, Settings};
 
 use crate::cmd::guest_args::{GuestArgs, PlaceArgs};
+use crate::cmd::on;
 
 /// Options of `kprism record durations`.
 #[derive(Debug, clap::Args)]
@@ -139,7 +140,7 @@ impl Args {
             false => None,
         };
         Ok(Settings {
-            output: kprism_remote::output(&self.output),
+            output: kprism_placed::output(&self.output),
             command: self.command.clone(),
             backend: match self.backend {
                 Backend::Auto => recorder::Backend::Auto,
@@ -154,6 +155,18 @@ impl Args {
             guest,
             keep_current: self.current,
         })
+    }
+
+    /// The same in the words of `kprism-recorder`.
+    ///
+    /// # Errors
+    /// Options do not go together.
+    pub fn for_recorder(&self) -> Result<on::Words> {
+        let settings = recorder::for_recorder(&self.settings()?);
+        Ok(settings.map(|settings| {
+            let words = ["record", on::RUN, settings.as_str()].into_iter();
+            words.chain(self.command.iter().map(String::as_str)).map(Into::into).collect()
+        }))
     }
 
     /// The run folder, if counts can be read from it while it is written.

@@ -16,7 +16,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use kprism_remote::Target;
+use kprism_remote::{Copied, Target};
 
 pub use boot::{GUEST_HELP as BOOT_HELP, LabArgs as BootArgs, in_guest as boot_guest};
 pub use probe_args::ProbeArgs;
@@ -98,7 +98,19 @@ pub fn run(
         if let Some(option) = given.first(&["guest"]) {
             bail!("--on does not go with {option}: a guest is another machine already");
         }
-        return on::run(target, Some(output), file, progress, out);
+        let words = match &args.command {
+            Command::Durations(args) => args.for_recorder()?,
+            Command::Boot(args) => args.for_recorder(),
+            _ => Err(on::KNOWN.into()),
+        };
+        let ended = on::run(target, Some(output), file, words, progress, out)?;
+        let Some(run) = ended.run.filter(|_| ended.copied == Copied::Recorder) else {
+            return Ok(Outcome::Code(if ended.copied == Copied::Recorder { 2 } else { ended.code }));
+        };
+        return match &args.command {
+            Command::Boot(_) => boot::brought(run, color, progress, out),
+            _ => durations::brought(run, progress),
+        };
     }
     match &args.command {
         Command::Flow(args) => flow::run(args, progress),

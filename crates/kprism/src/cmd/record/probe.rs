@@ -206,7 +206,7 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
     }
     probes.kernel = described.as_ref().map(|described| described.kernel.clone());
     let compiled = match &args.program {
-        Some(path) => load(&kprism_remote::given(path), args.what.exec.as_deref(), progress)?,
+        Some(path) => load(&kprism_placed::given(path), args.what.exec.as_deref(), progress)?,
         None => probes.compile(&args.command, &args.pid, progress)?,
     };
     let has_keys =
@@ -215,7 +215,7 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
         bail!("--keys: nothing is counted by keys (--by)");
     }
     let settings = Settings {
-        output: kprism_remote::output(&args.output),
+        output: kprism_placed::output(&args.output),
         command: args.command.clone(),
         processes: args.pid.clone(),
         everybody: args.all,

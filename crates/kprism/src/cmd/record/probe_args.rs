@@ -108,7 +108,7 @@ impl ProbeArgs {
                 file.display()
             );
         }
-        let file = self.file.as_ref().map(|path| ProbeFile::read(&kprism_remote::given(path), path));
+        let file = self.file.as_ref().map(|path| ProbeFile::read(&kprism_placed::given(path), path));
         let file = file.transpose()?;
         let functions = [&self.sum, &self.min, &self.max, &self.avg, &self.latest];
         let functions = Function::ALL.into_iter().zip(functions);

@@ -10,11 +10,9 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use kprism_durations::{Measured, rows};
 use kprism_lab::{Ended, Job, Prepared, Report, Share};
-use kprism_profile::TracingCost;
 use kprism_profile::units::{bytes, grouped};
 use kprism_session::{Progress, durations};
-use kprism_store::{Instrument, Manifest, Run};
-use kprism_tracefs::calibrate::Cost;
+use kprism_store::{Manifest, Run};
 use kprism_tracefs::{Recording, Undone};
 
 use super::{GUEST_RECORDER, GUEST_RUN, Recorded, Settings, undone_text};
@@ -84,7 +82,7 @@ fn here(
     // Before an earlier run is moved away for nothing.
     kprism_tracefs::ready(trace, &settings.command)?;
     let run = Run::create(output)?;
-    let mut manifest = crate::begun_here(&settings.command);
+    let mut manifest = kprism_store::begun(&settings.command);
     run.write_manifest(&manifest)?;
     if settings.command.is_empty() && trace.duration.is_none() {
         progress.say("recording; Ctrl-C ends it");
@@ -167,27 +165,21 @@ fn made_ready(
     Ok(ready)
 }
 
+/// A recording that `kprism-recorder` made on another machine, and whose run was brought here. Its manifest has an early end that
+/// the connection caused.
+pub(super) fn brought(run: Run, progress: &Progress) -> Result<Recorded> {
+    let recording = Recording::load(run.dir())?;
+    let manifest = run.manifest()?;
+    let measured = finish(&run, manifest, &recording, progress)?;
+    summary(&recording, &measured).iter().for_each(|line| progress.say(line));
+    progress.say(&format!("recorded in {}", durations::see(&run)));
+    let interrupted = recording.stopped.as_deref() == Some("interrupted");
+    Ok(Recorded { run, measured: Some(measured), interrupted })
+}
+
 /// Notes in the manifest what was recorded, and measures it.
 fn finish(run: &Run, mut manifest: Manifest, recording: &Recording, progress: &Progress) -> Result<Measured> {
-    let settings = &recording.settings;
-    manifest.vcpus = u32::try_from(recording.cpus.len()).unwrap_or(u32::MAX);
-    manifest.clock.name = format!("ftrace {}", settings.clock);
-    manifest.clock.tsc_hz = 1_000_000_000;
-    manifest.exit_code = recording.exit_code;
-    if manifest.stopped.is_none() {
-        manifest.stopped.clone_from(&recording.stopped);
-    }
-    manifest.instruments = vec![Instrument::Durations];
-    manifest.options.insert("record".into(), "func".into());
-    manifest.options.insert("backend".into(), "ftrace".into());
-    manifest.options.insert("settings".into(), serde_json::to_value(settings).context("settings")?);
-    manifest.durations.events = Some(recording.events());
-    manifest.durations.lost_events = Some(recording.lost());
-    if let Some(cost) = &recording.cost {
-        let dropped = settings.longer_than.is_some();
-        let Cost { call_ns, inside_ns, slowdown } = *cost;
-        manifest.durations.tracing_cost = Some(TracingCost { call_ns, inside_ns, slowdown, dropped });
-    }
+    recording.enter(&mut manifest).context("settings")?;
     run.write_manifest(&manifest)?;
     let measured = durations::measure(run, progress)?;
     progress.clear();

@@ -113,6 +113,29 @@ pub fn record(settings: &Settings, progress: &Progress, report: Report<'_>) -> R
     ftrace::record(settings, progress, report)
 }
 
+/// The settings in JSON for `kprism-recorder`, which records by ftrace and no more.
+///
+/// # Errors
+/// What is asked for is done by something else; the text says what.
+pub fn for_recorder(settings: &Settings) -> Result<String, String> {
+    let by = match () {
+        () if settings.aggregate => "--aggregate is done by BPF",
+        () if settings.condition.is_some() => "--if is done by BPF",
+        () if matches!(settings.backend, Backend::BpfFentry | Backend::BpfKprobe) => "--backend names BPF",
+        () if settings.remeasure => "--remeasure is a second recording, by what the first one found",
+        () => return serde_json::to_string(&settings.trace).map_err(|error| format!("settings: {error}")),
+    };
+    Err(format!("kprism-recorder, which records there, knows ftrace alone, and {by}"))
+}
+
+/// Measures a recording that `kprism-recorder` made on another machine, and whose run was brought here.
+///
+/// # Errors
+/// The run is not such a recording, or cannot be read or written.
+pub fn brought(run: Run, progress: &Progress) -> Result<Recorded> {
+    ftrace::brought(run, progress)
+}
+
 /// Names in a line the settings of tracefs that were put back after a recorder was killed.
 pub fn undone_text(undone: &Undone) -> String {
     let mut text = format!("put back what a killed recording (process {}) had left in tracefs: ", undone.pid);

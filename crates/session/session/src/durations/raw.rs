@@ -2,6 +2,7 @@
 //! Pages of the ring buffer: `cpuN.raw`, with the formats beside them.
 
 use std::fs::{self, File};
+use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -30,11 +31,6 @@ pub(super) fn measure(
     let header = read_if_there(&dir.join("header_page"))?;
     let layout = if header.is_empty() { PageLayout::default() } else { PageLayout::parse(&header)? };
     let formats = formats(&dir.join("events"), facts)?;
-    let decoder = Decoder::new(&formats, false);
-    let wanted = Wanted::of(dir, &formats).unwrap_or_else(|unknown| {
-        facts.guess(unknown.into());
-        None
-    });
     let symbols = symbols(kallsyms, facts);
     let mut streams: Vec<(u32, File, u64)> = Vec::new();
     for cpu in numbered(dir) {
@@ -51,6 +47,12 @@ pub(super) fn measure(
     if streams.is_empty() {
         bail!("{}: no cpuN.raw: the recording left nothing", dir.display());
     }
+    let big = is_big_endian(&streams, layout).with_context(|| dir.display().to_string())?;
+    let decoder = Decoder::new(&formats, big);
+    let wanted = Wanted::of(dir, &formats, big).unwrap_or_else(|unknown| {
+        facts.guess(unknown.into());
+        None
+    });
     // `/proc/version` and `uname -a` both have the release in the third place.
     let version = read_if_there(&dir.join("version"))?;
     let release = String::from_utf8_lossy(&version).split_whitespace().nth(2).map(str::to_owned);
@@ -66,12 +68,27 @@ pub(super) fn measure(
     });
     let cpus = cpus.collect();
     let names: Vec<String> = streams.iter().map(|(cpu, ..)| format!("cpu{cpu}.raw")).collect();
-    let of = (names.as_slice(), (formats.as_slice(), false), &symbols);
+    let of = (names.as_slice(), (formats.as_slice(), big), &symbols);
     let ended = collect(cpus, of, &time, wanted, &mut collector, (facts, consumer));
     for (stream, name) in ended.into_iter().zip(&names) {
         stream.error.map_or(Ok(()), Err).with_context(|| dir.join(name).display().to_string())?;
     }
     Ok(finish(collector, &symbols))
+}
+
+/// Bytes at the begin of each CPU's pages by which the byte order is told.
+const HEAD: u64 = 1 << 20;
+
+/// The byte order of the machine, which the first pages with events tell.
+fn is_big_endian(streams: &[(u32, File, u64)], layout: PageLayout) -> Result<bool> {
+    for (_, file, size) in streams {
+        let mut head = Vec::new();
+        Input::File(file, *size).reader(0, HEAD.min(*size)).read_to_end(&mut head)?;
+        if let Some(big) = layout.is_big_endian(&head) {
+            return Ok(big);
+        }
+    }
+    Ok(false)
 }
 
 /// CPUs that have pages.

@@ -25,6 +25,8 @@ struct Fork {
     id: u16,
     parent: usize,
     child: usize,
+    /// The machine is big-endian.
+    big: bool,
 }
 
 impl Wanted {
@@ -32,7 +34,7 @@ impl Wanted {
     ///
     /// # Errors
     /// Some tasks' calls were wanted, and the recording does not say whose they are.
-    pub fn of(streams: &Path, formats: &[Format]) -> Result<Option<Self>, &'static str> {
+    pub fn of(streams: &Path, formats: &[Format], big: bool) -> Result<Option<Self>, &'static str> {
         let recording = streams.parent().and_then(Path::parent).and_then(|run| Recording::load(run).ok());
         // Pages from elsewhere: of whom was not asked here.
         let Some(recording) = recording else { return Ok(None) };
@@ -47,7 +49,7 @@ impl Wanted {
         let fork = formats.iter().find(|f| f.name == "sched_process_fork").and_then(|format| {
             let at =
                 |name: &str| format.field(name).filter(|field| field.size == 4).map(|field| field.offset);
-            Some(Fork { id: format.id, parent: at("parent_pid")?, child: at("child_pid")? })
+            Some(Fork { id: format.id, parent: at("parent_pid")?, child: at("child_pid")?, big })
         });
         // Without forks, children would be left out.
         match tasks.is_empty() || fork.is_none() {
@@ -63,7 +65,8 @@ impl Wanted {
     pub fn takes(&mut self, event: &Event<'_>) -> bool {
         match (&event.data, &self.fork) {
             (Data::Raw { id, bytes }, Some(fork)) if *id == fork.id => {
-                let number = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
+                let of = if fork.big { u32::from_be_bytes } else { u32::from_le_bytes };
+                let number = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(of);
                 if let (Some(parent), Some(child)) = (number(fork.parent), number(fork.child))
                     && self.tasks.contains(&parent)
                 {

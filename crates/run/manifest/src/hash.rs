@@ -4,7 +4,7 @@
 use sha2::{Digest as _, Sha256};
 
 /// Hash of several parts. Each has its length (`u64`, little-endian) before it, so that parts cannot run into each other.
-pub(crate) fn of_parts<P: AsRef<[u8]>>(parts: impl IntoIterator<Item = P>) -> [u8; 32] {
+pub fn of_parts<P: AsRef<[u8]>>(parts: impl IntoIterator<Item = P>) -> [u8; 32] {
     let mut hash = Sha256::new();
     for part in parts {
         hash.update((part.as_ref().len() as u64).to_le_bytes());
@@ -14,6 +14,6 @@ pub(crate) fn of_parts<P: AsRef<[u8]>>(parts: impl IntoIterator<Item = P>) -> [u
 }
 
 /// Bytes in hexadecimal, in small letters.
-pub(crate) fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

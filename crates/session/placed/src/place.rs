@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 pub(crate) const VARIABLE: &str = "KPRISM_PLACED";
 
 /// First argument of the copy on the target.
-pub(crate) const SERVE: &str = "serve-through-ssh";
+pub const SERVE: &str = "serve-through-ssh";
 
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
 

@@ -139,7 +139,7 @@ pub struct Manifest {
     pub run_id: String,
     /// Origin of the streams.
     pub kind: RunKind,
-    /// The instruments that recorded into the run; see [`Run::instruments`](crate::Run::instruments) for older runs.
+    /// The instruments that recorded into the run; the files of older runs tell.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub instruments: Vec<Instrument>,
     /// Command that was observed; empty if there was none.

@@ -24,7 +24,7 @@ pub enum Frame {
     Interrupt,
     /// To the target: standard input; empty at its end.
     Input(Vec<u8>),
-    /// From the target: the [`Machine`](crate::script::Machine), as JSON.
+    /// From the target: the [`Machine`](crate::Machine), as JSON.
     Machine(Vec<u8>),
     /// From the target: standard output of the command line.
     Output(Vec<u8>),

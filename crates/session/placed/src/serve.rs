@@ -19,12 +19,23 @@ use std::time::{Duration, Instant};
 
 use kprism_signals::Second;
 use kprism_tracefs::journal;
+use serde::{Deserialize, Serialize};
 
 use crate::frame::{CHUNK, Frame};
 use crate::leftover;
-use crate::placed::{VARIABLE, given_in, program_in, run_in};
+use crate::place::{VARIABLE, given_in, program_in, run_in};
 use crate::rename::Rename;
-use crate::script::Machine;
+
+/// Facts that the copy on the target tells of its machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// The name that the machine has for itself.
+    pub name: String,
+    /// Release of its kernel.
+    pub kernel: String,
+    /// User ID that kprism has there; 0 is root.
+    pub user: u32,
+}
 
 const TICK: Duration = Duration::from_millis(10);
 /// The other side sends a frame every few seconds. After this time without one it is gone.

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `manifest.json` of a run: what ran, where, with which clock, and what was lost.
+//!
+//! In: facts of a recorder or a decoder. Out: a [`Manifest`]. It is apart from the store, whose tables need a compressor in C,
+//! so that `kprism-recorder` writes runs on machines for which only Rust is compiled.
+
+mod account;
+pub mod date;
+mod environment;
+mod facts;
+mod filtered;
+pub mod hash;
+mod here;
+mod instrument;
+mod manifest;
+
+pub use account::{Account, Entry, Fate, PLACES};
+pub use environment::{Difference, Environment};
+pub use facts::{CallLosses, DurationFacts, KernelTests, ProbeFacts};
+pub use here::{NOT_ENDED, begun, this_kernel};
+pub use instrument::{About, Instrument};
+pub use manifest::{Clock, Kernel, KernelModule, KernelTree, Manifest, Processor, RunKind};
