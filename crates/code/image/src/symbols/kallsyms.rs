@@ -333,12 +333,12 @@ ffffffffc0300000 t bpf_prog_6deef7357e7b4530_x\t[bpf]
             "ffffffffc0200000 t a\u{e9}",
             "ffffffffc0200000 t a\rb",
         ] {
-            if let Some(usual) = shown(usual_line(line)) {
+            if let Some(usual) = shown(usual_line(line.as_bytes())) {
                 assert_eq!(Some(usual), shown(parse_line(line)), "{line}");
             }
         }
         for line in std::str::from_utf8(TEXT).unwrap().lines() {
-            assert!(usual_line(line).is_some(), "{line}");
+            assert!(usual_line(line.as_bytes()).is_some(), "{line}");
         }
     }
 
