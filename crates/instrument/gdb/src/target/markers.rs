@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The kernel's static tracepoints as GDB markers. A marker has the tracepoint's name and the address of the function
 //! that calls its probes. GDB knows that function's parameters, which are the tracepoint's arguments, so conditions can
-//! name them. Each place of the tracepoint in the code is a marker too, `SYSTEM:NAME@FUNCTION` ([`Place`]).
+//! name them. Each place of the tracepoint in the code is a marker too, `SYSTEM:NAME@FUNCTION` (`places.rs`).
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
