@@ -2,7 +2,7 @@
 //! Places in inlined helpers: an address beside each at which a debugger sees the locals of the function around.
 //!
 //! A debugger resolves names in the innermost inlined function at an address. The no-op of a static tracepoint lies in
-//! one that has no locals of interest, and so may all instructions behind it. [`beside`] looks for code of the function
+//! one that has no locals of interest, and so may all instructions behind it. `beside` looks for code of the function
 //! around in which all its locals are described to be in the same registers and memory as at the place. There a
 //! debugger compiles expressions that are right at the place.
 //!
