@@ -64,7 +64,7 @@ pub fn same_as_log(run: &Path, log: &Path) -> Value {
         initcalls.iter().map(|call| call["name"].as_str().unwrap().to_owned()).collect();
     expected.sort();
     found.sort();
-    assert!(expected.len() > 500, "{}", expected.len());
+    assert!(expected.len() > 400, "{}", expected.len());
     assert_eq!(found, expected);
     let chart = run.with_extension("html");
     ok(&["report", "boot", "-q", "-i", text(run), "--html", text(&chart)]);
