@@ -12,9 +12,10 @@ sections=/sys/module/kgtp/sections
 /test/kprism gdbserver --kernel --module-file /test/kgtp.ko /tmp/socket 2> /tmp/said &
 server=$!
 while ! [ -S /tmp/socket ]; do sleep 0.1; done
+# What the server says to GDB, and errors, GDB writes to standard error.
 # GDB 13 assigns to a string before it is made where it sees a static tracepoint: memory that is zero makes that harmless.
 tunables=glibc.malloc.tcache_count=0:glibc.malloc.perturb=255
-GLIBC_TUNABLES=$tunables gdb -nx -batch -x /test/guest.gdb < /dev/null
+GLIBC_TUNABLES=$tunables gdb -nx -batch -x /test/guest.gdb < /dev/null 2>&1
 echo '== said'
 cat /tmp/said
 # Nothing is left, also when it is killed.
