@@ -128,7 +128,7 @@ lttng start >> /tmp/lttng.log 2>&1 || { cat /tmp/lttng.log >&2; exit 1; }"#,
         events: r#"lttng stop > /dev/null
 lost=$(lttng list kprism | awk '/Discarded events/ { n += $3 } END { print n + 0 }')
 kept=$(babeltrace2 --component=source.ctf.fs --params='inputs=["/tmp/lttng/kernel"]' --component=sink.utils.counter --params=hide-zero=true | awk '/ Event message/ { print $1; exit }')
-echo "${kept:?babeltrace2 counted no events} events, $lost lost; $(du -sk /tmp/lttng | cut -f 1) KiB written"#,
+echo "${kept:?babeltrace2 counted no events} events, $lost lost; $(du -sk /tmp/lttng | cut -f 1) KiB written""#,
     },
 ];
 
