@@ -95,7 +95,7 @@ fn counts(data: &Data) -> Vec<i64> {
     values.flat_map(|(_, values)| (0..values.len()).map(|index| values.get(index))).collect()
 }
 
-/// How often gcov says that a function was called, from the sum of the windows as kprism wrote it.
+/// Number of calls of a function by gcov, from the sum of the windows as kprism wrote it.
 fn gcov_says(run: &Path, scratch: &Path, object: &str, function: &str) -> u64 {
     let (name, data) =
         archive(run, "windows.cpio").into_iter().find(|(name, _)| name.ends_with(object)).unwrap();
@@ -237,7 +237,7 @@ fn counters_of_all_cpus_are_in_the_window() {
     assert!(seen >= 1000 && counted >= seen && counted + 1000 <= all, "{counted} {seen} {all}");
 }
 
-/// What cannot be counted at an instruction is refused, with what to do instead.
+/// A window that cannot be counted at an instruction is refused, with what to do instead.
 #[test]
 fn what_is_not_at_an_instruction_is_refused() {
     let refused = |args: &[&str], words: &str| {

@@ -76,7 +76,7 @@ pub fn code_sections(file: &Path) -> Result<Vec<CodeSection>, String> {
     Ok(named.collect())
 }
 
-/// What is beside each place.
+/// The addresses beside each place.
 pub type Found = Vec<Result<Beside, Why>>;
 
 /// Looks beside the places, with the debug information in the file itself or under one of the folders by its build id.
@@ -365,7 +365,7 @@ impl Function {
 /// A piece of code: how many locals are missing there, its distance, its bounds, the missing locals.
 type Ranked = (usize, u64, (u64, u64), Vec<String>);
 
-/// How many pieces of code are enough.
+/// Number of pieces of code that are enough.
 const ENOUGH: usize = 4;
 
 /// Frame addresses by code.

@@ -91,7 +91,7 @@ fn beside(program: &Path, name: &str) -> (u64, Result<Beside, Why>) {
     (address, found[0].clone())
 }
 
-/// What GDB says of the scope at an address.
+/// GDB's words on the scope at an address.
 fn scope(program: &Path, address: u64) -> String {
     let scope = format!("info scope *{address:#x}");
     let gdb = Command::new("gdb").args(["-nx", "-batch", "-ex", &scope]).arg(program).output();

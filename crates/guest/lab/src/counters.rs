@@ -79,11 +79,11 @@ impl CountedWindows {
     }
 }
 
-/// Where the guest is held.
+/// A place at which the guest is held.
 enum Place {
     /// At the mark before or after the command; the archive's name.
     Mark(String),
-    /// Where a window opens or closes, at this guest time.
+    /// A window opens or closes, at this guest time.
     Window { opens: bool, ns: u64 },
 }
 

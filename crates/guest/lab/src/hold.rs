@@ -30,12 +30,12 @@ const MARK: u8 = 1;
 const OPENS: u8 = 2;
 const CLOSES: u8 = 3;
 
-/// Where the guest is held.
+/// A place at which the guest is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Held {
     /// At a stop mark of the agent.
     Mark,
-    /// Where a window opens or closes, at this guest time in ns.
+    /// A window opens or closes, at this guest time in ns.
     Window { opens: bool, ns: u64 },
 }
 

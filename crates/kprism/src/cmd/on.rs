@@ -22,7 +22,7 @@ pub fn other(on: &Option<Target>) -> Option<&Target> {
 /// The same in the words of `kprism-recorder`; or why it cannot.
 pub type Words = std::result::Result<Vec<OsString>, String>;
 
-/// What `kprism-recorder` knows.
+/// The commands of `kprism-recorder`.
 pub const KNOWN: &str =
     "kprism-recorder, which records there, knows `record durations` by ftrace and `record boot` alone";
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the tests of ARM share: the kernel's own text of a trace, and its log, as judges of a run.
+//! Shared by the tests of ARM: the kernel's own text of a trace, and its log, as judges of a run.
 #![allow(dead_code)]
 
 use std::collections::BTreeMap;

@@ -59,7 +59,7 @@ impl GcovFiles {
         self.folder.join(Self::AFTER)
     }
 
-    /// What was counted in windows between conditions, added up. No reading: [`before`](Self::before) and [`after`](Self::after)
+    /// The counts in windows between conditions, added up. No reading: [`before`](Self::before) and [`after`](Self::after)
     /// are there too.
     pub fn windows(&self) -> PathBuf {
         self.folder.join(Self::WINDOWS)

@@ -39,7 +39,7 @@ pub struct Job {
     pub recorder: Recorder,
 }
 
-/// What `kprism-recorder` does instead, on a machine for whose processor this program is not built.
+/// The work of `kprism-recorder` instead, on a machine for whose processor this program is not built.
 #[derive(Debug, Clone)]
 pub struct Recorder {
     /// The same in its words; or why it cannot.

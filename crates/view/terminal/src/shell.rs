@@ -148,7 +148,7 @@ impl Drop for Terminal {
     }
 }
 
-/// How long crossterm may look for what is there already: given no time at all, it does not look.
+/// Longest time for which crossterm may look for what is there already: given no time at all, it does not look.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Waits for a key, a signal or so long.

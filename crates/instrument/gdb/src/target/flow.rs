@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic};
 
-/// What follows an instruction.
+/// The ways on from an instruction.
 #[derive(Debug, Clone, Copy)]
 struct Step {
     next: Option<u64>,

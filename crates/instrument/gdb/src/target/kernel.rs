@@ -257,7 +257,7 @@ impl Kernel {
         places::find(symbols, &code, taken)
     }
 
-    /// What is to be told about places of tracepoints since the last call.
+    /// News about places of tracepoints since the last call.
     pub fn said(&mut self) -> Vec<String> {
         std::mem::take(&mut self.said)
     }

@@ -23,7 +23,7 @@
 //! The kprism at the other end of ssh sends this program to a machine with another processor than its own, and it serves the
 //! connection ([`kprism_placed`]).
 
-/// What needs an x86-64 processor.
+/// The commands that need an x86-64 processor.
 #[cfg(target_arch = "x86_64")]
 mod x86;
 

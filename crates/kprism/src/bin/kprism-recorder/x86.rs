@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What needs an x86-64 processor: probes, which read its registers and patch its code, and events on the clock of its TSC.
+//! Commands that need an x86-64 processor: probes, which read its registers and patch its code, and events on the clock of its TSC.
 
 use std::path::Path;
 

@@ -116,7 +116,7 @@ pub fn record(settings: &Settings, progress: &Progress, report: Report<'_>) -> R
 /// The settings in JSON for `kprism-recorder`, which records by ftrace and no more.
 ///
 /// # Errors
-/// What is asked for is done by something else; the text says what.
+/// The request is served by something else; the text says what.
 pub fn for_recorder(settings: &Settings) -> Result<String, String> {
     let by = match () {
         () if settings.aggregate => "--aggregate is done by BPF",

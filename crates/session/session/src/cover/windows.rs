@@ -23,7 +23,7 @@ pub struct Windows {
     pub condition_faults: Option<u64>,
     /// Number of calls and intervals that were not followed to their end.
     pub condition_forgotten: Option<u64>,
-    /// What is known of gcov's counters in the windows; a flow has none.
+    /// Facts about gcov's counters in the windows; a flow has none.
     #[serde(skip)]
     pub counted: Option<Counted>,
 }
@@ -85,7 +85,7 @@ impl Windows {
         text + &self.faults()
     }
 
-    /// What to say loudly: that there was no window.
+    /// The loud remark: that there was no window.
     pub fn remark(&self) -> Option<String> {
         (self.windows == Some(0))
             .then(|| format!("the condition was never met, so nothing was counted: {}", self.to_text()))

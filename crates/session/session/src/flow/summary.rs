@@ -34,7 +34,7 @@ pub fn summary(run: &Run, m: &Manifest) -> String {
     text
 }
 
-/// What to say of conditions that could not be computed, and of calls and intervals that were not followed to their end; empty if
+/// Remarks on conditions that could not be computed, and on calls and intervals that were not followed to their end; empty if
 /// there were none.
 pub fn condition_faults(faults: Option<u64>, forgotten: Option<u64>) -> String {
     let mut text = String::new();
