@@ -6,17 +6,18 @@
 //! to it), or, with the arguments in `KPRISM_GCOV_ARGS`, a smaller one (`make test`, `scripts/gcov-small.sh`). Without it there
 //! is nothing to test. `KPRISM_GCOV_DEBUG` says it of the whole one with debug information.
 
+mod gcov_data;
 mod guest;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
+use gcov_data::archive;
 use guest::{alone, json, kprism, ok, text};
-use kprism_gcov::{Data, data};
+use kprism_gcov::Data;
 use kprism_test::{GCOV_DEBUG_KERNEL, GCOV_KERNEL, SQL, needs, test};
 
 /// Which kernel it is: nothing for the whole one.
@@ -53,21 +54,6 @@ fn totals(run: &Path) -> serde_json::Value {
 
 fn lines_hit(run: &Path) -> u64 {
     totals(run)["lines_hit"].as_u64().unwrap()
-}
-
-fn archive(bytes: &[u8]) -> BTreeMap<String, Data> {
-    let mut input = std::io::Cursor::new(bytes);
-    let mut found = BTreeMap::new();
-    loop {
-        let mut reader = cpio::newc::Reader::new(input).unwrap();
-        if reader.entry().is_trailer() {
-            return found;
-        }
-        let mut contents = Vec::new();
-        std::io::Read::read_to_end(&mut reader, &mut contents).unwrap();
-        found.insert(reader.entry().name().to_owned(), data::read(&contents).unwrap());
-        input = reader.finish().unwrap();
-    }
 }
 
 fn counts(data: &Data) -> impl Iterator<Item = i64> {

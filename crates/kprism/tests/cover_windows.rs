@@ -5,6 +5,7 @@
 //! The kernel is that of `cover_kernel.rs`. Conditions on values need its types: `KPRISM_GCOV_TYPES` says that the small one with
 //! types is there.
 
+mod gcov_data;
 mod guest;
 
 use std::collections::BTreeMap;
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use guest::{alone, json, kprism, number, ok, text};
-use kprism_gcov::{Data, data};
+use kprism_gcov::Data;
 use kprism_test::{GCOV_KERNEL, GCOV_TYPES_KERNEL, needs, test};
 use serde_json::Value;
 
@@ -75,19 +76,7 @@ fn getppids(run: &Path) -> u64 {
 }
 
 fn archive(run: &Path, name: &str) -> BTreeMap<String, Data> {
-    let bytes = fs::read(run.join("streams/gcov").join(name)).unwrap();
-    let mut input = std::io::Cursor::new(&bytes[..]);
-    let mut found = BTreeMap::new();
-    loop {
-        let mut reader = cpio::newc::Reader::new(input).unwrap();
-        if reader.entry().is_trailer() {
-            return found;
-        }
-        let mut contents = Vec::new();
-        std::io::Read::read_to_end(&mut reader, &mut contents).unwrap();
-        found.insert(reader.entry().name().to_owned(), data::read(&contents).unwrap());
-        input = reader.finish().unwrap();
-    }
+    gcov_data::archive(&fs::read(run.join("streams/gcov").join(name)).unwrap())
 }
 
 fn counts(data: &Data) -> Vec<i64> {
@@ -211,7 +200,8 @@ fn counters_of_all_cpus_are_in_the_window() {
     needs(&[GCOV_KERNEL]);
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
-    // The child on the other CPU calls until the parent has seen its window.
+    // The child on the other CPU calls until the parent has seen its window: n[1] calls were begun, n[0] have ended. One may be
+    // under way when a window opens or closes, so those are in it for sure that were begun and ended between.
     let source = "#define _GNU_SOURCE\n#include <sched.h>\n#include <signal.h>\n#include <stdio.h>\n#include <sys/mman.h>\n\
         #include <sys/syscall.h>\n#include <unistd.h>\n\
         static void on(int cpu) { cpu_set_t set; CPU_ZERO(&set); CPU_SET(cpu, &set); sched_setaffinity(0, sizeof set, &set); }\n\
@@ -219,10 +209,10 @@ fn counters_of_all_cpus_are_in_the_window() {
         volatile long *n = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);\n\
         on(0);\n\
         int child = fork();\n\
-        if (child == 0) { on(1); for (;;) { syscall(SYS_getppid); n[0]++; } }\n\
+        if (child == 0) { on(1); for (;;) { n[1]++; syscall(SYS_getppid); n[0]++; } }\n\
         while (n[0] < 1000) usleep(1000);\n\
-        sched_yield(); long from = n[0]; while (n[0] < from + 1000) usleep(1000); long until = n[0]; getsid(0);\n\
-        kill(child, SIGKILL); printf(\"%ld %ld\\n\", until - from, n[0]); return 0; }\n";
+        sched_yield(); long from = n[1]; while (n[0] < from + 1000) usleep(1000); long until = n[0]; getsid(0);\n\
+        kill(child, SIGKILL); printf(\"%ld %ld\\n\", until - from, n[1]); return 0; }\n";
     let share = built(dir.path(), source);
     let run = dir.path().join("run");
     let conditions = ["--from", "__x64_sys_sched_yield", "--until", "__x64_sys_getsid"];
