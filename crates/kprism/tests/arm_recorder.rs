@@ -9,11 +9,12 @@ mod sshd;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
+use std::time::Duration;
 
 use kernel_text::{accounts_for_all, measured, same_as_log, same_as_text};
 use kprism_test::{ARM64_GUEST, ARM64_QEMU, ARM64_RECORDER, SSHD, arm64_guest, arm64_recorder, needs, test};
-use sshd::{Keys, free_port, kprism, wait_until};
+use sshd::{Guest, Keys, free_port, kprism, wait_until};
 
 /// The guest's first program: modules, network, ssh.
 const INIT: &str = r#"#!/bin/busybox sh
@@ -32,20 +33,6 @@ echo /bin/sh >/etc/shells
 ip link set lo up; ip link set eth0 up; ip addr add 10.0.2.15/24 dev eth0; ip route add default via 10.0.2.2
 exec /bin/dropbear -F -R -E -s
 "#;
-
-/// A guest that ends with the value.
-struct Guest<'k> {
-    qemu: Child,
-    keys: &'k Keys,
-    port: u16,
-}
-
-impl Drop for Guest<'_> {
-    fn drop(&mut self) {
-        let _ = self.qemu.kill();
-        let _ = self.qemu.wait();
-    }
-}
 
 impl Guest<'_> {
     fn boot<'k>(keys: &'k Keys, words: &str) -> Guest<'k> {
@@ -70,22 +57,7 @@ impl Guest<'_> {
         qemu.args(["-append", &format!("console=ttyAMA0 panic=-1 {words}"), "-serial"]);
         qemu.arg(format!("file:{}", keys.path("console").display()));
         qemu.arg("-nic").arg(format!("user,model=virtio-net-pci,hostfwd=tcp:127.0.0.1:{port}-:22"));
-        let qemu = qemu.stdin(Stdio::null()).spawn().unwrap();
-        let guest = Guest { qemu, keys, port };
-        let mut tries = 0;
-        while !guest.ask("true").status.success() {
-            tries += 1;
-            let console = fs::read_to_string(keys.path("console")).unwrap_or_default();
-            assert!(tries < 120, "no login: {console}");
-            std::thread::sleep(std::time::Duration::from_secs(1));
-        }
-        guest
-    }
-
-    fn ask(&self, script: &str) -> Output {
-        let mut ssh = Command::new(self.keys.client(""));
-        ssh.args(["-p", &self.port.to_string(), "root@127.0.0.1", script]).stdin(Stdio::null());
-        ssh.output().unwrap()
+        Guest::start(keys, port, qemu, Duration::from_secs(1))
     }
 
     fn answer(&self, script: &str) -> String {

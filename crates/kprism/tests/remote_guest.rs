@@ -6,24 +6,11 @@ mod sshd;
 
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use kprism_test::{QEMU, SSHD, SYSTEMD_IMAGE, cache, needs, test};
-use sshd::{Keys, free_port, kprism, wait_until};
-
-/// A guest that ends with the value.
-struct Guest<'k> {
-    qemu: Child,
-    keys: &'k Keys,
-    port: u16,
-}
-
-impl Drop for Guest<'_> {
-    fn drop(&mut self) {
-        let _ = self.qemu.kill();
-        let _ = self.qemu.wait();
-    }
-}
+use sshd::{Guest, Keys, free_port, kprism, wait_until};
 
 impl Guest<'_> {
     /// Boots a copy of the image to which the test's key is added.
@@ -63,22 +50,7 @@ impl Guest<'_> {
         qemu.arg("-nic").arg(format!("user,model=virtio-net-pci,hostfwd=tcp:127.0.0.1:{port}-:22"));
         qemu.args(["-device", "virtio-rng-pci", "-serial"]);
         qemu.arg(format!("file:{}", keys.path("console").display()));
-        let qemu = qemu.stdin(Stdio::null()).spawn().unwrap();
-        let guest = Guest { qemu, keys, port };
-        let console = || fs::read_to_string(keys.path("console")).unwrap_or_default();
-        let mut tries = 0;
-        while !guest.ask("true").status.success() {
-            tries += 1;
-            assert!(tries < 120, "no login: {}", console());
-            std::thread::sleep(std::time::Duration::from_secs(2));
-        }
-        guest
-    }
-
-    fn ask(&self, script: &str) -> Output {
-        let mut ssh = Command::new(self.keys.client(""));
-        ssh.args(["-p", &self.port.to_string(), "root@127.0.0.1", script]).stdin(Stdio::null());
-        ssh.output().unwrap()
+        Guest::start(keys, port, qemu, Duration::from_secs(2))
     }
 
     /// Settings of the tracer, files in folders that copies may be in, and names of processes, but for the kernel's.

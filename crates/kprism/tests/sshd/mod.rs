@@ -6,7 +6,7 @@ use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -189,4 +189,42 @@ pub fn kprism(client: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kprism"));
     command.env("KPRISM_SSH", client).env_remove("TMPDIR").stdin(Stdio::null());
     command
+}
+
+/// A guest in QEMU into which root logs in with the keys. It ends with the value.
+pub struct Guest<'k> {
+    qemu: Child,
+    pub keys: &'k Keys,
+    pub port: u16,
+}
+
+impl Drop for Guest<'_> {
+    fn drop(&mut self) {
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+    }
+}
+
+impl Guest<'_> {
+    /// Starts QEMU, whose serial port is the file `console` of the keys, and waits for a login: tried 120 times, with `pause`
+    /// between two.
+    pub fn start<'k>(keys: &'k Keys, port: u16, mut qemu: Command, pause: Duration) -> Guest<'k> {
+        let qemu = qemu.stdin(Stdio::null()).spawn().unwrap();
+        let guest = Guest { qemu, keys, port };
+        let mut tries = 0;
+        while !guest.ask("true").status.success() {
+            tries += 1;
+            let console = fs::read_to_string(keys.path("console")).unwrap_or_default();
+            assert!(tries < 120, "no login: {console}");
+            std::thread::sleep(pause);
+        }
+        guest
+    }
+
+    /// Runs a script there.
+    pub fn ask(&self, script: &str) -> Output {
+        let mut ssh = Command::new(self.keys.client(""));
+        ssh.args(["-p", &self.port.to_string(), "root@127.0.0.1", script]).stdin(Stdio::null());
+        ssh.output().unwrap()
+    }
 }
