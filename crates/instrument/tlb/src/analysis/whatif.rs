@@ -57,10 +57,11 @@ const _: () = assert!(size_of::<Step>() == 16);
 /// Number of steps per batch: few enough to stay in a processor's cache for all replays.
 const STEPS: usize = 1 << 16;
 
-/// Reads a stream as steps.
+/// Reads a stream as steps, and notes the first uses of ranges on the way.
 struct Steps<'a> {
     reader: Reader<'a>,
     context: Context,
+    uses: FirstUses,
 }
 
 impl Steps<'_> {
@@ -71,6 +72,7 @@ impl Steps<'_> {
             let Some(event) = self.reader.next() else { break };
             let event = event?;
             self.context.follow(&event);
+            self.uses.follow(&self.context, &event, objects);
             to.push(match event {
                 Event::Miss(m) => {
                     let object = objects.region(&self.context, m.va);
@@ -188,16 +190,17 @@ pub struct Prediction {
 }
 
 /// Replays a CPU's stream through fresh TLBs, once for each change, and adds the misses to `misses`, which has the same
-/// length. The stream is read once.
+/// length, and the first uses of ranges to `begun`. The stream is read once.
 ///
 /// # Errors
-/// The stream is damaged. Misses before the damage were added.
+/// The stream is damaged. What came before the damage was added.
 pub fn replay(
     reader: Reader<'_>,
     geometry: &Geometry,
     objects: &mut Objects,
     changes: &[Change],
     misses: &mut [ByObject],
+    begun: &mut Begun,
 ) -> Result<(), StreamError> {
     // The recorded first-level misses of code are valid if the first level is the recorded one and has no array for
     // both code and data.
@@ -209,7 +212,7 @@ pub fn replay(
         changes.iter().map(|change| Replay::new(geometry, code_apart, change.sizes(objects))).collect();
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     let share = replays.len().div_ceil(threads).max(1);
-    let mut steps = Steps { reader, context: Context::default() };
+    let mut steps = Steps { reader, context: Context::default(), uses: FirstUses::default() };
     let (mut now, mut next) = (Vec::with_capacity(STEPS), Vec::with_capacity(STEPS));
     let mut result = steps.next(objects, &mut now);
     while !now.is_empty() {
@@ -225,6 +228,11 @@ pub fn replay(
             }
         });
         std::mem::swap(&mut now, &mut next);
+    }
+    for (object, ranges) in steps.uses.ranges {
+        let sum = begun.entry(object).or_default();
+        sum.all += ranges.all;
+        sum.read += ranges.read;
     }
     for (replay, misses) in replays.iter().zip(misses) {
         for (object, &n) in (0..).zip(&replay.misses).filter(|(_, n)| **n > 0) {
@@ -248,34 +256,33 @@ pub struct Ranges {
 pub type Begun = HashMap<u32, Ranges>;
 
 /// Counts the first uses of ranges, by the first page fault in each.
-///
-/// # Errors
-/// The stream is damaged. Faults before the damage were added.
-pub fn begun(reader: Reader<'_>, objects: &mut Objects, all: &mut Begun) -> Result<(), StreamError> {
-    let shift = PageSize::M2.shift();
-    let mut context = Context::default();
-    let mut seen = HashSet::new();
-    // Faults with their object. The access that faulted comes later in the stream.
-    let mut faulted: HashMap<(u32, u64), u32> = HashMap::new();
-    for event in reader {
-        let event = event?;
-        context.follow(&event);
-        match event {
-            Event::Fault(va) if !is_kernel(va) && seen.insert((context.tgid, va >> shift)) => {
-                faulted.insert((context.tgid, va >> shift), objects.region(&context, va));
+#[derive(Default)]
+struct FirstUses {
+    seen: HashSet<(u32, u64)>,
+    /// Faults with their object. The access that faulted comes later in the stream.
+    faulted: HashMap<(u32, u64), u32>,
+    ranges: Begun,
+}
+
+impl FirstUses {
+    #[inline]
+    fn follow(&mut self, context: &Context, event: &Event, objects: &mut Objects) {
+        let range = |va: u64| (context.tgid, va >> PageSize::M2.shift());
+        match *event {
+            Event::Fault(va) if !is_kernel(va) && self.seen.insert(range(va)) => {
+                self.faulted.insert(range(va), objects.region(context, va));
             }
             Event::Miss(Miss { va, access, .. }) | Event::Touch { va, access, .. }
-                if access != Access::Fetch && !faulted.is_empty() =>
+                if access != Access::Fetch && !self.faulted.is_empty() =>
             {
-                let Some(object) = faulted.remove(&(context.tgid, va >> shift)) else { continue };
-                let ranges = all.entry(object).or_default();
+                let Some(object) = self.faulted.remove(&range(va)) else { return };
+                let ranges = self.ranges.entry(object).or_default();
                 ranges.all += 1;
                 ranges.read += u64::from(access == Access::Load);
             }
             _ => {}
         }
     }
-    Ok(())
 }
 
 /// Returns true if `madvise` or hugetlbfs can give such an object huge pages.
@@ -291,6 +298,7 @@ pub fn huge_mebibytes(bytes: u64, size: PageSize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::presets;
     use crate::stream::Writer;
 
     #[test]
@@ -311,7 +319,9 @@ mod tests {
         use_of(array + (2 << 20), Access::Store);
         let mut objects = Objects::new(&[], |_| None);
         let mut all = Begun::new();
-        begun(Reader::new(&writer.bytes).expect("a header"), &mut objects, &mut all).expect("a stream");
+        let geometry = presets::preset(presets::DEFAULT).expect("the default");
+        let reader = Reader::new(&writer.bytes).expect("a header");
+        replay(reader, &geometry, &mut objects, &[], &mut [], &mut all).expect("a stream");
         assert_eq!(all.values().copied().collect::<Vec<_>>(), [Ranges { all: 2, read: 1 }]);
     }
 }

@@ -32,13 +32,12 @@ impl Loaded {
     pub fn advice(&mut self, profile: &Profile, progress: &Progress) -> Result<Advice> {
         let geometry = self.geometries()?.first().cloned().or_else(|| presets::preset(presets::DEFAULT));
         let geometry = geometry.context("the run names no geometry")?;
-        let now = self.replay(&geometry, &[Change::Nothing])?.pop().unwrap_or_default();
-        let recorded = profile.all()[0];
-        let replayed: u64 = now.values().sum();
-        if recorded != replayed {
-            let note = format!("a replay of the run gives {replayed} misses where {recorded} were recorded");
-            self.notes.push(note);
-        }
+        progress.step("replaying with larger pages");
+        // As it was, to know which objects are worth a replay of their own.
+        let all = [Change::All(PageSize::M2), Change::All(PageSize::G1)];
+        let mut begun = Begun::new();
+        let mut replays = self.replay(&geometry, &[Change::Nothing, all[0], all[1]], &mut begun)?;
+        let now = replays.remove(0);
         let mut candidates: Vec<(u64, u32)> = (0..)
             .zip(self.objects.all())
             .filter(|(_, o)| whatif::may_be_huge(o.kind) && o.bytes >= 64 << 10)
@@ -46,26 +45,22 @@ impl Loaded {
             .collect();
         candidates.sort_by_key(|&(misses, number)| (std::cmp::Reverse(misses), number));
         let one_by_one = candidates.iter().take(CANDIDATES);
-        let mut changes: Vec<Change> =
-            one_by_one.map(|&(_, number)| Change::One(number, PageSize::M2)).collect();
-        changes.extend([Change::All(PageSize::M2), Change::All(PageSize::G1)]);
-        progress.step("replaying with larger pages");
-        let replays = self.replay(&geometry, &changes)?;
-        let predictions: Vec<_> = changes
-            .into_iter()
-            .zip(replays)
-            .filter_map(|(change, misses)| match change {
-                Change::One(object, size) => Some(Prediction { object: Some(object), size, misses }),
-                Change::All(size) => Some(Prediction { object: None, size, misses }),
-                Change::Nothing => None,
-            })
-            .collect();
-        let mut begun = Begun::new();
-        let mut objects = self.objects.clone();
-        for reader in readers(&self.streams)? {
-            if let Err(error) = whatif::begun(reader, &mut objects, &mut begun) {
-                self.notes.push(format!("`read first` is known only up to {error}"));
-            }
+        let ones: Vec<Change> = one_by_one.map(|&(_, number)| Change::One(number, PageSize::M2)).collect();
+        let mut misses = match ones.is_empty() {
+            true => Vec::new(),
+            false => self.replay(&geometry, &ones, &mut Begun::new())?,
+        };
+        misses.append(&mut replays);
+        let prediction = |(change, misses)| match change {
+            Change::Nothing => None,
+            Change::One(object, size) => Some(Prediction { object: Some(object), size, misses }),
+            Change::All(size) => Some(Prediction { object: None, size, misses }),
+        };
+        let predictions: Vec<_> = ones.into_iter().chain(all).zip(misses).filter_map(prediction).collect();
+        let (recorded, replayed) = (profile.all()[0], now.values().sum::<u64>());
+        if recorded != replayed {
+            let note = format!("a replay of the run gives {replayed} misses where {recorded} were recorded");
+            self.notes.push(note);
         }
         let read = |p: &Prediction| p.object.and_then(|o| begun.get(&o)).is_some_and(|b| b.read > 0);
         if predictions.iter().any(read) {
@@ -79,12 +74,18 @@ impl Loaded {
         Ok(Advice { now, predictions, begun })
     }
 
-    /// Misses by object after each of some changes.
-    fn replay(&mut self, geometry: &Geometry, changes: &[Change]) -> Result<Vec<ByObject>> {
+    /// Misses by object after each of some changes. The streams are read once for all changes; first uses of ranges are
+    /// added to `begun`.
+    fn replay(
+        &mut self,
+        geometry: &Geometry,
+        changes: &[Change],
+        begun: &mut Begun,
+    ) -> Result<Vec<ByObject>> {
         let mut misses = vec![ByObject::new(); changes.len()];
         let results = readers(&self.streams)?
             .into_iter()
-            .map(|r| whatif::replay(r, geometry, &mut self.objects, changes, &mut misses))
+            .map(|r| whatif::replay(r, geometry, &mut self.objects, changes, &mut misses, begun))
             .collect();
         self.note(results);
         Ok(misses)
