@@ -200,6 +200,9 @@ fn children_have_the_jumps() {
     let (said, notes, code) = case.record("only", &PROBES, &command);
     assert_eq!((said.as_str(), code), (sums.as_str(), Some(0)), "{notes}");
     assert_eq!(case.found().0, [(80000, 80), (80000, 100), (80000, 2 * (4 + 5))], "{notes}");
+    let hooks =
+        case.report()["probes"].as_array().unwrap().iter().map(|p| p["hook"].clone()).collect::<Vec<_>>();
+    assert_eq!(hooks, ["jump"; 3], "{notes}");
 }
 
 /// The program that its recorder left in the middle goes on, with its own code; so it does after Ctrl-C.
@@ -212,7 +215,6 @@ fn a_killed_recorder_leaves_the_code_as_it_was() {
     for signal in [libc::SIGKILL, libc::SIGINT] {
         let mut recorder = case.recorder("auto", &PROBES, &["-p", &running.pid()]);
         let mut recorder = recorder.stderr(Stdio::null()).spawn().unwrap();
-        // Not while it writes them: docs/probe.md says what a kill does then.
         until("all jumps are there", || jumps(&before, &running.code()) >= PROBES.len());
         std::thread::sleep(Duration::from_millis(300));
         // SAFETY: the child has not been waited for.
@@ -221,6 +223,39 @@ fn a_killed_recorder_leaves_the_code_as_it_was() {
         until("the code is put back", || running.code() == before);
     }
     std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(running.end(), [sums.trim()]);
+}
+
+/// A recorder is killed while threads are stopped for its jumps, each time a little later: they go on as they were. A thread with another's registers, or
+/// in a single step that nobody waits for, would end the program.
+#[test]
+fn a_recorder_killed_while_it_writes_jumps_harms_nobody() {
+    const ROUNDS: u32 = 40;
+    let case = Case::new();
+    let sums = alone(&case, &["3", "20000"]);
+    let running = case.start(&["3", "20000", "signals", "forever"]);
+    let before = running.code();
+    let is_stopped = || {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", running.pid())).unwrap().flatten();
+        let mut states =
+            tasks.map(|task| std::fs::read_to_string(task.path().join("status")).unwrap_or_default());
+        states.any(|status| status.contains("TracerPid:") && !status.contains("TracerPid:\t0\n"))
+    };
+    let mut met = 0;
+    for round in 0..ROUNDS {
+        let mut recorder = case.recorder("auto", &PROBES, &["-p", &running.pid()]);
+        let mut recorder = recorder.stderr(Stdio::null()).spawn().unwrap();
+        let begun = Instant::now();
+        while !is_stopped() && running.code() == before {
+            assert!(begun.elapsed() < Duration::from_secs(60), "no jump is written");
+        }
+        std::thread::sleep(Duration::from_micros(u64::from(round % 10) * 300));
+        met += u32::from(is_stopped());
+        recorder.kill().unwrap();
+        recorder.wait().unwrap();
+        until("the code is put back", || running.code() == before && !is_stopped());
+    }
+    assert!(met > 0, "no recorder was killed while a thread was stopped, in {ROUNDS} rounds");
     assert_eq!(running.end(), [sums.trim()]);
 }
 

@@ -26,7 +26,7 @@ pub const NAME: &str = "kprism-jump";
 const PAGE: u64 = 4096;
 const PAGES: u64 = 3;
 
-/// The memory of one trampoline.
+/// The memory of one trampoline, mapped here too.
 #[derive(Debug)]
 pub struct Area {
     file: File,
@@ -38,10 +38,16 @@ pub struct Area {
     inode: u64,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread, and its words are accessed atomically.
-unsafe impl Send for Area {}
+/// The memory of one trampoline as its process has it; not mapped here.
+#[derive(Debug)]
+pub struct Memory {
+    /// Its file.
+    pub file: File,
+    /// Its address in the process.
+    pub base: u64,
+}
 
-impl Area {
+impl Memory {
     /// Makes the memory in a stopped process, within reach of a jump from `place`.
     ///
     /// # Errors
@@ -63,17 +69,15 @@ impl Area {
         let made = make(MFD_CLOEXEC | MFD_EXEC).or_else(|_| make(MFD_CLOEXEC));
         stopped.write(name, &kept).map_err(failed)?;
         let fd = made?;
-        let area = Self::map(stopped, fd, base);
+        let memory = Self::map(stopped, fd, base);
         stopped.system_call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
-        area
+        memory
     }
 
     fn map(stopped: &Stopped, fd: u64, base: u64) -> Result<Self, String> {
         let path = format!("/proc/{}/fd/{fd}", stopped.pid());
-        let failed = |error: std::io::Error| format!("{path}: {error}");
-        let file = File::options().read(true).write(true).open(&path).map_err(failed)?;
-        file.set_len(PAGES * PAGE).map_err(failed)?;
-        let inode = file.metadata().map_err(failed)?.ino();
+        let file = open(&path)?;
+        file.set_len(PAGES * PAGE).map_err(|error| format!("{path}: {error}"))?;
         let map = |at: u64, pages: u64, rights: i32, flags: i32, offset: u64| {
             let flags = (flags | libc::MAP_FIXED_NOREPLACE) as u64;
             let arguments = [at, pages * PAGE, rights as u64, flags, fd, offset];
@@ -81,6 +85,33 @@ impl Area {
         };
         map(base, 1, libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE, 0)?;
         map(base + PAGE, PAGES - 1, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, PAGE)?;
+        Ok(Self { file, base })
+    }
+
+    /// Opens memory that process `pid` holds as its file `fd`.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn of(pid: u32, fd: i32, base: u64) -> Result<Self, String> {
+        Ok(Self { file: open(&format!("/proc/{pid}/fd/{fd}"))?, base })
+    }
+}
+
+fn open(path: &str) -> Result<File, String> {
+    File::options().read(true).write(true).open(path).map_err(|error| format!("{path}: {error}"))
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread, and its words are accessed atomically.
+unsafe impl Send for Area {}
+
+impl Area {
+    /// Takes over memory that [`Memory::make`] made in a process, by its file.
+    ///
+    /// # Errors
+    /// The file cannot be mapped here.
+    pub fn of(Memory { file, base }: Memory) -> Result<Self, String> {
+        let failed = |error: std::io::Error| format!("memory for the trampoline: {error}");
+        let inode = file.metadata().map_err(failed)?.ino();
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         let (size, offset) = ((PAGES - 1) * PAGE, PAGE.cast_signed());
         // SAFETY: a new mapping of a file that has this size; its address is checked.

@@ -40,9 +40,10 @@ pub struct Displaced {
 }
 
 impl Displaced {
-    /// True if code that stands behind the first instruction is overwritten too: threads must not be there.
-    pub fn has_middle(&self) -> bool {
-        self.instructions.len() > 1
+    /// Code behind the first instruction that is overwritten too, for a jump at `place`: threads must not be there. None if one
+    /// instruction alone is.
+    pub fn middle(&self, place: u64) -> Option<Range<u64>> {
+        (self.instructions.len() > 1).then(|| place + 1..place + self.len as u64)
     }
 }
 
@@ -74,9 +75,7 @@ pub fn displaced(around: &Around<'_>, place: u64) -> Result<Displaced, String> {
         }
     }
     let displaced = Displaced { instructions, len };
-    if !displaced.has_middle() {
-        return Ok(displaced);
-    }
+    let Some(middle) = displaced.middle(place) else { return Ok(displaced) };
     if around.hidden_entries {
         return Err("several instructions would be replaced, and code here can be entered without a branch (exceptions, Go)".into());
     }
@@ -88,7 +87,6 @@ pub fn displaced(around: &Around<'_>, place: u64) -> Result<Displaced, String> {
         return Err("the function ends before the jump would".to_owned());
     }
     let code = within(function).ok_or("the function is not in one segment")?;
-    let middle = place + 1..place + len as u64;
     no_branch_to(&middle, function.start, code, true)?;
     no_branch_from_outside(&middle, around, function)?;
     Ok(displaced)

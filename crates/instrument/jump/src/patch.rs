@@ -4,14 +4,15 @@
 //! The kernel's breakpoint of the uprobe at the place stays registered: it is what other processes of the same program meet, and
 //! what this one meets until the jump is written over it. So no hit falls between the two.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::area::NAME;
-use crate::displace::{Displaced, JUMP};
+use crate::displace::JUMP;
 use crate::maps;
-use crate::process::Stopped;
+use crate::process::{Stopped, in_thread};
 
 /// The breakpoint instruction.
 const BREAKPOINT: u8 = 0xcc;
@@ -40,27 +41,30 @@ pub enum To {
     File,
 }
 
-/// Checks the bytes at a place: those of the file, but for a breakpoint of the kernel.
+/// Checks the bytes at a place: those of the file that a jump would replace, but for a breakpoint of the kernel.
 ///
 /// # Errors
 /// They are others.
-pub fn found(stopped: &Stopped, at: u64, file: &[u8], displaced: &Displaced) -> Result<[u8; JUMP], String> {
-    let mut bytes = vec![0; displaced.len];
+pub fn found(stopped: &Stopped, at: u64, file: &[u8]) -> Result<[u8; JUMP], String> {
+    let mut bytes = vec![0; file.len()];
     stopped.read(at, &mut bytes).map_err(|error| format!("the code at {at:#x}: {error}"))?;
-    let is_whole = bytes.get(1..) == file.get(1..displaced.len) && [BREAKPOINT, file[0]].contains(&bytes[0]);
-    match <[u8; JUMP]>::try_from(&bytes[..JUMP]) {
-        Ok(before) if is_whole => Ok(before),
+    let is_whole =
+        bytes.get(1..) == file.get(1..) && bytes.first().is_some_and(|b| [BREAKPOINT, file[0]].contains(b));
+    match bytes.first_chunk() {
+        Some(before) if is_whole => Ok(*before),
         _ => Err("the code there is not that of the file: another tool has changed it".to_owned()),
     }
 }
 
-/// Writes the jump, if no thread stays in what it replaces. False if one does.
+/// Writes the jump, if no thread stays in what it replaces. False if one does. `middle`: the code behind the first instruction, if
+/// others are replaced too.
 ///
 /// # Errors
 /// The memory cannot be read or written.
-pub fn write(stopped: &mut Stopped, patch: &Patch, displaced: &Displaced) -> Result<bool, String> {
-    let middle = patch.at + 1..patch.at + displaced.len as u64;
-    if displaced.has_middle() && !stopped.leave(&middle)? {
+pub fn write(stopped: &mut Stopped, patch: &Patch, middle: Option<&Range<u64>>) -> Result<bool, String> {
+    if let Some(middle) = middle
+        && !stopped.leave(middle)?
+    {
         return Ok(false);
     }
     stopped.write(patch.at, &patch.jump).map_err(|error| format!("the code at {:#x}: {error}", patch.at))?;
@@ -78,9 +82,7 @@ pub fn undo(patches: &[Patch], to: To) -> Vec<String> {
         }
         failed.clear();
         for (pid, patches) in found {
-            // Whatever it leaves behind is detached when this thread ends.
-            let done = std::thread::scope(|scope| scope.spawn(|| undo_in(pid, &patches, to)).join());
-            if let Ok(Err(why)) = done {
+            if let Err(why) = in_thread(|| undo_in(pid, &patches, to)) {
                 failed.push(format!("process {pid}: {why}"));
             }
         }

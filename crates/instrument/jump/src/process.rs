@@ -4,7 +4,7 @@
 //! Threads are stopped by `PTRACE_SEIZE` and `PTRACE_INTERRUPT`, which send no signal that the program could see; signals that
 //! arrive meanwhile are passed on. A process that has just executed its program for its parent (`PTRACE_TRACEME`) is stopped
 //! already. Only the thread that stopped a process may ask for its registers, and what it leaves behind the kernel detaches when it
-//! ends.
+//! ends: with the registers, the mask and the single step that it then has. So [`crate::guard`] does it for a program that runs.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -139,7 +139,8 @@ impl Stopped {
             _ => return Err("the command did not stop when it began".to_owned()),
         }
         let this = Self { pid, threads: vec![tid], signals: Vec::new(), seized: false, memory: memory(pid)? };
-        let options = libc::PTRACE_O_TRACESYSGOOD as usize;
+        // It has executed nothing yet. If this process is killed, it never does: it could have another's registers now.
+        let options = (libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL) as usize;
         ptrace(libc::PTRACE_SETOPTIONS, tid, 0, options).map_err(|error| error.to_string())?;
         Ok(this)
     }
@@ -323,6 +324,15 @@ impl Drop for Stopped {
             ptrace(libc::PTRACE_DETACH, *tid, 0, signal as usize).ok();
         }
     }
+}
+
+/// Runs in a thread of its own: what it stopped and cannot let go, the kernel lets go when it ends.
+///
+/// # Errors
+/// Those of `work`.
+pub fn in_thread<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+    let joined = std::thread::scope(|scope| scope.spawn(work).join());
+    joined.unwrap_or_else(|_| Err("the thread that stops the process failed".to_owned()))
 }
 
 fn memory(pid: u32) -> Result<File, String> {

@@ -5,9 +5,10 @@
 //! uprobe at the place stays registered, for other processes of the same program; where the jump is, nobody meets it.
 //!
 //! The process is stopped twice, as shortly as can be: to make the trampolines' memory, and to write the jumps. Programs are loaded
-//! between the two.
+//! between the two. A command that has not begun is this process's own child; a program that runs is stopped by the guard, which
+//! outlives this process.
 
-use std::cell::RefCell;
+use std::cell::{RefCell, RefMut};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt as _;
@@ -20,9 +21,9 @@ use kprism_bpf::prog::Program;
 use kprism_ebpf::insn::Helper;
 use kprism_ebpf::opcode;
 use kprism_expr::dwarf::Image;
-use kprism_jump::area::Area;
+use kprism_jump::area::{Area, Memory};
 use kprism_jump::displace::{Around, Displaced, JUMP, SHORT, displaced};
-use kprism_jump::guard::Guard;
+use kprism_jump::guard::{Guard, Place, Planned};
 use kprism_jump::maps::{self, Mapping};
 use kprism_jump::native::{Native, Where};
 use kprism_jump::patch::{self, Patch, To};
@@ -172,6 +173,12 @@ struct Ready {
     link: Link,
 }
 
+impl Ready {
+    fn middle(&self) -> Option<Range<u64>> {
+        self.displaced.middle(self.patch.at)
+    }
+}
+
 /// Jumps that were written or not, by number of the probe.
 type Done = Vec<(usize, Result<(), String>)>;
 
@@ -223,8 +230,8 @@ impl Session {
             done.push((
                 number,
                 made.and_then(|ready| {
-                    self.tell(&ready.patch)?;
-                    match patch::write(&mut stopped, &ready.patch, &ready.displaced)? {
+                    self.guard()?.tell(&ready.patch)?;
+                    match patch::write(&mut stopped, &ready.patch, ready.middle().as_ref())? {
                         true => {
                             self.keep(ready);
                             Ok(())
@@ -245,17 +252,13 @@ impl Session {
     fn jump_running(&self, pid: u32, located: Vec<Located>) -> Result<Done, String> {
         /// Times that the process is stopped until no thread is in the way.
         const TRIES: u32 = 50;
-        let made = in_thread(|| {
-            let stopped = Stopped::seize(pid)?;
-            Ok(located.iter().map(|located| make(&stopped, located)).collect::<Vec<_>>())
-        })?;
+        let places = located.iter().map(|located| Place { at: located.place, file: located.file.clone() });
+        let made = self.guard()?.make(pid, places.collect())?;
         let (mut done, mut ready) = (Done::new(), Vec::new());
         for (located, made) in located.into_iter().zip(made) {
             let number = located.number;
-            match made
-                .and_then(|made| self.load(located, made))
-                .and_then(|ready| self.tell(&ready.patch).map(|()| ready))
-            {
+            let made = made.and_then(|(memory, before)| Ok(Made { area: Area::of(memory)?, before }));
+            match made.and_then(|made| self.load(located, made)) {
                 Ok(one) => ready.push(one),
                 Err(why) => done.push((number, Err(why))),
             }
@@ -264,15 +267,8 @@ impl Session {
             if ready.is_empty() {
                 return Ok(done);
             }
-            let patches: Vec<(&Patch, &Displaced)> =
-                ready.iter().map(|ready| (&ready.patch, &ready.displaced)).collect();
-            let written = in_thread(|| {
-                let mut stopped = Stopped::seize(pid)?;
-                Ok(patches
-                    .into_iter()
-                    .map(|(patch, displaced)| patch::write(&mut stopped, patch, displaced))
-                    .collect::<Vec<_>>())
-            })?;
+            let planned = |ready: &Ready| Planned { patch: ready.patch.clone(), middle: ready.middle() };
+            let written = self.guard()?.write(pid, ready.iter().map(planned).collect())?;
             let mut again = Vec::new();
             for (ready, written) in ready.into_iter().zip(written) {
                 match written {
@@ -314,27 +310,20 @@ impl Session {
         Ok(Ready { number, displaced: displaced.clone(), patch, area, program, link })
     }
 
-    /// Tells the guard of a jump, before it is written.
-    fn tell(&self, patch: &Patch) -> Result<(), String> {
-        let failed = |error: std::io::Error| format!("the process that would take the jump out: {error}");
+    /// The process that writes jumps into running programs, and takes them out if this one is killed. It is started when it is needed.
+    fn guard(&self) -> Result<RefMut<'_, Guard>, String> {
         let mut guard = self.jumps.guard.borrow_mut();
-        let guard = match &mut *guard {
-            Some(guard) => guard,
-            none => none.insert(Guard::start().map_err(failed)?),
-        };
-        guard.tell(patch).map_err(failed)
+        if guard.is_none() {
+            *guard = Some(Guard::start().map_err(|error| format!("the process that writes jumps: {error}"))?);
+        }
+        RefMut::filter_map(guard, Option::as_mut)
+            .map_err(|_| "the process that writes jumps is gone".to_owned())
     }
 
     fn keep(&self, ready: Ready) {
         let Ready { number, patch, area, program, link, .. } = ready;
         self.jumps.all.borrow_mut().push(Jump { number, area, patch, _program: program, link: Some(link) });
     }
-}
-
-/// Runs in a thread of its own: what it stopped and cannot let go, the kernel lets go when it ends.
-fn in_thread<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
-    let joined = std::thread::scope(|scope| scope.spawn(work).join());
-    joined.unwrap_or_else(|_| Err("the thread that stops the process failed".to_owned()))
 }
 
 /// Finds a probe's place in a process, and what a jump there would replace.
@@ -413,6 +402,6 @@ fn readable(of_file: &[&Mapping], all: &[Mapping]) -> Vec<Range<u64>> {
 }
 
 fn make(stopped: &Stopped, located: &Located) -> Result<Made, String> {
-    let before = patch::found(stopped, located.place, &located.file, &located.displaced)?;
-    Ok(Made { area: Area::make(stopped, located.place)?, before })
+    let before = patch::found(stopped, located.place, &located.file)?;
+    Ok(Made { area: Area::of(Memory::make(stopped, located.place)?)?, before })
 }

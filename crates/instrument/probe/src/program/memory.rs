@@ -51,7 +51,8 @@ pub const PROBE_STATE: u32 = 256;
 pub const VALUE_FAULTS: u32 = PROBE_STATE / 2;
 /// Offset in a probe's state: hits whose condition was true, counted if some are to be skipped.
 pub const CONDITION_HITS: u32 = 192;
-/// Offset in a probe's state: faults of the values kept for GDB, reported as the values' faults.
+/// Offset in a probe's state: faults of the values kept for GDB. Nobody reads them: each such value is a part of a collected one,
+/// whose fault is counted.
 pub(super) const HIDDEN_FAULTS: u32 = 64;
 
 /// Maximum size of trace state variables, bytes.

@@ -86,7 +86,8 @@ pub struct Probe {
     pub file: Option<String>,
     /// Address at which it is linked, if known from debug information.
     pub address: Option<u64>,
-    /// Method of attachment: uprobe, uretprobe, kprobe, kretprobe, fentry, fexit, tracepoint, raw tracepoint.
+    /// Method of attachment: uprobe, jump (behind which a uprobe waits for hits whose condition is true), uretprobe, kprobe, kretprobe,
+    /// fentry, fexit, tracepoint, raw tracepoint.
     pub hook: String,
     /// Size of a record; 0 if hits leave none.
     pub record_bytes: u32,
