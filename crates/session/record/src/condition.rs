@@ -4,7 +4,7 @@
 //! Input: `FUNC[%return] [if EXPR]`, or an interval as `irqs_off > 100us [if EXPR]`, and a guest's kernel. Output: the program that
 //! the observer interprets, as JSON.
 
-mod interval;
+pub(crate) mod interval;
 
 use anyhow::{Context, Result, bail};
 use kprism_btf::{Btf, Kind};

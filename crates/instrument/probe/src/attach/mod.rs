@@ -226,6 +226,18 @@ impl Session {
         self.numbers.differ()
     }
 
+    /// From now on hits of the process `pid` do not count, only those of processes that it starts. With
+    /// [`HitScope::All`] they still do. Returns the process's number in records.
+    ///
+    /// # Errors
+    /// There is no such process.
+    pub fn count_only_children_of(&self, pid: u32) -> Result<u32, Error> {
+        let number = self.numbers.of(&Kernel::running()?, &[pid])?;
+        let number = number.first().copied().unwrap_or(pid);
+        self.tasks.set(number, CHILDREN_ONLY)?;
+        Ok(number)
+    }
+
     /// Ends the recording for all probes at once, and detaches them. Records in the rings can still be read.
     pub fn stop(&self) {
         self.state.write(self.layout.switch_at() as usize, program::ENDED);

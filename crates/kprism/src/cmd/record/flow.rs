@@ -21,6 +21,8 @@ Examples:
   kprism record flow -p 1234 --duration 2     a process that runs already
   kprism record flow -a --snapshot=1M         the last MiB of each CPU at Ctrl-C,
                                               and at each SIGUSR2
+  kprism record flow --snapshot-when 'vfs_read%return if $duration > 1ms' -- CMD
+                                              what led to each slow read, as root
 
 Without the PMU intel_pt (other processors, most virtual machines), `kprism lab run`
 makes the same packets in a guest.";
@@ -58,6 +60,9 @@ pub struct Args {
     /// Keep only the last SIZE bytes of each CPU: saved at the end, and at SIGUSR2
     #[arg(long, value_name = "SIZE", num_args = 0..=1, require_equals = true, value_parser = parse::bytes)]
     snapshot: Option<Option<u64>>,
+    /// Keep only the last bytes of each CPU before this holds, each time: FUNC[%return] [if EXPR]; as root
+    #[arg(long, value_name = "CONDITION")]
+    snapshot_when: Option<String>,
     /// Cycle counts between packets, for fine times; with N at most each 2^(N-1) cycles
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true,
         value_parser = clap::value_parser!(u8).range(0..=15), help_heading = "Packets")]
@@ -89,7 +94,9 @@ impl Args {
                 (false, false) => Rings::Both,
             },
             filter: self.filter.clone(),
-            snapshot: self.snapshot,
+            // A condition needs the ring, of perf's own size if no other is given.
+            snapshot: self.snapshot.or(self.snapshot_when.as_ref().map(|_| None)),
+            snapshot_when: self.snapshot_when.clone(),
             cyc: self.cyc,
             mtc_period: self.mtc_period,
             psb_period: self.psb_period,

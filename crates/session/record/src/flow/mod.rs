@@ -11,23 +11,27 @@
 //! | [`pmu`] | what the processor's Intel PT can do, from sysfs |
 //! | [`rights`] | what this user may trace |
 //! | [`perf`] | perf as a child: its end, by itself or asked for |
+//! | [`when`] | a condition in the kernel at which perf saves its ring |
 
 pub mod line;
 pub mod perf;
 pub mod pmu;
 pub mod rights;
+pub mod when;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use kprism_profile::units;
 use kprism_session::Progress;
 
 use self::line::Filter;
 use self::perf::Request;
 use self::pmu::Pmu;
 use self::rights::Rights;
+use self::when::{Attached, Counted, Watch};
 use crate::import::{self, Imported};
 
 /// Settings of a recording.
@@ -51,6 +55,8 @@ pub struct Settings {
     pub filter: Vec<Filter>,
     /// Only the last bytes of each CPU are kept: so many, or as many as perf takes.
     pub snapshot: Option<Option<u64>>,
+    /// A snapshot is taken each time that this probe's condition holds; needs [`Settings::snapshot`].
+    pub snapshot_when: Option<String>,
     /// Cycle counts between packets; at most each 2^(N-1) cycles if N is given.
     pub cyc: Option<Option<u8>>,
     /// A time packet each 2^N ticks of the crystal clock.
@@ -85,6 +91,7 @@ impl Default for Settings {
             rings: Rings::Both,
             filter: Vec::new(),
             snapshot: None,
+            snapshot_when: None,
             cyc: None,
             mtc_period: None,
             psb_period: None,
@@ -113,6 +120,9 @@ pub fn record(settings: &Settings, progress: &Progress) -> Result<Imported> {
     if data.symlink_metadata().is_ok() {
         bail!("{}: is there already; remove it, or choose another RUN with -o", data.display());
     }
+    let attached = settings.snapshot_when.as_ref().map(|spec| Attached::begin(spec, settings, progress));
+    let attached = attached.transpose()?;
+    let watch = attached.as_ref().map(Attached::watch);
     let kcore = kcore(settings, progress);
     let line = line::perf(settings, kcore, &data);
     let words: Vec<_> = line.iter().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -122,12 +132,21 @@ pub fn record(settings: &Settings, progress: &Progress) -> Result<Imported> {
     if settings.command.is_empty() && settings.duration.is_none() {
         progress.say("recording; Ctrl-C ends it");
     }
-    let asked = || match kprism_signals::end_requested() {
-        true => Some(Request::Stop),
-        false => kprism_signals::snapshot_requested().then_some(Request::Snapshot),
+    let asked = |perf: u32| match (kprism_signals::end_requested(), &watch) {
+        (true, _) => Ok(Some(Request::Stop)),
+        // Both are asked each time: neither forgets a request that the other had too.
+        (_, Some(watch)) => {
+            Ok((watch.held(perf)? | kprism_signals::snapshot_requested()).then_some(Request::Snapshot))
+        }
+        _ => Ok(kprism_signals::snapshot_requested().then_some(Request::Snapshot)),
     };
-    let ended = perf::run(&program, &line, settings.duration, &asked)?;
-    let imported = import_and_note(settings, &data, &words, &ended, progress);
+    let tick = if watch.is_some() { perf::SHORT_TICK } else { perf::TICK };
+    let ended = perf::run(&program, &line, settings.duration, tick, &asked)?;
+    let counted = watch.map(Watch::end);
+    if let Some(counted) = &counted {
+        progress.say(&when_line(counted));
+    }
+    let imported = import_and_note(settings, &data, &words, &ended, counted.as_ref(), progress);
     match &imported {
         Ok(imported) if !settings.keep_perf_data && !imported.empty => remove(&data, progress),
         _ if data.exists() => progress.say(&format!("what perf wrote is in {}", data.display())),
@@ -181,12 +200,29 @@ fn kcore(settings: &Settings, progress: &Progress) -> bool {
     }
 }
 
+/// The sum of a condition's hits, for the user.
+fn when_line(counted: &Counted) -> String {
+    let Counted { held, hits, failed, requests, longest_delay_ns } = counted;
+    let failed = match failed {
+        0 => String::new(),
+        n => format!("; {n} times it could not be computed"),
+    };
+    let delay = match requests {
+        0 => String::new(),
+        _ => format!(", at most {} after a hit", units::duration(*longest_delay_ns)),
+    };
+    format!(
+        "the condition held {held} times in {hits} hits{failed}; perf was asked for {requests} snapshots{delay}"
+    )
+}
+
 /// Imports perf's file, and notes in the run who recorded it.
 fn import_and_note(
     settings: &Settings,
     data: &Path,
     words: &[String],
     ended: &perf::Ended,
+    counted: Option<&Counted>,
     progress: &Progress,
 ) -> Result<Imported> {
     let from = import::Settings { output: settings.output.clone(), ..import::Settings::new(data.to_owned()) };
@@ -196,6 +232,10 @@ fn import_and_note(
     manifest.command.clone_from(&settings.command);
     manifest.exit_code = ended.code.filter(|_| !settings.command.is_empty());
     manifest.options.insert("perf".into(), words.into());
+    if let (Some(when), Some(counted)) = (&settings.snapshot_when, counted) {
+        manifest.options.insert("snapshot_when".into(), when.as_str().into());
+        manifest.options.insert("snapshot_hits".into(), serde_json::to_value(counted)?);
+    }
     run.write_manifest(&manifest)?;
     if let Some(code) = manifest.exit_code.filter(|&code| code != 0) {
         progress.say(&format!("note: the command ended with {code}"));

@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 /// Interval at which the child and the clock are looked at.
-const TICK: Duration = Duration::from_millis(10);
+pub const TICK: Duration = Duration::from_millis(10);
+/// The same where a request must reach perf soon.
+pub const SHORT_TICK: Duration = Duration::from_millis(1);
 
 /// A request of the user during a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,18 +55,22 @@ impl fmt::Display for Ended {
     }
 }
 
-/// Runs perf until it ends by itself, `limit` is over, or `asked` says so.
+/// Asked each tick, with the number of perf's process.
+pub type Asked<'a> = &'a dyn Fn(u32) -> Result<Option<Request>>;
+
+/// Runs perf until it ends by itself, `limit` is over, or `asked`, which is called each `tick`, says so.
 ///
 /// # Errors
-/// perf cannot be started or waited for.
+/// perf cannot be started or waited for, or `asked` fails: perf is then ended first.
 pub fn run(
     program: &Path,
     args: &[OsString],
     limit: Option<Duration>,
-    asked: &dyn Fn() -> Option<Request>,
+    tick: Duration,
+    asked: Asked<'_>,
 ) -> Result<Ended> {
     let mut command = Command::new(program);
-    run_command(command.args(args), limit, asked)
+    run_command(command.args(args), limit, tick, asked)
 }
 
 /// The same of a command line that has its surroundings.
@@ -74,24 +80,33 @@ pub fn run(
 pub fn run_command(
     command: &mut Command,
     limit: Option<Duration>,
-    asked: &dyn Fn() -> Option<Request>,
+    tick: Duration,
+    asked: Asked<'_>,
 ) -> Result<Ended> {
     let started = Instant::now();
     let mut child = start(command)?;
     let mut stopped = false;
+    let mut failed = None;
     loop {
         if let Some(status) = child.try_wait().context("waiting for perf")? {
-            return Ok(Ended::new(status, stopped));
+            return match failed {
+                None => Ok(Ended::new(status, stopped)),
+                Some(why) => Err(why),
+            };
         }
         let over = limit.is_some_and(|limit| started.elapsed() >= limit);
-        match asked() {
+        match asked(child.id()) {
             _ if stopped => {}
-            Some(Request::Stop) => stopped = signal(&child, libc::SIGINT),
+            Ok(Some(Request::Stop)) => stopped = signal(&child, libc::SIGINT),
             _ if over => stopped = signal(&child, libc::SIGINT),
-            Some(Request::Snapshot) => drop(signal(&child, libc::SIGUSR2)),
-            None => {}
+            Ok(Some(Request::Snapshot)) => drop(signal(&child, libc::SIGUSR2)),
+            Ok(None) => {}
+            Err(why) => {
+                stopped = signal(&child, libc::SIGINT);
+                failed = Some(why);
+            }
         }
-        std::thread::sleep(TICK);
+        std::thread::sleep(tick);
     }
 }
 

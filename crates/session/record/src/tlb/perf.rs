@@ -82,8 +82,8 @@ pub fn record(
     here::place(line.args(&words), job)?;
     let limit = job.timeout;
     let started = Instant::now();
-    let ended = perf::run_command(&mut line, limit, &|| {
-        kprism_signals::end_requested().then_some(perf::Request::Stop)
+    let ended = perf::run_command(&mut line, limit, perf::TICK, &|_| {
+        Ok(kprism_signals::end_requested().then_some(perf::Request::Stop))
     })?;
     let over = limit.is_some_and(|limit| ended.stopped && started.elapsed() >= limit);
     if !data.is_file() {
