@@ -7,7 +7,8 @@
 //! Kernels patch themselves while they run, and address spaces are reused, so the bytes at an address depend on the
 //! position in the trace. An [`Image`] divides code into granules of 256 bytes and keeps the versions of each granule,
 //! ordered by the stream offset from which each holds. Bytes that do not contradict known bytes are added to the
-//! current version, and hold for its past too: code that was seen late was there before.
+//! current version, and hold for its past too: code that was seen late was there before. Equal granules of several address spaces can
+//! be stored once ([`Image::share`]).
 //!
 //! An image serves the stream of one CPU, because the offsets are offsets of that stream.
 
@@ -24,22 +25,36 @@ const SIZE: usize = GRANULE as usize;
 
 const NONE: u32 = u32::MAX;
 
-/// One version of a granule.
-#[derive(Clone)]
+/// The known bytes of a granule.
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Granule {
+    known: [u64; SIZE / 64],
+    /// Those that are not known are 0.
+    bytes: Bytes,
+}
+
+/// The standard library has no default for so long an array.
+#[derive(Clone, PartialEq, Eq)]
+struct Bytes([u8; SIZE]);
+
+impl Default for Bytes {
+    fn default() -> Self {
+        Self([0; SIZE])
+    }
+}
+
+/// One version of the granule at an address.
+#[derive(Clone, Copy)]
+struct Version {
     /// Offset in the stream of the first packet that sees this version.
     from: u64,
     /// Index of the previous version, or [`NONE`].
     older: u32,
-    known: [u64; SIZE / 64],
-    bytes: [u8; SIZE],
+    /// Index of its bytes.
+    granule: u32,
 }
 
 impl Granule {
-    fn new(from: u64) -> Self {
-        Self { from, older: NONE, known: [0; SIZE / 64], bytes: [0; SIZE] }
-    }
-
     fn knows(&self, at: usize) -> bool {
         self.known[at / 64] >> (at % 64) & 1 == 1
     }
@@ -65,14 +80,22 @@ impl Granule {
     #[inline]
     pub fn bytes(&self, va: u64) -> &[u8] {
         let at = (va % GRANULE) as usize;
-        &self.bytes[at..at + self.run(at)]
+        &self.bytes.0[at..at + self.run(at)]
     }
 
     fn put(&mut self, at: usize, bytes: &[u8]) {
-        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+        self.bytes.0[at..at + bytes.len()].copy_from_slice(bytes);
         for i in at..at + bytes.len() {
             self.known[i / 64] |= 1 << (i % 64);
         }
+    }
+
+    fn hash(&self) -> u64 {
+        let mut hasher = KeyHasher::default();
+        self.known.iter().for_each(|word| hasher.write_u64(*word));
+        let (words, _) = self.bytes.0.as_chunks();
+        words.iter().for_each(|word| hasher.write_u64(u64::from_le_bytes(*word)));
+        hasher.finish()
     }
 
     /// Adds only bytes that are not known yet.
@@ -110,7 +133,10 @@ pub struct TaskSwitch {
 pub struct Image {
     /// Index of the newest version of each granule.
     index: HashMap<(u64, u64), u32, BuildHasherDefault<KeyHasher>>,
+    versions: Vec<Version>,
     granules: Vec<Granule>,
+    /// Versions may have the same granule: see [`Image::share`].
+    shared: bool,
     conflicts: Vec<Conflict>,
     task_switches: Vec<TaskSwitch>,
     flat: bool,
@@ -162,23 +188,31 @@ impl Image {
         let last = match self.index.entry((asid, base)) {
             Entry::Occupied(last) => last.into_mut(),
             Entry::Vacant(vacant) => {
-                vacant.insert(self.granules.len() as u32);
-                let mut granule = Granule::new(0);
+                vacant.insert(self.versions.len() as u32);
+                self.versions.push(Version { from: 0, older: NONE, granule: self.granules.len() as u32 });
+                let mut granule = Granule::default();
                 granule.put(at, bytes);
                 self.granules.push(granule);
                 return;
             }
         };
-        let granule = &mut self.granules[*last as usize];
+        let version = &mut self.versions[*last as usize];
+        if self.shared {
+            // Others keep theirs.
+            let own = self.granules[version.granule as usize].clone();
+            version.granule = self.granules.len() as u32;
+            self.granules.push(own);
+        }
+        let granule = &mut self.granules[version.granule as usize];
         let conflicting =
-            |g: &Granule| (0..bytes.len()).any(|i| g.knows(at + i) && g.bytes[at + i] != bytes[i]);
+            |g: &Granule| (0..bytes.len()).any(|i| g.knows(at + i) && g.bytes.0[at + i] != bytes[i]);
         match from {
-            Some(offset) if offset > granule.from && conflicting(granule) => {
+            Some(offset) if offset > version.from && conflicting(granule) => {
                 let mut next = granule.clone();
-                next.from = offset;
-                next.older = *last;
                 next.put(at, bytes);
-                *last = self.granules.len() as u32;
+                let version = Version { from: offset, older: *last, granule: self.granules.len() as u32 };
+                *last = self.versions.len() as u32;
+                self.versions.push(version);
                 self.granules.push(next);
                 // This is usually the end of the list. Code that was seen late may belong to an earlier change.
                 let place = self.conflicts.partition_point(|c| c.offset <= offset);
@@ -190,15 +224,37 @@ impl Image {
         }
     }
 
+    /// Stores equal granules once: a program and its libraries are in the address space of each process that runs them.
+    pub fn share(&mut self) {
+        let mut known: HashMap<u64, u32, BuildHasherDefault<KeyHasher>> = HashMap::default();
+        let mut granules: Vec<Granule> = Vec::new();
+        for version in &mut self.versions {
+            let granule = &self.granules[version.granule as usize];
+            let next = granules.len() as u32;
+            let first = *known.entry(granule.hash()).or_insert(next);
+            version.granule = match granules.get(first as usize) {
+                Some(equal) if equal == granule => first,
+                // It is new, or another has the same hash.
+                _ => {
+                    granules.push(granule.clone());
+                    next
+                }
+            };
+        }
+        granules.shrink_to_fit();
+        self.granules = granules;
+        self.shared = true;
+    }
+
     /// The granule at address `base`, as packets at stream offset `at` see it. `base` must be a multiple of
     /// [`GRANULE`].
     pub fn granule(&self, asid: u64, base: u64, at: u64) -> Option<&Granule> {
-        let mut granule = &self.granules[*self.index.get(&(asid, base))? as usize];
+        let mut version = &self.versions[*self.index.get(&(asid, base))? as usize];
         // Most granules have one version, which needs no search.
-        while granule.from > at {
-            granule = self.granules.get(granule.older as usize)?;
+        while version.from > at {
+            version = self.versions.get(version.older as usize)?;
         }
-        Some(granule)
+        self.granules.get(version.granule as usize)
     }
 
     /// The known bytes from `va` to the end of its granule at most, as packets at stream offset `at` see them. Empty if
@@ -240,20 +296,26 @@ impl Image {
         &self.task_switches
     }
 
-    /// Number of granule versions, of about 300 bytes each.
+    /// Number of versions of granules.
     pub fn len(&self) -> usize {
+        self.versions.len()
+    }
+
+    /// Number of granules in memory, of 288 bytes each.
+    pub fn granules(&self) -> usize {
         self.granules.len()
     }
 
     /// True if no code is known.
     pub fn is_empty(&self) -> bool {
-        self.granules.is_empty()
+        self.versions.is_empty()
     }
 }
 
 impl std::fmt::Debug for Image {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Image")
+            .field("versions", &self.versions.len())
             .field("granules", &self.granules.len())
             .field("conflicts", &self.conflicts.len())
             .field("flat", &self.flat)

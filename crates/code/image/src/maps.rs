@@ -153,5 +153,6 @@ pub fn image(dict: &Dict<'_>, map: &[MapRecord]) -> (Image, usize) {
             None => missing += 1,
         }
     }
+    image.share();
     (image, missing)
 }

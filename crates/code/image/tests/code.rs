@@ -4,6 +4,9 @@
 
 use kprism_image::code::{Conflict, GRANULE, Image};
 use kprism_image::maps::{Dict, MapRecord, image, parse_map};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::{option, proptest};
 
 fn at(image: &Image, asid: u64, va: u64, offset: u64, n: usize) -> Vec<u8> {
     let mut buf = vec![0; n];
@@ -49,6 +52,61 @@ fn a_conflict_starts_a_version_at_its_offset() {
     assert_eq!(at(&i, 0, 0x2002, u64::MAX, 2), [0xe9, 0x90]);
     let want = [100, 200].map(|offset| Conflict { offset, asid: 0, va: 0x2000 });
     assert_eq!(i.conflicts(), want);
+}
+
+#[test]
+fn equal_granules_are_stored_once_and_change_apart() {
+    let mut i = Image::new();
+    for asid in [0x1000, 0x2000, 0x3000] {
+        i.add(asid, 0x40_0000, &[0x90; 300]);
+    }
+    i.replace(0x2000, 0x40_0010, &[0xcc], 70);
+    assert_eq!((i.len(), i.granules()), (7, 7));
+    i.share();
+    assert_eq!((i.len(), i.granules()), (7, 3));
+    i.add(0x1000, 0x40_012c, &[0xc3]);
+    i.replace(0x3000, 0x40_0020, &[0xe9], 80);
+    for (asid, offset, place, bytes) in [
+        (0x1000, 100, 0x40_012a, &[0x90, 0x90, 0xc3][..]),
+        (0x2000, 100, 0x40_012a, &[0x90, 0x90]),
+        (0x2000, 69, 0x40_0010, &[0x90, 0x90]),
+        (0x2000, 70, 0x40_0010, &[0xcc, 0x90]),
+        (0x1000, 100, 0x40_0020, &[0x90]),
+        (0x3000, 79, 0x40_0020, &[0x90]),
+        (0x3000, 80, 0x40_0020, &[0xe9]),
+        (0x3000, 80, 0x40_0010, &[0x90]),
+    ] {
+        assert_eq!(at(&i, asid, place, offset, bytes.len() + 1)[..bytes.len()], *bytes, "{asid:#x} {offset}");
+    }
+    assert_eq!(at(&i, 0x2000, 0x40_012b, 100, 9), [0x90]);
+}
+
+proptest! {
+    /// Whenever granules are shared, the bytes at each place and offset stay those of an image that never shares.
+    #[test]
+    fn sharing_changes_no_byte(steps in vec((0..4_u64, 0..600_u64, vec(0..3_u8, 1..40), option::of(0..5_u64), any::<bool>()), 1..60)) {
+        let (mut plain, mut shared, mut offset) = (Image::new(), Image::new(), 0);
+        for (asid, va, bytes, later, share) in steps {
+            match later {
+                Some(more) => {
+                    offset += more;
+                    plain.replace(asid << 12, va, &bytes, offset);
+                    shared.replace(asid << 12, va, &bytes, offset);
+                }
+                None => {
+                    plain.add(asid << 12, va, &bytes);
+                    shared.add(asid << 12, va, &bytes);
+                }
+            }
+            if share {
+                shared.share();
+            }
+        }
+        prop_assert_eq!(plain.conflicts(), shared.conflicts());
+        for (asid, va, offset) in (0..4).flat_map(|a| (0..640).flat_map(move |va| (0..=offset).map(move |o| (a << 12, va, o)))) {
+            prop_assert_eq!(plain.bytes(asid, va, offset), shared.bytes(asid, va, offset));
+        }
+    }
 }
 
 #[test]

@@ -21,7 +21,7 @@ const EMPTY: u64 = u64::MAX;
 const GONE: u32 = u32::MAX - 1;
 
 /// When this many blocks exist, all are dropped. This bounds memory, at some 150 bytes each.
-const MAX_BLOCKS: usize = 4 << 20;
+const MAX_BLOCKS: usize = 1 << 20;
 
 /// Capacity reserved at the start. Memory that is never touched costs nothing.
 const RESERVE: usize = 1 << 15;
