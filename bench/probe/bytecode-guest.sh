@@ -32,11 +32,12 @@ agent ', additions, native code' both native 25000 "$true" "if $s < 0"
 kprism() {
 	table=$1 tool=$2 case=$3 kind=$4 off=$5 args=$6
 	shift 6
-	/bench/kprism record probe -q "$@" -o /tmp/run --buffer-size 32M -- sh -c "$hit $kind $n $args >/tmp/hit" >/tmp/said 2>&1 ||
+	# shellcheck disable=SC2086 # two numbers
+	/bench/kprism record probe -q "$@" -o /tmp/run --buffer-size 32M -- $hit "$kind" "$n" $args >/tmp/took 2>/tmp/said ||
 		[ $? = 1 ] || cat /tmp/said >&2
-	row "$table" "$tool" "$case" "$off" "$(cat /tmp/hit)"
+	row "$table" "$tool" "$case" "$off" "$(cat /tmp/took)"
 	grep -o '"lost": [0-9]*' /tmp/run/streams/probe/probes.json | grep -v ': 0$' >&2
-	rm -rf /tmp/run /tmp/run.old /tmp/hit
+	rm -rf /tmp/run /tmp/run.old
 }
 # cases TABLE TOOL KIND BASE PLACE A B OPTIONS…
 cases() {
@@ -55,7 +56,9 @@ for jit in 1 0; do
 	[ $jit = 1 ] || code=bytecode
 	cases "$program" "kprism, uprobe, $code" work "$base" work counter1 counter2 --exec $hit
 	cases ksys_read "kprism, fentry, $code" read "$read" ksys_read fd count -a
-	[ $jit = 1 ] || continue
-	# With the jump the condition is native code in the program; what is true takes the uprobe too.
-	cases "$program" 'kprism, jump, native code' work "$base" work counter1 counter2 --exec $hit --jump only
 done
+# With the jump the condition is native code in the program; what is true takes the uprobe too.
+echo 1 >/proc/sys/net/core/bpf_jit_enable
+sum='2*counter1 + 3*counter2'
+kprism "$program" 'kprism, jump, native code' false work "$base" "$false" "work if $sum < 0" --exec $hit --jump only
+kprism "$program" 'kprism, jump, native code' both work "$base" "$true" "work if $sum < 0" --collect "$sum" --exec $hit --jump only

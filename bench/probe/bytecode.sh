@@ -20,6 +20,6 @@ cp "$here/fast.sh" "$here/bytecode-guest.sh" "$out/share/"
 	--share "$out/share:/bench" -- sh /bench/bytecode-guest.sh >"$out/hits.txt"
 tr -d '\r' <"$out/hits.txt" | awk -v unit=instructions -f "$here/table.awk"
 cat <<'END'
-paper, table 1, ns: gdbserver's agent, bytecode                444      3075
-paper, table 1, ns: gdbserver's agent, native code             115      2900
+paper, table 1, ns: bytecode                                   444      3075
+paper, table 1, ns: native code                                115      2900
 END

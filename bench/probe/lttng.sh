@@ -69,7 +69,7 @@ if [ -n "${SYSTEMTAP:-}" ]; then
 	sh "$SYSTEMTAP/events" "$out/tree" "$out/modules/kgtp_module.h"
 	echo "$write" >"$out/share/write.sh"
 fi
-# systemtap CASE KEPT OPTIONS BODY: as in the paper's figure 15.
+# systemtap CASE KEPT OPTIONS BODY: the probe of the paper's figure 15.
 systemtap() {
 	case=$1 kept=$2 options=$3 body=$4
 	shift 4
@@ -77,7 +77,7 @@ systemtap() {
 	(cd "$out/share" && "$SYSTEMTAP/stap" -r "$out/tree" $options -p4 -m "stap_$case" \
 		-e "probe kernel.trace(\"$event\") { $body }" >"$out/said" 2>&1) || { cat "$out/said" >&2; return 1; }
 	row SystemTap "$case" "$(run true "staprun -o /tmp/out -c 'sh /bench/write.sh' /bench/stap_$case.ko; \
-		test \$(grep -c '^time=' /tmp/out) = $kept" "$@")"
+		test \$(grep -c '^time= ' /tmp/out) = $kept" "$@")"
 }
 ftrace() {
 	case=$1 filter=$2
@@ -98,7 +98,8 @@ ftrace() {
 	ftrace both 'counter1 > 0' "$@"
 	if [ -n "${SYSTEMTAP:-}" ]; then
 		stap_sum='2*$counter1 + 3*$counter2'
-		print='printf("time=%d count=%d\n", $counter1, $counter2)'
+		# Figure 15's text, of a fixed width: SystemTap 4.8 loses records of many widths (systemtap.sh).
+		print='printf("time=%5d count=%6d\n", $counter1, $counter2)'
 		# Not optimised, for an empty probe is optimised away.
 		systemtap empty 0 -u '' "$@"
 		systemtap false 0 '' "if ($stap_sum < 0) $print" "$@"
