@@ -6,7 +6,8 @@
 # Debian's than the guest's own; BPFTRACE=no leaves that one out.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-cp "$here/guest.sh" "$KPRISM" "$OUT/share/"
+cp "$here/guest.sh" "$OUT/share/"
+cp "$KPRISM" "$OUT/share/kprism"
 vmlinux=$(sh "$here/../../scripts/vmlinux.sh" ${KERNEL:+"${KERNEL#linux-image-}"})
 sum='2*(int)fd + 3*(int)count'
 compile() { "$KPRISM" compile -q "$@" -k "$vmlinux" >/dev/null 2>&1; }
