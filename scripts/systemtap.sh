@@ -84,7 +84,7 @@ ln -s events "$to/source"
 END
 chmod 755 "$scratch" "$scratch/stap"
 
-# A probe that does nothing: the release may be one that this SystemTap does not know. Its answers on the kernel are kept.
+# A probe that does nothing: the release may be one that this SystemTap does not know.
 echo "systemtap: trying $(awk -F '[_/]' '/\/systemtap_/ { print $3 }' "$scratch/package") with $release, once: half a minute" >&2
 (cd "$scratch" && ./stap -p4 -m kprism_try -e 'probe begin { exit() }' >"$log" 2>&1) || {
 	tail -n 30 "$log" >&2
