@@ -1,11 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Prints the path of the guest kernel's vmlinux with debug information; fetches Debian's package of it the first time
-# (1 GB, of which 350 MB are kept, in ~/.cache/kprism/debug).
+# vmlinux.sh [RELEASE]: prints the path of the vmlinux with debug information of Debian's kernel RELEASE, or of the guest's kernel;
+# fetches Debian's package of it the first time (1 GB, of which 350 MB are kept, in ~/.cache/kprism/debug).
 set -eu
 
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/kprism"
-release=$(ls "$cache/kernel" | sed -n 's/^linux-image-\([^_]*\)_.*/\1/p' | sort -V | tail -n 1)
+release=${1:-$(ls "$cache/kernel" 2>/dev/null | sed -n 's/^linux-image-\([^_]*\)_.*/\1/p' | sort -V | tail -n 1)}
 [ -n "$release" ] || { echo "no guest yet: kprism lab prepare" >&2; exit 2; }
 file="$cache/debug/vmlinux-$release"
 if [ ! -s "$file" ]; then

@@ -3,7 +3,8 @@
 #
 # lttng.sh: instructions that a tool adds to each call of the paper's function with its static tracepoint, in the guest, callees
 # included: tables 5 to 7 of paper 4. Table 7 is an extrapolation, in the paper and here: a false condition of one tool, and
-# what LTTng takes to record the event. KPRISM is the program, OUT a folder to work in.
+# what LTTng takes to record the event. KPRISM is the program, OUT a folder to work in, KERNEL another kernel package of Debian's than
+# the guest's own. SYSTEMTAP, the folder of scripts/systemtap.sh for that kernel, has SystemTap measured too.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 top=$here/../..
@@ -14,7 +15,8 @@ rm -rf "$out"
 mkdir -p "$out/share" "$out/modules"
 # The kernel's build changes folders.
 out=$(cd "$out" && pwd)
-release=$("$kprism" lab run -q --unobserved -o "$out/run" -- uname -r | tr -d '\r')
+kernel() { "$kprism" lab run -q ${KERNEL:+--kernel "$KERNEL"} -o "$out/run" "$@"; }
+release=$(kernel --unobserved -- uname -r | tr -d '\r')
 ko=$(sh "$top/scripts/lttng-modules.sh" "$release")
 source=$(dirname "$ko")/source
 cp -r "$here/lttng/." "$top/crates/kprism/tests/gdbserver/kgtp_module.h" "$out/modules/"
@@ -31,8 +33,8 @@ for module in "$ko"/*.ko "$out"/modules/*.ko; do set -- "$@" --with-module "$mod
 run() {
 	before=$1 command=$2
 	shift 2
-	"$kprism" lab run -q --mem 2G --package lttng-tools --package babeltrace2 "$@" -o "$out/run" --share "$out/share:/bench" \
-		--before "modprobe kgtp; $before" -- sh -c "$command" >"$out/said" 2>&1 || { cat "$out/said" >&2; return 1; }
+	kernel --mem 2G --package lttng-tools --package babeltrace2 ${SYSTEMTAP:+--package systemtap-runtime} "$@" \
+		--share "$out/share:/bench" --before "modprobe kgtp; $before" -- sh -c "$command" >"$out/said" 2>&1 || { cat "$out/said" >&2; return 1; }
 	"$kprism" report functions -q -i "$out/run" --json --limit 0 | python3 -c '
 import json, sys
 rows = [row for row in json.load(sys.stdin)["rows"] if row["function"] == "kgtp_test_function"]
@@ -63,6 +65,20 @@ lttng() {
 		"$write; lttng stop; test \$(babeltrace2 /tmp/lttng | wc -l) = $kept" "$@")
 	row LTTng "$case" "$took"
 }
+if [ -n "${SYSTEMTAP:-}" ]; then
+	sh "$SYSTEMTAP/events" "$out/tree" "$out/modules/kgtp_module.h"
+	echo "$write" >"$out/share/write.sh"
+fi
+# systemtap CASE KEPT OPTIONS BODY: the probe of the paper's figure 15.
+systemtap() {
+	case=$1 kept=$2 options=$3 body=$4
+	shift 4
+	# shellcheck disable=SC2086 # options
+	(cd "$out/share" && "$SYSTEMTAP/stap" -r "$out/tree" $options -p4 -m "stap_$case" \
+		-e "probe kernel.trace(\"$event\") { $body }" >"$out/said" 2>&1) || { cat "$out/said" >&2; return 1; }
+	row SystemTap "$case" "$(run true "staprun -o /tmp/out -c 'sh /bench/write.sh' /bench/stap_$case.ko; \
+		test \$(grep -c '^time= ' /tmp/out) = $kept" "$@")"
+}
 ftrace() {
 	case=$1 filter=$2
 	shift 2
@@ -80,6 +96,16 @@ ftrace() {
 	ftrace false 'counter1 < 0' "$@"
 	ftrace record 0 "$@"
 	ftrace both 'counter1 > 0' "$@"
+	if [ -n "${SYSTEMTAP:-}" ]; then
+		stap_sum='2*$counter1 + 3*$counter2'
+		# Figure 15's text, of a fixed width: SystemTap 4.8 loses records of many widths (systemtap.sh).
+		print='printf("time=%5d count=%6d\n", $counter1, $counter2)'
+		# Not optimised, for an empty probe is optimised away.
+		systemtap empty 0 -u '' "$@"
+		systemtap false 0 '' "if ($stap_sum < 0) $print" "$@"
+		systemtap record $calls '' "$print" "$@"
+		systemtap both $calls '' "if ($stap_sum > 0) $print" "$@"
+	fi
 } >"$out/hits.txt"
 # As the paper does: T = Treg + Tcond + Tlttng, and a true condition takes as long as a false one.
 extrapolated=$(awk -F '|' -v row="the paper's event|kprism's condition, LTTng's buffer|" '

@@ -39,47 +39,18 @@ ftrace() {
 	echo >$t/trace
 }
 
-# gdbserver's fast tracepoint: a jump, in the first instruction of `work` that is long enough for one, to code that the
-# agent library made in the process. gdbserver 13.1 computes wrongly there (2*a + 3*b < 1 is false for 0 and 0, and != 1 true
-# for -1 and 1): it is given a condition that it finds false and one that it finds true. A frame is 2300 bytes: few hits fill
-# its buffer, and a full buffer ends the trace.
-agent=$(ls /usr/lib/libinproctrace.so /usr/lib/*/libinproctrace.so 2>/dev/null | head -n 1)
-if [ -n "$agent" ] && command -v gdb >/dev/null && command -v gdbserver >/dev/null; then
-	cc -O2 -g -no-pie -o "$work/hit" "$here/hit.c"
-	long=$(objdump -d --disassemble=work --insn-width=16 "$work/hit" | awk '/^ +[0-9a-f]+:/ {
-		for (n = 0; $(n + 2) ~ /^[0-9a-f][0-9a-f]$/; n++);
-		if (n >= 5) { sub(":", "", $1); print $1; exit } }')
+# gdbserver's fast tracepoint.
+. "$here/fast.sh"
+long=
+if [ -n "$(fast_agent)" ] && command -v gdb >/dev/null && command -v gdbserver >/dev/null; then
+	fast_build "$work/hit" "$here/hit.c"
+	long=$(fast_place "$work/hit")
 	"$work/hit" work "$n" $false >"$work/base-jump"
 else
 	echo "gdbserver's fast tracepoints are left out: gdb, gdbserver or libinproctrace.so is not here" >&2
 fi
-# fast CASE FRAMES ARGS IF ACTION: as many frames as FRAMES have to be there at the end.
-fast() {
-	cat >"$work/fast" <<-END
-		set confirm off
-		set pagination off
-		set auto-load no
-		target remote | env LD_PRELOAD=$agent gdbserver --once - $work/hit work 5000 $3
-		break main
-		continue
-		ftrace *0x$long $4
-		actions
-		$5
-		end
-		set trace-buffer-size 134217728
-		catch syscall exit_group
-		tstart
-		continue
-		tstatus
-		kill
-	END
-	gdb -q -nx -batch -x "$work/fast" "$work/hit" >"$work/out" 2>&1 </dev/null || true
-	if grep -q "^Collected $2 trace frames" "$work/out"; then
-		row "$u" "gdbserver's fast tracepoint" "$1" jump "$(grep -E '^[0-9]+$' "$work/out" | tail -n 1)"
-	else
-		echo "gdbserver, $1: not $2 frames: $(grep '^Collected' "$work/out")" >&2
-	fi
-}
+# agent TOOL CASE CODE FRAMES ARGS IF
+agent() { row "$u" "gdbserver's fast tracepoint$1" "$2" jump "$(fast "$work/hit" "$long" "$3" "$4" "$5" "$6" '2*counter1 + 3*counter2')"; }
 
 once() {
 	"$hit" work "$n" $false >"$work/base-work"
@@ -116,12 +87,16 @@ once() {
 		ftrace "$u" work bench/work 'a < 0' both
 		echo >$t/uprobe_events
 	fi
-	if [ -n "${long:-}" ]; then
+	if [ -n "$long" ]; then
 		s='2*counter1 + 3*counter2'
-		fast empty 0 "0 1" 'if 0' "collect $s"
-		fast false 0 "0 1" "if $s < 1" "collect $s"
-		fast record 25000 "0 1" '' "collect $s"
-		fast both 25000 "0 1" "if $s != 1" "collect $s"
+		agent '' empty native 0 "$false" 'if 0'
+		agent '' false bytecode 0 "$false" "if $s < 0"
+		agent '' record none 25000 "$false" ''
+		agent '' both bytecode 25000 "$true" "if $s < 0"
+		# The same sum without a multiplication, which the agent compiles.
+		s='counter1+counter1 + counter2+counter2+counter2'
+		agent ', native' false native 0 "$false" "if $s < 0"
+		agent ', native' both native 25000 "$true" "if $s < 0"
 	fi
 	ftrace "$r" read raw_syscalls/sys_enter 'id > 1000' false
 	ftrace "$r" read raw_syscalls/sys_enter 0 record

@@ -12,30 +12,20 @@ out=${OUT:-target/probe}
 mkdir -p "$out/share"
 cc -O2 -g -static -o "$out/share/hit" "$here/hit.c"
 cp "$kprism" "$out/share/kprism"
-cp "$here/guest.sh" "$here/counts.sh" "$here/rate.sh" "$out/share/"
+cp "$here/counts.sh" "$here/rate.sh" "$out/share/"
 guest() {
 	script=$1
 	shift
 	"$kprism" lab run -q --unobserved -o "$out/run" --share "$out/share:/bench" "$@" -- sh "/bench/$script"
 }
 if [ "${GUEST:-yes}" = yes ]; then
-	vmlinux=$(sh "$here/../../scripts/vmlinux.sh")
-	sum='2*(int)fd + 3*(int)count'
-	compile() { "$kprism" compile -q "$@" -k "$vmlinux" >/dev/null 2>&1; }
-	compile 'ksys_read if 0' -o "$out/share/kprobe-empty"
-	compile "ksys_read if $sum < 0" -o "$out/share/kprobe-false"
-	compile ksys_read --collect "$sum" -o "$out/share/kprobe-record"
-	compile "ksys_read if $sum < 0" --collect "$sum" -o "$out/share/kprobe-both"
-	guest guest.sh >"$out/guest.txt"
+	KPRISM=$kprism OUT=$out sh "$here/hits.sh"
 	guest counts.sh >"$out/counts.txt"
-	# bpftrace brings a compiler of 150 MB: its guest takes minutes to make, once.
 	if [ "${BPFTRACE:-yes}" != no ]; then
-		guest guest.sh --mem 3G --package bpftrace --boot-timeout 1200 >>"$out/guest.txt"
 		guest counts.sh --mem 3G --package bpftrace --boot-timeout 1200 >>"$out/counts.txt"
 	fi
 	tr -d '\r' <"$out/guest.txt" | awk -v unit=instructions -f "$here/table.awk"
 	cat <<'END'
-SystemTap 4.8 (recorded; Linux 6.1, kprobe)                    531                1137
 paper, cycles: KGTP, dynamic                                   202       500       602
 paper, cycles: SystemTap, dynamic                              351      1035      1061
 paper, cycles: KGTP, static                                    154      1216      1368
@@ -43,6 +33,10 @@ paper, cycles: SystemTap, static                               223      1252    
 paper, cycles: ftrace, static                                  360       297       370
 
 END
+	KPRISM=$kprism OUT=$out sh "$here/systemtap.sh" || echo "SystemTap and the others on its kernel are left out" >&2
+	echo
+	KPRISM=$kprism OUT=$out sh "$here/bytecode.sh"
+	echo
 	KPRISM=$kprism OUT=$out sh "$here/off.sh"
 	echo
 	KPRISM=$kprism OUT=$out sh "$here/lttng.sh"

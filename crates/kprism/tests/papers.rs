@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use guest::{alone, kprism, ok, text};
-use kprism_test::{APT, QEMU, needs, test};
+use kprism_test::{APT, QEMU, SYSTEMTAP, needs, systemtap, test};
 
 /// A row of the page.
 struct Row {
@@ -106,6 +106,62 @@ fn views_of_a_flow_show_something() {
         shown += 1;
     }
     assert!(shown > 5, "{shown} views");
+}
+
+/// `scripts/systemtap.sh` with these arguments.
+fn systemtap_script(args: &[&str]) -> (Option<i32>, String, String) {
+    let said = Command::new("sh")
+        .arg("scripts/systemtap.sh")
+        .args(args)
+        .current_dir(root())
+        .output()
+        .expect("a shell");
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (said.status.code(), text(said.stdout), text(said.stderr))
+}
+
+#[test]
+fn systemtap_is_not_fetched_unasked() {
+    let (code, folder, usage) = systemtap_script(&["--help"]);
+    assert_eq!((code, folder.as_str()), (Some(2), ""));
+    assert!(usage.contains("scripts/systemtap.sh --have [RELEASE]"), "{usage}");
+    assert_eq!(systemtap_script(&["--have", "6.1.0-0-amd64"]), (Some(1), String::new(), String::new()));
+}
+
+/// Figure 15's tracer and kprism's, on one kernel, with one condition: as many records, of one value.
+#[test]
+fn systemtap_keeps_what_kprism_keeps() {
+    needs(&[QEMU, APT, SYSTEMTAP]);
+    let _alone = alone();
+    let folder = systemtap().expect("it is there");
+    let release = std::fs::read_to_string(folder.join("release")).unwrap();
+    let kernel = format!("linux-image-{}", release.trim_end());
+    let dir = tempfile::tempdir().unwrap();
+    let script =
+        r#"probe kernel.function("ksys_read") { s = 2*$fd + 3*$count; if (s > 2000) printf("%7d\n", s) }"#;
+    let built = Command::new(folder.join("stap"))
+        .args(["-p4", "-m", "kept", "-e", script])
+        .current_dir(dir.path())
+        .output()
+        .expect("stap runs");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    // The value tells these reads from those of others, as of staprun: 2*0 + 3*777.
+    let command = "dd if=/dev/zero bs=777 count=40 status=none of=/dev/null";
+    let guest = ["--kernel", &kernel, "--package", "systemtap-runtime", "--mem", "2G"];
+    let run = dir.path().join("run");
+    let staprun =
+        format!("staprun -o /tmp/kept -c '{command}' /share/kept.ko && grep -c '^ *2331$' /tmp/kept");
+    let asked = ["lab", "run", "-q", "--unobserved", "-o", text(&run), "--share", text(dir.path())];
+    let kept = ok(&[&asked[..], &guest, &["--", "sh", "-c", &staprun]].concat());
+    assert_eq!(String::from_utf8(kept).unwrap().trim(), "40");
+
+    let probe = "ksys_read if 2*fd + 3*count > 2000";
+    let asked = ["record", "probe", "-q", probe, "--collect", "2*fd + 3*count", "-o", text(&run), "--guest"];
+    let words: Vec<&str> = command.split(' ').collect();
+    ok(&[&asked[..], &guest, &["--"], &words].concat());
+    let records =
+        String::from_utf8(ok(&["report", "probe", "-q", "-i", text(&run), "--limit", "0"])).unwrap();
+    assert_eq!(records.matches("= 2331").count(), 40, "{records}");
 }
 
 kprism_test::main!();

@@ -163,6 +163,9 @@ needs! {
     LTTNG_MODULES = "LTTng's kernel modules",
         "sh scripts/lttng-modules.sh builds them, once, in a minute or two (KPRISM_TRACER_GUEST=1: the test does)",
         || lttng_modules().is_some();
+    /// SystemTap and the kernel it is for: [`systemtap`].
+    SYSTEMTAP = "SystemTap", "sh scripts/systemtap.sh fetches it with its kernel's debug information, 1 GB, once \
+        (KPRISM_TRACER_GUEST=1: the test does)", || systemtap().is_some();
     /// A kernel with its own coverage counters.
     GCOV_KERNEL = "a kernel built with gcov", "make test builds a small one, make test-gcov-kernel a whole one, once",
         || std::env::var_os("KPRISM_GCOV_KERNEL").is_some();
@@ -195,7 +198,17 @@ pub fn tracer_guest() -> PathBuf {
 
 /// The folder of LTTng's kernel modules for the guest's kernel, if they were built; with `KPRISM_TRACER_GUEST` they are.
 pub fn lttng_modules() -> Option<PathBuf> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../scripts/lttng-modules.sh");
+    tool("lttng-modules.sh")
+}
+
+/// The folder of SystemTap, if it was fetched; with `KPRISM_TRACER_GUEST` it is.
+pub fn systemtap() -> Option<PathBuf> {
+    tool("systemtap.sh")
+}
+
+/// The folder that a script of `scripts` prints: of what it made before, or with `KPRISM_TRACER_GUEST` makes now.
+fn tool(script: &str) -> Option<PathBuf> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../scripts").join(script);
     let mut command = Command::new("sh");
     command.arg(script);
     if std::env::var_os("KPRISM_TRACER_GUEST").is_none() {
