@@ -132,17 +132,14 @@ impl Server {
             }
             Command::Markers { first } => {
                 if first {
-                    // GDB takes no error text here. Without kallsyms there is no marker.
-                    let all = self.target.as_kernel().and_then(|kernel| kernel.markers().ok());
-                    self.listing = all.unwrap_or(&[]).iter().map(|m| format!("m{}", m.packet())).collect();
+                    // GDB takes no error text here. Without kallsyms, or when the process is gone, there is no marker.
+                    let all = self.target.markers().unwrap_or_default();
+                    self.listing = all.iter().map(|marker| format!("m{marker}")).collect();
                 }
                 self.next()
             }
             Command::MarkersAt(address) => {
-                match self.target.as_kernel().map(|kernel| kernel.marker_at(address)) {
-                    Some(Ok(marker)) => text(format!("m{}", marker.packet())),
-                    _ => text("l"),
-                }
+                self.target.marker_at(address).map_or_else(|| text("l"), |marker| text(format!("m{marker}")))
             }
             // A probe may be placed at any instruction.
             Command::FastLength => text("1"),

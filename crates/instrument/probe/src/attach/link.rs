@@ -113,7 +113,7 @@ impl Attach<'_> {
             let program = Program::load_sleepable(name, ProgKind::Kprobe, &code(true)?, maps);
             let program = program
                 .or_else(|_| Ok::<_, Error>(Program::load(name, ProgKind::Kprobe, &code(false)?, maps)?))?;
-            let link = Link::usdt(&program, file, *offset, *listeners)?;
+            let link = Link::usdt(&program, file, *offset, *listeners, -1)?;
             return Ok((program, link));
         }
         let code = &code(false)?;

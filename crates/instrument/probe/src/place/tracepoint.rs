@@ -16,6 +16,7 @@ use kprism_expr::ir::Space;
 use kprism_expr::scope::{ProbePoint, Scope};
 use kprism_ftrace::format::Format;
 
+use super::flow::Ways;
 use super::kernel::{at_breakpoint, origin};
 use crate::plan::{Origin, Plan, Request, Site, compile, guard};
 use crate::{Error, Pointed};
@@ -88,6 +89,7 @@ fn iterator<'c, 'd>(
 pub fn by_debug(
     image: &Image,
     debug: &Debug<'_>,
+    ways: &Ways<'_>,
     name: Name<'_>,
     request: &Request<'_>,
 ) -> Result<Vec<Plan>, Error> {
@@ -96,14 +98,14 @@ pub fn by_debug(
     let event = event.map(|e| Event { system: e.system, name: e.name, fields: e.fields });
     let has_arguments = image.symbol(&format!("__traceiter_{}", name.event)).is_some();
     let mut plans = match (&event, name.around) {
-        (_, Some(around)) => here(image, debug, name, around, request)?,
+        (_, Some(around)) => here(image, debug, ways, name, around, request)?,
         (None, _) => return Err(unknown(name, &image_events(debug)?)),
         (Some(event), None) => {
             match called(event, has_arguments.then_some(&place as &dyn Scope), &place, request) {
                 Ok(plan) => vec![plan],
                 Err(error) if !has_arguments => return Err(error),
                 Err(error) => {
-                    here(image, debug, name, "", request).map_err(|other| both(error, other, name))?
+                    here(image, debug, ways, name, "", request).map_err(|other| both(error, other, name))?
                 }
             }
         }
@@ -137,12 +139,13 @@ pub fn scoped<T>(
         }
     }
     let wanted = name.around.unwrap_or_default();
+    let ways = Ways::new(image);
     for site in debug.sites(name.event)? {
         let place = dwarf::Place::at(debug, site.next, ProbePoint::Inside, Space::Kernel)?;
         if !wanted.is_empty() && !place.functions().iter().any(|f| f == wanted) {
             continue;
         }
-        let taken = match debug.kprobe_refusal(site.next) {
+        let taken = match no_kprobe(debug, &ways, &site) {
             None => take(&place, Some(place.pc)),
             Some(_) => {
                 let saved = debug.saved(name.event, &site)?;
@@ -274,6 +277,7 @@ fn image_events(debug: &Debug<'_>) -> Result<Vec<String>, Error> {
 fn here(
     image: &Image,
     debug: &Debug<'_>,
+    ways: &Ways<'_>,
     name: Name<'_>,
     wanted: &str,
     request: &Request<'_>,
@@ -291,7 +295,7 @@ fn here(
         if !wanted.is_empty() && !function.iter().any(|f| f == wanted) {
             continue;
         }
-        let planned = match debug.kprobe_refusal(site.next) {
+        let planned = match no_kprobe(debug, ways, site) {
             None => beside(&place, request),
             Some(why) => saved(debug, name, site, request).map(|mut plan| {
                 plan.notes.push(format!("no kprobe can be there: {why}"));
@@ -326,6 +330,13 @@ fn here(
         (Error::Dwarf(dwarf::Error::Nothing(what)), _) => Error::Cannot(what),
         (error, _) => error,
     })
+}
+
+/// The reason why hits of a kprobe behind the tracepoint's no-op would not be its hits, or why the kernel takes none
+/// there.
+pub fn no_kprobe(debug: &Debug<'_>, ways: &Ways<'_>, site: &dwarf::Site) -> Option<String> {
+    let past = || "the instruction behind the tracepoint is reached past it, too".to_owned();
+    debug.kprobe_refusal(site.next).or_else(|| ways.lead_past(site).then(past))
 }
 
 /// A kprobe on the instruction after the jump label, which runs whether the tracepoint is on or off.
