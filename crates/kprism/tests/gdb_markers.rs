@@ -19,6 +19,25 @@ fn frames(text: &str) -> u32 {
     count.unwrap_or_else(|| panic!("{text}"))
 }
 
+/// The markers of a program, as GDB lists them. Then it may go.
+fn markers(dir: &Path, program: &Path) -> String {
+    let server = Server::start(dir, &["--exec", program.to_str().unwrap()], &[], Stdio::null());
+    let text = server.gdb(Some(program), "info static-tracepoint-markers\nkill\n");
+    until("the server stays", || !server.socket.exists());
+    text
+}
+
+/// The arguments of a marker, as `info static-tracepoint-markers` has them.
+fn arguments(text: &str, marker: &str) -> Vec<String> {
+    let lines: Vec<&str> = text.lines().collect();
+    let at = lines.iter().position(|line| line.split_whitespace().nth(1) == Some(marker));
+    let data = at.and_then(|at| lines[at + 1..].iter().find(|line| line.trim().starts_with("Data: ")));
+    let data = data.unwrap_or_else(|| panic!("no {marker}: {text}")).trim().trim_end_matches('"');
+    data.split_once(": \"")
+        .and_then(|(_, data)| data.split_once(": "))
+        .map_or_else(Vec::new, |(_, all)| all.split(", ").map(str::to_owned).collect())
+}
+
 /// The program with markers.
 fn marked(dir: &Path, flags: &[&str]) -> PathBuf {
     built(dir, &Path::new(FOLDER).join("usdt.c"), flags)
@@ -48,34 +67,38 @@ fn markers_of_a_program_have_its_locals_and_arguments() {
         let program = marked(dir.path(), flags);
         let printed = dir.path().join("printed");
         let stdout = fs::File::create(&printed).unwrap().into();
+        let text = markers(dir.path(), &program);
+        assert!(text.contains("app:step ") && text.contains("in step at "), "{text}");
+        let [table, name, small] = match &arguments(&text, "app:step")[..] {
+            [n, table, name, small] => {
+                assert!(n.starts_with("(int) $rdi") || n == "*(int *) ($rbp - 20)", "{text}");
+                [table, name, small].map(String::clone)
+            }
+            _ => panic!("{text}"),
+        };
         let server = Server::start(dir.path(), &["--exec", program.to_str().unwrap()], &[], stdout);
         let text = server.gdb(
             Some(&program),
-            "echo == markers\\n\ninfo static-tracepoint-markers\n\
-             echo == defined\\n\n\
-             strace -m app:step\n\
-             condition 1 square > 50 && n % 3 == 0 && $_probe_arg0 == n\n\
-             actions\ncollect n, square, item->id, $_sdata, $_probe_arg1\nend\n\
-             strace -m app:end\n\
-             actions\ncollect $_sdata\nend\n\
-             trace main\n\
-             actions\ncollect $_sdata\nend\n\
-             tstart\ncontinue\ntstop\n\
-             echo == status\\n\ntstatus\ninfo tracepoints\nmonitor status\n\
-             echo == frames\\n\n\
-             tfind start\n\
-             while $trace_frame != -1\n\
-             if $tracepoint == 1\n\
-             printf \"> %d %ld %d %d \", n, square, item->id, $_probe_arg1\noutput $_sdata\necho \\n\n\
-             else\noutput $_sdata\necho \\n\nend\n\
-             tfind\nend\n\
-             echo == end\\n\ncontinue\n",
+            &format!(
+                "strace -m app:step\n\
+                 condition 1 square > 50 && n % 3 == 0 && {table} < 100\n\
+                 actions\ncollect n, square, item->id, $_sdata, {table}, {name}, {small}\nend\n\
+                 strace -m app:end\n\
+                 actions\ncollect $_sdata\nend\n\
+                 trace main\n\
+                 actions\ncollect $_sdata\nend\n\
+                 tstart\ncontinue\ntstop\ntstatus\n\
+                 echo == frames\\n\n\
+                 tfind start\n\
+                 while $trace_frame != -1\n\
+                 if $tracepoint == 1\n\
+                 printf \"> %d %ld %d %d %#lx %d \", n, square, item->id, {table}, {name}, {small}\n\
+                 output $_sdata\necho \\n\n\
+                 else\noutput $_sdata\necho \\n\nend\n\
+                 tfind\nend\n\
+                 echo == end\\n\ncontinue\n"
+            ),
         );
-        let markers = section(&text, "markers");
-        assert!(markers.contains("app:step ") && markers.contains("in step at "), "{text}");
-        let data = "Data: \"usdt: int $_probe_arg0, short $_probe_arg1, unsigned long $_probe_arg2, unsigned char \
-                    $_probe_arg3\"";
-        assert!(markers.contains(data), "{text}");
         assert!(text.contains("tracepoint 3 is not installed: $_sdata: only a static tracepoint"), "{text}");
         // All rounds saw a listener. What is kept is what the condition says, and the values are those that it printed.
         let printed = fs::read_to_string(&printed).unwrap();
@@ -87,14 +110,14 @@ fn markers_of_a_program_have_its_locals_and_arguments() {
             .map(|round| {
                 let [n, square, table, name, small] = [0, 1, 2, 3, 4].map(|at| round[at]);
                 format!(
-                    "> {n} {square} 3 {table} \"_probe_arg0={n} _probe_arg1={table} _probe_arg2={name} _probe_arg3={small}\""
+                    "> {n} {square} 3 {table} {name} {small} \"arg1={n} arg2={table} arg3={name} arg4={small}\""
                 )
             })
             .collect();
         assert_eq!(wanted.len(), 4);
         let total: i64 = rounds.iter().map(|round| number(round[1])).sum();
-        wanted.push(format!("\"_probe_arg0={total}\""));
-        let frames = section(&text, "frames").lines().filter(|line| line.contains("_probe_arg0"));
+        wanted.push(format!("\"arg1={total} arg2={}\"", total as i8));
+        let frames = section(&text, "frames").lines().filter(|line| line.contains("arg1="));
         assert_eq!(frames.collect::<Vec<_>>(), wanted, "{flags:?}: {text}");
     }
 }
@@ -128,7 +151,7 @@ fn the_counter_of_listeners_goes_up_and_down() {
         let text = server.gdb(
             Some(&program),
             &format!(
-                "{how}\ntstart\nshell sleep 1\necho == during\\n\n{}{}tstop\necho == after\\n\n{}tstatus\n",
+                "{how}\ntstart\nshell sleep 1\necho == during\\n\n{}{}tstop\necho == after\\n\n{}tstatus\ndelete\n",
                 counter(pid),
                 counter(other),
                 counter(pid)
@@ -158,6 +181,9 @@ fn markers_of_a_stripped_program() {
     let dir = tempfile::tempdir().unwrap();
     let script = dir.path().join("calls.py");
     fs::write(&script, "def inner(n):\n    return n\n\ndef outer(n):\n    return inner(n) + 1\n\nfor n in range(10):\n    outer(n)\n").unwrap();
+    let text = markers(dir.path(), python);
+    let [file, function, line] = &arguments(&text, "python:function__entry")[..] else { panic!("{text}") };
+    let [file, function] = [file, function].map(|text| text.replace("unsigned long", "char *"));
     let server = Server::start(
         dir.path(),
         &["--exec", python.to_str().unwrap()],
@@ -166,16 +192,18 @@ fn markers_of_a_stripped_program() {
     );
     let text = server.gdb(
         Some(python),
-        "strace -m python:function__entry\n\
-         condition 1 $_probe_arg2 == 4 && *(char *) $_probe_arg1 == 'o'\n\
-         actions\ncollect/s (char *) $_probe_arg0, (char *) $_probe_arg1\ncollect $_sdata\nend\n\
-         tstart\ncontinue\ntstop\ntstatus\n\
-         echo == frames\\n\n\
-         tfind start\n\
-         while $trace_frame != -1\n\
-         printf \"> %s %s\\n\", (char *) $_probe_arg0, (char *) $_probe_arg1\n\
-         tfind\nend\n\
-         echo == end\\n\ncontinue\n",
+        &format!(
+            "strace -m python:function__entry\n\
+             condition 1 {line} == 4 && *({function}) == 111\n\
+             actions\ncollect/s {file}, {function}\ncollect $_sdata\nend\n\
+             tstart\ncontinue\ntstop\ntstatus\n\
+             echo == frames\\n\n\
+             tfind start\n\
+             while $trace_frame != -1\n\
+             printf \"> %s %s\\n\", {file}, {function}\n\
+             tfind\nend\n\
+             echo == end\\n\ncontinue\n"
+        ),
     );
     let wanted = format!("> {} outer", script.display());
     let frames = section(&text, "frames").lines().filter(|line| line.starts_with("> ")).collect::<Vec<_>>();
@@ -201,13 +229,13 @@ fn markers_of_a_library() {
         "strace -m libstdcxx:throw\n\
          actions\ncollect $_sdata, $_probe_arg0\nend\n\
          tstart\ncontinue\ntstop\ntstatus\n\
-         tfind tracepoint 1\necho >\\ \noutput $_sdata\nprintf \" %#lx\\n\", $_probe_arg0\n\
+         tfind tracepoint 1\necho >\noutput $_sdata\nprintf \" %#lx\\n\", $_probe_arg0\n\
          tfind none\ncontinue\n",
     );
     assert_eq!(frames(&text), 10, "{text}");
-    let line = text.lines().find(|line| line.starts_with("> ")).unwrap_or_else(|| panic!("{text}"));
+    let line = text.lines().find(|line| line.starts_with(">\"")).unwrap_or_else(|| panic!("{text}"));
     let (data, own) = line.rsplit_once(' ').unwrap();
-    assert!(data.contains(&format!("_probe_arg0={own} _probe_arg1=0x")), "{text}");
+    assert!(data.contains(&format!("arg1={own} arg2=0x")), "{text}");
     assert!(text.contains("exited normally"), "{text}");
     until("the server stays", || !started.socket.exists());
     // Without --at-entry its libraries are not there yet.
@@ -224,7 +252,7 @@ fn markers_of_a_library() {
         "strace -m libstdcxx:throw\ntstart\nshell sleep 1\ntstop\ntstatus\ninfo static-tracepoint-markers\n",
     );
     assert!(frames(&text) > 50, "{text}");
-    assert!(text.contains("libstdc++.so.6.") && text.contains(": unsigned long $_probe_arg0"), "{text}");
+    assert!(text.contains("libstdc++.so.6.") && text.contains(": (unsigned long) $rdi"), "{text}");
 }
 
 kprism_test::main!();

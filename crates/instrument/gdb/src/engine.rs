@@ -9,7 +9,6 @@ use kprism_bpf::map::{Map, MapKind};
 use kprism_bpf::mapping::Mapping;
 use kprism_bpf::prog::{ProgKind, Program, on_task_stack};
 use kprism_bpf::ring::Ring;
-use kprism_ebpf::asm::Asm;
 use kprism_expr::emit::{Slot, What};
 use kprism_expr::ir::FAULTS;
 use kprism_expr::regs;
@@ -339,13 +338,8 @@ fn installed_static(
         }
         let compiled = program::compile(point, place, Context::Registers, setting)?;
         let program = Program::load("kg_site", ProgKind::Kprobe, &compiled.code, maps)?;
-        // The jump to the probe is taken while the tracepoint is enabled. So a program that does nothing is attached to it.
-        let mut nothing = Asm::new();
-        nothing.end();
-        let nothing = nothing.finish().map_err(kprism_bpf::Error::from)?;
-        let nothing = Program::load("kg_enable", ProgKind::RawTracepoint, &nothing, &[])?;
-        let links =
-            vec![target.attach(&program, spot.target)?, Link::raw_tracepoint(&nothing, &marker.name)?];
+        // The jump to the probe is taken while the tracepoint is enabled.
+        let links = vec![target.attach(&program, spot.target)?, kprism_probe::attach::enable(&marker.name)?];
         return Ok(Installed::new(point.key, compiled, program, links));
     }
     // Only the kernel knows the number of arguments: it refuses programs that read more.

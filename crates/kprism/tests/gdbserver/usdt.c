@@ -24,7 +24,7 @@ __attribute__((noinline)) int step(int n, struct item *item)
 	long square = (long)n * n;
 
 	if (app_step_semaphore)
-		DTRACE_PROBE4(app, step, n, table[n & 7], item->name, (unsigned char)(n + 250));
+		DTRACE_PROBE4(app, step, n, table[n & 7], item->name, (unsigned short)(n + 65530));
 	total += square;
 	return square > 50;
 }
@@ -39,9 +39,10 @@ int main(int argc, char **argv)
 		if (wait)
 			usleep(wait);
 		else
-			printf("%d %ld %d %p %d %d\n", n, (long)n * n, table[n & 7], (void *)fixed.name, (unsigned char)(n + 250),
+			printf("%d %ld %d %p %d %d\n", n, (long)n * n, table[n & 7], (void *)fixed.name, (unsigned short)(n + 65530),
 			       listened);
 	}
-	DTRACE_PROBE1(app, end, total);
+	signed char low = (signed char)total;
+	DTRACE_PROBE2(app, end, total, low);
 	return large == 0;
 }

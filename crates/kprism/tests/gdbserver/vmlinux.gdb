@@ -7,8 +7,9 @@ target remote /tmp/socket
 echo == markers\n
 strace -m sched:sched_process_fork@kernel_clone
 monitor markers
-# CLONE_VFORK: the parent waits for the child.
-condition $tpnum clone_flags & 0x4000
+# CLONE_VFORK: the parent waits for the child. The child has its parent's name, which begins with an f (GDB 13 cannot
+# translate 'f').
+condition $tpnum clone_flags & 0x4000 && p->comm[0] == 102
 actions
 collect p->pid, p->comm, clone_flags, args->exit_signal, $regs
 end
@@ -26,6 +27,6 @@ while $trace_frame != -1
   tfind
 end
 tfind none
-# A place where the kernel takes no probe is no marker.
+# A place where the kernel takes no probe is no marker: this is an error, and ends the session.
 echo == none\n
 strace -m sched:sched_switch@__schedule

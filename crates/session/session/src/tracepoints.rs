@@ -11,7 +11,7 @@ use kprism_expr::usdt;
 use kprism_image::glob::glob;
 use kprism_probe::place::flow::Ways;
 use kprism_probe::place::listed::{Event, Field};
-use kprism_probe::place::tracepoint::{described, no_kprobe};
+use kprism_probe::place::tracepoint::{Way, described};
 
 /// Returns true if `pattern`, in which `*` is any text, matches an event's name; every name without one.
 fn is_wanted(pattern: Option<&str>, name: &str) -> bool {
@@ -36,9 +36,10 @@ pub fn of_kernel(file: &Path, pattern: Option<&str>) -> Result<Vec<Event>> {
         let sites =
             if pattern.is_some() && event.tracepoint { debug.sites(&event.name)? } else { Vec::new() };
         let place = |site: &kprism_expr::dwarf::Site| {
-            let how = match no_kprobe(&debug, &ways, site) {
-                None => "kprobe".to_owned(),
-                Some(why) => format!("saved registers: {why}"),
+            let how = match Way::of(&debug, &ways, site) {
+                Way::Beside => "kprobe".to_owned(),
+                Way::OutOfLine => "kprobe, out of line".to_owned(),
+                Way::Saved(why) => format!("saved registers: {why}"),
             };
             format!("{} ({how})", debug.function_at(site.nop).unwrap_or_else(|| format!("{:#x}", site.nop)))
         };

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The static tracepoints (USDT) of a program and of its libraries as GDB markers, `PROVIDER:NAME`.
 //!
-//! A marker's address is that of its no-op, where GDB knows the locals of the function around and, by the same notes,
-//! the marker's arguments as `$_probe_arg0`, `$_probe_arg1`, …. `$_sdata` is all arguments as text.
+//! A marker's address is that of its no-op, where GDB knows the locals of the function around. Its data tells each
+//! argument as an expression that GDB compiles, by registers and memory. GDB's own names for arguments, `$_probe_arg0`
+//! and so on, cannot be compiled by GDB 13 where one of them is in a part of a register. `$_sdata` is all arguments as
+//! text.
 //!
 //! In: files of a process. Out: markers; actions that collect the arguments; the text of a hit.
 
@@ -88,18 +90,8 @@ impl Marker {
         let mut extra = self.file.clone();
         for (n, argument) in self.noted.arguments.iter().enumerate() {
             let gap = if n == 0 { ": " } else { ", " };
-            let kind = match argument.as_ref().map(|argument| (argument.size, argument.signed)) {
-                None => "cannot be read:",
-                Some((1, true)) => "signed char",
-                Some((1, false)) => "unsigned char",
-                Some((2, true)) => "short",
-                Some((2, false)) => "unsigned short",
-                Some((4, true)) => "int",
-                Some((4, false)) => "unsigned int",
-                Some((_, true)) => "long",
-                Some((_, false)) => "unsigned long",
-            };
-            let _ = write!(extra, "{gap}{kind} $_probe_arg{n}");
+            let named = argument.as_ref().and_then(|argument| self.expression(argument));
+            let _ = write!(extra, "{gap}{}", named.as_deref().unwrap_or("?"));
         }
         format!(
             "{:x}:{}:{}",
@@ -107,6 +99,45 @@ impl Marker {
             hex::bytes(self.noted.name.as_bytes()),
             hex::bytes(extra.as_bytes())
         )
+    }
+
+    /// An argument as an expression of GDB.
+    fn expression(&self, Argument { size, signed, place }: &Argument) -> Option<String> {
+        let kind = match (size, signed) {
+            (1, true) => "signed char",
+            (1, false) => "unsigned char",
+            (2, true) => "short",
+            (2, false) => "unsigned short",
+            (4, true) => "int",
+            (4, false) => "unsigned int",
+            (_, true) => "long",
+            (_, false) => "unsigned long",
+        };
+        match place {
+            Storage::Value(value) => Some(format!("({kind}) {}", self.shown(value)?)),
+            Storage::Memory(address) => Some(format!("*({kind} *) {}", self.shown(address)?)),
+            _ => None,
+        }
+    }
+
+    /// A value as an expression of GDB, in parentheses where it needs them.
+    fn shown(&self, value: &Sym) -> Option<String> {
+        let operator = |op| match op {
+            BinOp::Add => Some("+"),
+            BinOp::Mul => Some("*"),
+            BinOp::Shr => Some(">>"),
+            _ => None,
+        };
+        Some(match value {
+            Sym::Const(n) => n.cast_signed().to_string(),
+            Sym::Address(address) => format!("{:#x}", self.moved(*address)),
+            Sym::Reg(reg) => format!("${}", reg.name()),
+            Sym::Bin(BinOp::Add, a, b) if matches!(**b, Sym::Const(n) if n.cast_signed() < 0) => {
+                format!("({} - {})", self.shown(a)?, self.shown(b)?.trim_start_matches('-'))
+            }
+            Sym::Bin(op, a, b) => format!("({} {} {})", self.shown(a)?, operator(*op)?, self.shown(b)?),
+            _ => return None,
+        })
     }
 
     /// The tracepoint with what `$_sdata` needs in place of it: the registers, and the arguments that are in memory.
@@ -207,7 +238,7 @@ impl Marker {
                     (_, false) => word.to_string(),
                 })
             });
-            let _ = write!(out, "{gap}_probe_arg{n}={}", text.as_deref().unwrap_or("?"));
+            let _ = write!(out, "{gap}arg{}={}", n + 1, text.as_deref().unwrap_or("?"));
         }
         out
     }
@@ -243,11 +274,10 @@ mod tests {
             (0x5555_5555_8058, 8) => 0x7000_u64.to_le_bytes().to_vec(),
             _ => panic!("{size} bytes at {address:#x}"),
         };
-        let wanted = "_probe_arg0=-128 _probe_arg1=-2 _probe_arg2=0x7000 _probe_arg3=? _probe_arg4=4294967295 \
-                      _probe_arg5=-7";
+        let wanted = "arg1=-128 arg2=-2 arg3=0x7000 arg4=? arg5=4294967295 arg6=-7";
         assert_eq!(marker().text(&registers, &memory), wanted);
         let unread = marker().text(&registers, &|_, _| Vec::new());
-        assert!(unread.contains("_probe_arg1=? _probe_arg2=? "), "{unread}");
+        assert!(unread.contains("arg2=? arg3=? "), "{unread}");
     }
 
     #[test]
@@ -257,8 +287,8 @@ mod tests {
         assert_eq!(parts.next(), Some("555555555296"));
         let mut text = || String::from_utf8(hex::unhex(parts.next().unwrap().as_bytes()).unwrap()).unwrap();
         assert_eq!(text(), "app:step");
-        let wanted = "app: signed char $_probe_arg0, short $_probe_arg1, unsigned long $_probe_arg2, cannot be read: \
-                      $_probe_arg3, unsigned int $_probe_arg4, int $_probe_arg5";
+        let wanted = "app: (signed char) ($rbx >> 8), *(short *) (($rax - 4) + ($rdx * 2)), \
+                      *(unsigned long *) 0x555555558058, ?, (unsigned int) $rcx, (int) -7";
         assert_eq!(text(), wanted);
     }
 

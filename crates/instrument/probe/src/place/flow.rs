@@ -48,8 +48,9 @@ impl<'i> Ways<'i> {
         Self { image, tables: OnceCell::new() }
     }
 
-    /// Returns true if the instruction behind a tracepoint's no-op is reached by way of the no-op only.
-    pub fn lead_past(&self, site: &Site) -> bool {
+    /// Returns true if an instruction is reached by way of a tracepoint's no-op only: the next one, or the target of the
+    /// jump that replaces it.
+    pub fn lead_only_from(&self, site: &Site, to: u64) -> bool {
         let image = self.image;
         let tables = self.tables.get_or_init(|| {
             let mut parts: HashMap<String, Vec<_>> = HashMap::new();
@@ -61,14 +62,14 @@ impl<'i> Ways<'i> {
             }
             Tables { labels: jump_labels(image).map(|label| (label.nop, label.target)).collect(), parts }
         });
-        let Some(symbol) = image.around(site.nop) else { return true };
+        let Some(symbol) = image.around(site.nop) else { return false };
         let own = tables.parts.get(whole(&symbol.name)).map_or(&[][..], |own| own);
         let entries: Vec<u64> = own.iter().filter(|(_, _, begins)| *begins).map(|(at, ..)| *at).collect();
         let code = own.iter().filter(|(_, size, _)| *size <= LONGEST).filter_map(|(at, size, _)| {
             Some((*at, image.bytes_at(*at, usize::try_from(*size).ok()?)?.to_vec()))
         });
         let code: Vec<(u64, Vec<u8>)> = code.collect();
-        !is_only_from(&code, &entries, &tables.labels, site.nop, site.next)
+        is_only_from(&code, &entries, &tables.labels, site.nop, to)
     }
 }
 

@@ -145,9 +145,13 @@ pub fn scoped<T>(
         if !wanted.is_empty() && !place.functions().iter().any(|f| f == wanted) {
             continue;
         }
-        let taken = match no_kprobe(debug, &ways, &site) {
-            None => take(&place, Some(place.pc)),
-            Some(_) => {
+        let taken = match Way::of(debug, &ways, &site) {
+            Way::Beside => take(&place, Some(place.pc)),
+            Way::OutOfLine => {
+                let place = dwarf::Place::at(debug, site.target, ProbePoint::Inside, Space::Kernel)?;
+                take(&place, Some(place.pc))
+            }
+            Way::Saved(_) => {
                 let saved = debug.saved(name.event, &site)?;
                 let place = dwarf::Place::at(debug, saved.pc, ProbePoint::Inside, Space::Kernel)?;
                 take(&CallerScope { inner: &place, registers: &saved.registers }, Some(saved.pc))
@@ -295,9 +299,13 @@ fn here(
         if !wanted.is_empty() && !function.iter().any(|f| f == wanted) {
             continue;
         }
-        let planned = match no_kprobe(debug, ways, site) {
-            None => beside(&place, request),
-            Some(why) => saved(debug, name, site, request).map(|mut plan| {
+        let planned = match Way::of(debug, ways, site) {
+            Way::Beside => kprobe(&place, request),
+            Way::OutOfLine => {
+                let place = dwarf::Place::at(debug, site.target, ProbePoint::Inside, Space::Kernel)?;
+                kprobe(&place, request).map(|plan| Plan { enables: Some(name.event.to_owned()), ..plan })
+            }
+            Way::Saved(why) => saved(debug, name, site, request).map(|mut plan| {
                 plan.notes.push(format!("no kprobe can be there: {why}"));
                 plan
             }),
@@ -332,15 +340,34 @@ fn here(
     })
 }
 
-/// The reason why hits of a kprobe behind the tracepoint's no-op would not be its hits, or why the kernel takes none
-/// there.
-pub fn no_kprobe(debug: &Debug<'_>, ways: &Ways<'_>, site: &dwarf::Site) -> Option<String> {
-    let past = || "the instruction behind the tracepoint is reached past it, too".to_owned();
-    debug.kprobe_refusal(site.next).or_else(|| ways.lead_past(site).then(past))
+/// The way in which a tracepoint's place in the code is probed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Way {
+    /// A kprobe at the next instruction, which is hit whether the tracepoint is enabled or not.
+    Beside,
+    /// A kprobe at the code to which an enabled tracepoint jumps; the tracepoint is enabled.
+    OutOfLine,
+    /// A program that the tracepoint calls, as there can be no kprobe for this reason.
+    Saved(String),
 }
 
-/// A kprobe on the instruction after the jump label, which runs whether the tracepoint is on or off.
-fn beside(place: &dwarf::Place<'_, '_>, request: &Request<'_>) -> Result<Plan, Error> {
+impl Way {
+    /// Chooses the first that the kernel takes and of which each hit is one of the tracepoint.
+    pub fn of(debug: &Debug<'_>, ways: &Ways<'_>, site: &dwarf::Site) -> Self {
+        let refusal = |at| {
+            let past = || "code that is reached past the tracepoint, too".to_owned();
+            debug.kprobe_refusal(at).or_else(|| (!ways.lead_only_from(site, at)).then(past))
+        };
+        match refusal(site.next) {
+            None => Way::Beside,
+            Some(_) if refusal(site.target).is_none() => Way::OutOfLine,
+            Some(why) => Way::Saved(why),
+        }
+    }
+}
+
+/// A kprobe at an instruction that only a tracepoint leads to, whose locals are those at the tracepoint.
+fn kprobe(place: &dwarf::Place<'_, '_>, request: &Request<'_>) -> Result<Plan, Error> {
     let site = Site::Kernel { address: place.pc, entry: place.entry, at_return: false };
     compile(place, request, site, Some(place.pc), &mut |func| {
         at_breakpoint(func, place.moment, place.pc);
