@@ -148,10 +148,11 @@ fn the_counter_of_listeners_goes_up_and_down() {
     for how in
         ["strace -m app:step", "trace -probe-stap app:step", "strace -m app:step\ntrace -probe-stap app:step"]
     {
+        // A GDB that connects takes the tracepoints over that the one before has left.
         let text = server.gdb(
             Some(&program),
             &format!(
-                "{how}\ntstart\nshell sleep 1\necho == during\\n\n{}{}tstop\necho == after\\n\n{}tstatus\ndelete\n",
+                "delete\n{how}\ntstart\nshell sleep 1\necho == during\\n\n{}{}tstop\necho == after\\n\n{}tstatus\n",
                 counter(pid),
                 counter(other),
                 counter(pid)
@@ -162,27 +163,31 @@ fn the_counter_of_listeners_goes_up_and_down() {
         assert!(section(&text, "after").starts_with("     0\n"), "{how}: {text}");
         assert!(frames(&text) > 50, "{how}: {text}");
     }
-    let text = server.gdb(Some(&program), "set disconnected-tracing on\nstrace -m app:step\ntstart\n");
+    let text =
+        server.gdb(Some(&program), "delete\nset disconnected-tracing on\nstrace -m app:step\ntstart\n");
+    assert_eq!(listeners(pid, address), 1, "{text}");
+    let text = server.gdb(Some(&program), "info tracepoints\ntstop\ntstart\ntstatus\n");
+    assert!(text.contains("static tracepoint") && text.contains("Trace is running on the target."), "{text}");
     assert_eq!(listeners(pid, address), 1, "{text}");
     server.process.0.kill().unwrap();
     server.process.0.wait().unwrap();
     until("the counter stays", || listeners(pid, address) == 0);
 }
 
-/// The distribution's Python, stripped: its markers tell which functions a program calls, by name and line.
+/// The distribution's Python, stripped: its markers tell which functions of a program return, by name and line.
 #[test]
 fn markers_of_a_stripped_program() {
     allowed();
     let python = Path::new("/usr/bin/python3.11");
     let notes = Command::new("readelf").args(["-n", "/usr/bin/python3.11"]).output();
-    if !notes.is_ok_and(|notes| String::from_utf8_lossy(&notes.stdout).contains("function__entry")) {
+    if !notes.is_ok_and(|notes| String::from_utf8_lossy(&notes.stdout).contains("function__return")) {
         skip("needs a Python with static tracepoints: Debian 12's python3.11");
     }
     let dir = tempfile::tempdir().unwrap();
     let script = dir.path().join("calls.py");
     fs::write(&script, "def inner(n):\n    return n\n\ndef outer(n):\n    return inner(n) + 1\n\nfor n in range(10):\n    outer(n)\n").unwrap();
     let text = markers(dir.path(), python);
-    let [file, function, line] = &arguments(&text, "python:function__entry")[..] else { panic!("{text}") };
+    let [file, function, line] = &arguments(&text, "python:function__return")[..] else { panic!("{text}") };
     let [file, function] = [file, function].map(|text| text.replace("unsigned long", "char *"));
     let server = Server::start(
         dir.path(),
@@ -193,8 +198,8 @@ fn markers_of_a_stripped_program() {
     let text = server.gdb(
         Some(python),
         &format!(
-            "strace -m python:function__entry\n\
-             condition 1 {line} == 4 && *({function}) == 111\n\
+            "strace -m python:function__return\n\
+             condition 1 {line} == 5 && *({function}) == 111\n\
              actions\ncollect/s {file}, {function}\ncollect $_sdata\nend\n\
              tstart\ncontinue\ntstop\ntstatus\n\
              echo == frames\\n\n\
