@@ -272,13 +272,7 @@ impl Tracepoint {
         let source = |(kind, start, length, text): &(String, u32, u32, String)| {
             format!("Z{place}:{kind}:{start:x}:{length:x}:{text}")
         };
-        if self.kind == Kind::Static {
-            // GDB 13 refuses `-m NAME`, with which it defined the tracepoint itself, and the whole connection with it.
-            let text = format!("*{address:#x}");
-            all.push(format!("Z{place}:at:0:{:x}:{}", text.len(), hex::bytes(text.as_bytes())));
-        }
-        let own = self.sources.iter().filter(|(kind, ..)| kind != "at" || self.kind != Kind::Static);
-        all.extend(own.map(source));
+        all.extend(self.sources.iter().map(source));
         all
     }
 }
@@ -370,17 +364,6 @@ mod tests {
         all.source(b"QTDPsrc:1:10:cond:0:4:61203e20", 8).unwrap();
         let pieces = all.points[&Key { number: 1, address: 0x10 }].pieces();
         assert_eq!(pieces, ["T1:10:E:0:0", "Z1:10:cond:0:4:61203e20"]);
-    }
-
-    #[test]
-    fn a_marker_is_told_by_its_address() {
-        let mut all = defined(&["QTDP:1:4f20:E:0:0:S"]).unwrap();
-        // -m app:step
-        all.source(b"QTDPsrc:1:4f20:at:0:b:2d6d206170703a73746570", 8).unwrap();
-        all.source(b"QTDPsrc:1:4f20:cmd:0:4:61203e20", 8).unwrap();
-        let pieces = all.points[&Key { number: 1, address: 0x4f20 }].pieces();
-        let at = format!("Z1:4f20:at:0:7:{}", hex::bytes(b"*0x4f20"));
-        assert_eq!(pieces, ["T1:4f20:E:0:0:S", at.as_str(), "Z1:4f20:cmd:0:4:61203e20"]);
     }
 
     proptest! {

@@ -6,7 +6,7 @@ use std::path::Path;
 use kprism_bpf::host;
 use kprism_rsp::buffer::Buffer;
 use kprism_rsp::command::{Command, Find};
-use kprism_rsp::define::{Definitions, Key};
+use kprism_rsp::define::{Definitions, Key, Kind};
 use kprism_rsp::{hex, wire};
 
 use super::status::Stop;
@@ -93,7 +93,9 @@ impl Server {
             }
             Command::Points { first } => {
                 if first {
-                    self.listing = self.definitions.points.values().flat_map(|p| p.pieces()).collect();
+                    // GDB 13 ends the connection, or crashes, when it is told of a static one.
+                    let others = self.definitions.points.values().filter(|p| p.kind != Kind::Static);
+                    self.listing = others.flat_map(|p| p.pieces()).collect();
                 }
                 self.next()
             }
