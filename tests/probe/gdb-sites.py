@@ -97,24 +97,13 @@ def call(site):
     return calls[0]
 
 
-def nop(site):
-    """The tracepoint's own instruction, before the probe's. GDB steps over a breakpoint, which QEMU gets wrong where
-    the guest itself has one: the trap is lost, and the guest goes on behind its first byte."""
-    function = gdb.block_for_pc(site["address"])
-    while function.superblock and not function.superblock.is_static:
-        function = function.superblock
-    code = gdb.selected_inferior().architecture().disassemble(function.start, site["address"] - 1)
-    before = code[-1]
-    if before["addr"] + before["length"] != site["address"] or not before["asm"].startswith(("nop", "xchg   %ax,%ax")):
-        raise ValueError("%#x: no nop before it, but %s" % (site["address"], before["asm"]))
-    return before["addr"]
-
-
 execute("set confirm off")
 execute("set pagination off")
 execute("set language c")
 for site in sites:
-    site["pc"] = call(site) if site["call"] else nop(site)
+    # The tracepoint's own instruction, before the probe's. GDB steps over a breakpoint, which QEMU gets wrong where the
+    # guest itself has one: the trap is lost, and the guest goes on behind its first byte.
+    site["pc"] = call(site) if site["call"] else site["nop"]
     symbols(site["pc"])
 open(os.environ["READY"], "w").close()
 while not os.path.exists(os.environ["BEGUN"]):
@@ -138,7 +127,7 @@ while left:
         execute("stepi")
         pc = int(gdb.parse_and_eval("(unsigned long)$pc"))
         if pc != site["address"]:
-            # Somebody has switched the tracepoint on.
+            # Somebody has switched the tracepoint on, or not yet.
             continue
     if recorder():
         continue

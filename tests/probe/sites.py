@@ -29,6 +29,8 @@ NAMES = 12
 # One CPU at a time, as code that one CPU patches while another runs it is more than QEMU promises.
 GUEST = ["--mem", "2G", "--module", "loop", "--with-module", "dummy"]
 
+# Ends of places that take one, as `kprism list events` has them.
+KPROBE = ("(kprobe)", "(kprobe, out of line)")
 SCALARS = ("int", "bool", "char", "enum", "pointer")
 
 image = vmlinux()
@@ -58,7 +60,7 @@ for event in json.loads(listed.stdout):
     system, name = event["name"].split(":")
     if name not in met or not event["places"]:
         continue
-    functions = {re.split(r"[+.]", place)[0]: place.endswith("(kprobe)") for place in event["places"]}
+    functions = {re.split(r"[+.]", place)[0]: place.endswith(KPROBE) for place in event["places"]}
     for function, kprobe in list(functions.items())[:PLACES]:
         wanted[kprobe].append(event["name"] + "@" + function)
 print("%d tracepoints are met" % len(met), flush=True)
@@ -100,7 +102,8 @@ for plan in list(plans):
     for n, item in enumerate(probe["items"]):
         if n not in kept and item["shape"]:
             item.update(shape=None, missing="not wanted")
-    sites.append({"address": address, "event": re.split("[:@]", spec)[1], "call": raw, "names": names})
+    site = {"address": address, "nop": plan["probe"]["address"], "event": re.split("[:@]", spec)[1]}
+    sites.append({**site, "call": raw, "names": names})
     place_of.append(spec)
     plan["probe"]["place"] = "s%d" % (len(sites) - 1)
 

@@ -2,97 +2,22 @@
 //! `kprism gdbserver`: sessions of the real GDB, with what it prints asserted. Natively with programs whose values are
 //! known, and in the guest with the kernel.
 
+mod gdb;
+
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use kprism_test::{BPF, GDB, ROOT, UPROBES, needs, test};
+use gdb::{Running, Server, allowed, built, numbers_after, section, session, until};
+use kprism_test::test;
 
-const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/gdbserver");
+const FOLDER: &str = gdb::FOLDER;
 const CASE: &str = include_str!("probe/case.c");
-
-/// uprobes need root, and the sessions GDB.
-fn allowed() {
-    needs(&[ROOT, BPF, UPROBES, GDB]);
-}
-
-fn built(dir: &Path, source: &Path, flags: &[&str]) -> PathBuf {
-    let program = dir.join(source.file_stem().unwrap());
-    let status = Command::new("gcc").args(["-g", "-o"]).arg(&program).args(flags).arg(source).status();
-    assert!(status.expect("gcc runs").success());
-    program
-}
-
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < Duration::from_secs(120), "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// A program or server, ended when dropped.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.kill().ok();
-        self.0.wait().ok();
-    }
-}
-
-struct Server {
-    process: Running,
-    socket: PathBuf,
-    dir: PathBuf,
-}
-
-impl Server {
-    fn start(dir: &Path, args: &[&str], then: &[&str], stdout: Stdio) -> Self {
-        let socket = dir.join("socket");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kprism"));
-        command.arg("gdbserver").args(args).arg(&socket).args(then).stdout(stdout).stderr(Stdio::null());
-        let process = Running(command.spawn().expect("kprism runs"));
-        until("no socket", || socket.exists());
-        Self { process, socket, dir: dir.to_owned() }
-    }
-
-    fn gdb(&self, program: Option<&Path>, script: &str) -> String {
-        let file = self.dir.join("session.gdb");
-        let head = "set remotetimeout 60\nset pagination off\nset confirm off\nset sysroot /\nset print thread-events off\n";
-        let head = format!("{head}target remote {}\n", self.socket.display());
-        fs::write(&file, head + script).unwrap();
-        gdb(program, &file, &self.dir)
-    }
-}
-
-/// Runs a script; what GDB printed, errors too.
-fn gdb(program: Option<&Path>, script: &Path, dir: &Path) -> String {
-    let Output { stdout, stderr, .. } = Command::new("timeout")
-        .args(["120", "gdb", "-nx", "-batch", "-x"])
-        .arg(script)
-        .args(program)
-        .current_dir(dir)
-        .stdin(Stdio::null())
-        .output()
-        .expect("gdb runs");
-    format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr))
-}
-
-/// The part after `== NAME`.
-fn section<'a>(text: &'a str, name: &str) -> &'a str {
-    let (_, rest) = text.split_once(&format!("== {name}\n")).unwrap_or_else(|| panic!("no {name}: {text}"));
-    &rest[..rest.find("\n== ").map_or(rest.len(), |end| end + 1)]
-}
 
 fn line_of(mark: &str) -> usize {
     CASE.lines().position(|line| line.contains(mark)).expect("a line")
-}
-
-fn numbers_after<'a>(text: &'a str, head: &'a str) -> impl Iterator<Item = i64> + 'a {
-    text.lines().filter_map(move |line| line.strip_prefix(head)?.trim().parse().ok())
 }
 
 #[test]
@@ -216,7 +141,7 @@ fn threads_by_tcp() {
          continue\n"
     );
     fs::write(&script, text).unwrap();
-    let text = gdb(Some(&program), &script, dir.path());
+    let text = session(Some(&program), &script, dir.path());
     assert!(text.contains("Collected 200 trace frames."), "{text}");
     let pair = |line: &str| {
         let (thread, n) = line.strip_prefix("> ")?.split_once(' ')?;
@@ -334,7 +259,7 @@ fn everything_that_gdb_asks_for() {
         let commands =
             "tstatus\ntfind tracepoint 1\nprint n\nprint $rsp\ntfind tracepoint 1\nprint n\nprint $seen\n";
         fs::write(&script, format!("target tfile {file}\n{commands}")).unwrap();
-        let text = gdb(Some(&program), &script, dir.path());
+        let text = session(Some(&program), &script, dir.path());
         assert!(text.contains("Trace stopped by a tstop command (enough)."), "{file}: {text}");
         assert!(text.contains("$4 = "), "{file}: {text}");
         told.push(text.lines().filter(|l| l.starts_with('$')).map(str::to_owned).collect::<Vec<_>>());
@@ -362,7 +287,7 @@ fn a_plain_tstop_and_tsave() {
     assert!(text.contains("== alive"), "{text}");
     let script = dir.path().join("file.gdb");
     fs::write(&script, "target tfile plain.tf\ntstatus\ntfind start\nprint counter1 - counter2\n").unwrap();
-    let text = gdb(Some(&program), &script, dir.path());
+    let text = session(Some(&program), &script, dir.path());
     assert!(text.contains("Trace stopped by a tstop command ().\n"), "{text}");
     assert!(text.contains("$1 = 1\n"), "{text}");
 }

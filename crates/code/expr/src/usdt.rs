@@ -100,25 +100,52 @@ pub fn argument(text: &str, symbol: &dyn Fn(&str) -> Option<u64>) -> Option<(Ty,
     if let Some(constant) = operand.strip_prefix('$') {
         return Some((ty, Storage::Value(Rc::new(Sym::Const(number(constant)?.cast_unsigned())))));
     }
-    let (distance, inner) = operand.strip_suffix(')')?.split_once('(')?;
+    // `OFFSET(BASE,INDEX,SCALE)`, without what is not needed; OFFSET may be a sum with a symbol.
+    let (distance, inner) = match operand.strip_suffix(')') {
+        Some(operand) => operand.split_once('(')?,
+        None => (operand, ""),
+    };
+    let (offset, named) = sum(distance, symbol)?;
     let mut parts = inner.split(',').map(|p| p.trim().trim_start_matches('%'));
     let (base, index, scale) = (parts.next()?, parts.next(), parts.next());
-    if base == "rip" {
-        let (name, offset) = match distance.find(['+', '-']).filter(|at| *at > 0) {
-            Some(at) => (&distance[..at], number(&distance[at..])?),
-            None => (distance, 0),
+    let fixed = named.then(|| Rc::new(Sym::Address(offset)));
+    let base = match base {
+        // The assembler's operand names the address itself; it is no distance from `rip`.
+        "" | "rip" => fixed.or_else(|| index.map(|_| Rc::new(Sym::Const(offset))))?,
+        name => {
+            let register = Rc::new(Sym::Reg(register(name)?.0));
+            match fixed {
+                Some(fixed) => Rc::new(Sym::Bin(BinOp::Add, register, fixed)),
+                None => register.plus(offset),
+            }
+        }
+    };
+    let Some(index) = index else { return Some((ty, Storage::Memory(base))) };
+    let scale = Rc::new(Sym::Const(number(scale.unwrap_or("1"))?.cast_unsigned()));
+    let index = Rc::new(Sym::Bin(BinOp::Mul, Rc::new(Sym::Reg(register(index)?.0)), scale));
+    Some((ty, Storage::Memory(Rc::new(Sym::Bin(BinOp::Add, base, index)))))
+}
+
+/// The value of a sum of numbers and symbols' addresses, such as `8+table`, and whether there is a symbol in it. An
+/// empty sum is 0.
+fn sum(text: &str, symbol: &dyn Fn(&str) -> Option<u64>) -> Option<(u64, bool)> {
+    let (mut total, mut named, mut rest) = (0_u64, false, text);
+    while !rest.is_empty() {
+        let sign = rest.char_indices().skip(1).find(|(_, c)| matches!(c, '+' | '-'));
+        let (term, after) = rest.split_at(sign.map_or(rest.len(), |(at, _)| at));
+        rest = after;
+        let value = match term.strip_prefix('+').unwrap_or(term) {
+            digits if digits.trim_start_matches('-').starts_with(|c: char| c.is_ascii_digit()) => {
+                number(digits)?.cast_unsigned()
+            }
+            name => {
+                named = true;
+                symbol(name)?
+            }
         };
-        let address = symbol(name)?.wrapping_add_signed(offset);
-        return Some((ty, Storage::Memory(Rc::new(Sym::Address(address)))));
+        total = total.wrapping_add(value);
     }
-    let offset = if distance.is_empty() { 0 } else { number(distance)? };
-    let mut sym = Rc::new(Sym::Reg(register(base)?.0));
-    if let Some(index) = index {
-        let scale = Rc::new(Sym::Const(number(scale.unwrap_or("1"))?.cast_unsigned()));
-        let index = Rc::new(Sym::Bin(BinOp::Mul, Rc::new(Sym::Reg(register(index)?.0)), scale));
-        sym = Rc::new(Sym::Bin(BinOp::Add, sym, index));
-    }
-    Some((ty, Storage::Memory(sym.plus(offset.cast_unsigned()))))
+    Some((total, named))
 }
 
 /// Scope at a static tracepoint.
@@ -214,6 +241,30 @@ mod tests {
         }
         assert_eq!(number("-0x10"), Some(-16));
         assert_eq!(number("--1"), None);
+    }
+
+    #[test]
+    fn operands_as_compilers_write_them() {
+        let symbol = |name: &str| (name == "table").then_some(0x4000);
+        let parsed = |text: &str| argument(text, &symbol).map(|(_, storage)| storage);
+        let memory = |sym: Sym| Some(Storage::Memory(Rc::new(sym)));
+        let sum = |a, b| Sym::Bin(BinOp::Add, Rc::new(a), Rc::new(b));
+        let times = |reg, n| Sym::Bin(BinOp::Mul, Rc::new(Sym::Reg(reg)), Rc::new(Sym::Const(n)));
+        // The same place: GCC writes the offset first, clang behind.
+        for text in ["8@8+table(%rip)", "8@table+8(%rip)", "8@16+table-8(%rip)", "8@table+8"] {
+            assert_eq!(parsed(text), memory(Sym::Address(0x4008)), "{text}");
+        }
+        assert_eq!(parsed("-2@-20(%rbp)"), memory(sum(Sym::Reg(Reg::Rbp), Sym::Const(-20_i64 as u64))));
+        let indexed = sum(Sym::Reg(Reg::Rax), times(Reg::Rdx, 2));
+        assert_eq!(parsed("-2@(%rax,%rdx,2)"), memory(indexed));
+        // In a program that is not position-independent.
+        assert_eq!(parsed("-4@table(%rax)"), memory(sum(Sym::Reg(Reg::Rax), Sym::Address(0x4000))));
+        assert_eq!(parsed("-4@table(,%rax,4)"), memory(sum(Sym::Address(0x4000), times(Reg::Rax, 4))));
+        for text in
+            ["8@", "8@8(%rip)", "8@8", "8@other(%rip)", "8@table+(%rip)", "8@é(%rip)", "8@+é", "8@%xmm0"]
+        {
+            assert_eq!(parsed(text), None, "{text}");
+        }
     }
 
     #[test]

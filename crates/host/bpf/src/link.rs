@@ -151,9 +151,15 @@ impl Link {
         Self::probe(program, "uprobe", &what, name.as_ptr() as u64, offset, when, pid, cookie)
     }
 
-    /// Attaches to a static tracepoint of a program, in all processes. `listeners` is the file offset of the counter
-    /// that shows the program that there are listeners.
-    pub fn usdt(program: &Program, path: &Path, offset: u64, listeners: u64) -> Result<Self, Error> {
+    /// Attaches to a static tracepoint of a program. `listeners` is the file offset of the counter that shows the program
+    /// that there are listeners. `pid` -1 means every process.
+    pub fn usdt(
+        program: &Program,
+        path: &Path,
+        offset: u64,
+        listeners: u64,
+        pid: i32,
+    ) -> Result<Self, Error> {
         let name = c_string(&path.to_string_lossy())?;
         let what = format!("{UPROBE} {}+{offset:#x}", path.display());
         let Ok(listeners) = u32::try_from(listeners) else {
@@ -164,7 +170,7 @@ impl Link {
         let config = u64::from(listeners) << 32;
         let config1 = name.as_ptr() as u64;
         let attr = PerfAttr { kind, config, config1, config2: offset, ..Default::default() };
-        Self::perf(program, &what, attr, -1, 0)
+        Self::perf(program, &what, attr, pid, 0)
     }
 
     #[allow(clippy::too_many_arguments)]

@@ -9,7 +9,6 @@ use kprism_bpf::map::{Map, MapKind};
 use kprism_bpf::mapping::Mapping;
 use kprism_bpf::prog::{ProgKind, Program, on_task_stack};
 use kprism_bpf::ring::Ring;
-use kprism_ebpf::asm::Asm;
 use kprism_expr::emit::{Slot, What};
 use kprism_expr::ir::FAULTS;
 use kprism_expr::regs;
@@ -20,7 +19,8 @@ use kprism_rsp::define::{Action, Definitions, Key, Kind, MOST_POINTS, Tracepoint
 use crate::Error;
 use crate::program::{self, Compiled, Context, Setting, TIMESTAMP, var_at};
 use crate::registers::{self, Registers};
-use crate::target::{Target, markers};
+use crate::server::frames;
+use crate::target::{ProgramMarker, Target, markers};
 
 /// An installed tracepoint.
 #[derive(Debug)]
@@ -31,8 +31,17 @@ struct Installed {
     slots: Vec<Slot>,
     program: Program,
     links: Vec<Link>,
-    /// Format of a static tracepoint's own record, if it is wanted.
-    statics: Option<Format>,
+    statics: Statics,
+}
+
+/// The source of `$_sdata`, if it is collected.
+#[derive(Debug)]
+enum Statics {
+    None,
+    /// A second record, in the format of the kernel's event.
+    Event(Format),
+    /// The arguments of a program's marker, which are collected like GDB's own values.
+    Arguments(Box<ProgramMarker>),
 }
 
 /// A run of tracing.
@@ -108,14 +117,20 @@ impl Engine {
             Setting { space: target.space(), whose: target.whose()?, vars: &self.vars, clock: self.clock };
         let maps = [&self.state, &self.ring, &self.pending];
         let installed = match point.kind {
-            Kind::Static => installed_static(point, place as u32, &setting, &maps, target)?,
-            _ => {
-                let compiled = program::compile(point, place as u32, Context::Registers, &setting)?;
-                let code = on_task_stack(&compiled.code);
-                let program = Program::load("kg_trace", ProgKind::Kprobe, &code, &maps)?;
-                let link = target.attach(&program, point.key.address)?;
-                Installed::new(point.key, compiled, program, vec![link])
+            Kind::Static if target.as_process().is_some() => {
+                let address = point.key.address;
+                let none = || Error::Cannot(format!("{address:#x} is no marker of the program"));
+                let marker = target.as_process().and_then(|process| process.marker_at(address));
+                let marker = marker.ok_or_else(none)?;
+                let own = marker.collecting(point);
+                let mut installed = installed_plain(&own, place as u32, &setting, &maps, target)?;
+                if point.actions.contains(&Action::Static) {
+                    installed.statics = Statics::Arguments(Box::new(marker));
+                }
+                installed
             }
+            Kind::Static => installed_static(point, place as u32, &setting, &maps, target)?,
+            _ => installed_plain(point, place as u32, &setting, &maps, target)?,
         };
         self.write(place, program::ENABLED, u64::from(point.enabled));
         self.points.push(installed);
@@ -199,8 +214,9 @@ impl Engine {
                     let known = self.points.get(place as usize).zip(waiting.remove(&(place, hit)));
                     known.map(|(point, mut frame)| {
                         let own = record.get(program::HEADER as usize..).unwrap_or(&[]);
-                        let text = point.statics.as_ref().map(|format| markers::text(format, own));
-                        frame.statics = text.map(|t| t.into_bytes().into());
+                        if let Statics::Event(format) = &point.statics {
+                            frame.statics = Some(markers::text(format, own).into_bytes().into());
+                        }
                         frame
                     })
                 }
@@ -208,7 +224,10 @@ impl Engine {
                     let frame = self.frame(record);
                     match frame {
                         Some(frame)
-                            if self.points.get(place as usize).is_some_and(|p| p.statics.is_some()) =>
+                            if self
+                                .points
+                                .get(place as usize)
+                                .is_some_and(|p| matches!(p.statics, Statics::Event(_))) =>
                         {
                             waiting.insert((place, hit), frame);
                             None
@@ -236,8 +255,8 @@ impl Engine {
         let word = |at| word(record, at);
         let point = self.points.get(word(0)? as usize)?;
         let mut frame = Frame::new(point.key);
+        let mut all = [0; 21];
         if let Some(at) = point.registers {
-            let mut all = [0; 21];
             for (n, value) in all.iter_mut().enumerate() {
                 *value = word(at as usize + 8 * n)?;
             }
@@ -268,6 +287,10 @@ impl Engine {
                 }
             }
         }
+        if let Statics::Arguments(marker) = &point.statics {
+            let memory = |address, size| frames::memory(&frame, address, size);
+            frame.statics = Some(marker.text(&Registers(all), &memory).into_bytes().into());
+        }
         Some(frame)
     }
 }
@@ -275,11 +298,26 @@ impl Engine {
 impl Installed {
     fn new(key: Key, compiled: Compiled, program: Program, links: Vec<Link>) -> Self {
         let Compiled { registers, known, slots, .. } = compiled;
-        Self { key, registers, known, slots, program, links, statics: None }
+        Self { key, registers, known, slots, program, links, statics: Statics::None }
     }
 }
 
-/// Installs a static tracepoint. One program gets its arguments and evaluates the condition. If the tracepoint's own
+/// Installs a tracepoint at an instruction.
+fn installed_plain(
+    point: &Tracepoint,
+    place: u32,
+    setting: &Setting<'_>,
+    maps: &[&Map],
+    target: &mut Target,
+) -> Result<Installed, Error> {
+    let compiled = program::compile(point, place, Context::Registers, setting)?;
+    let code = on_task_stack(&compiled.code);
+    let program = Program::load("kg_trace", ProgKind::Kprobe, &code, maps)?;
+    let link = target.attach(&program, point.key.address)?;
+    Ok(Installed::new(point.key, compiled, program, vec![link]))
+}
+
+/// Installs a static tracepoint of the kernel. One program gets its arguments and evaluates the condition. If the tracepoint's own
 /// record is wanted, a second program takes it.
 fn installed_static(
     point: &Tracepoint,
@@ -288,7 +326,7 @@ fn installed_static(
     maps: &[&Map],
     target: &mut Target,
 ) -> Result<Installed, Error> {
-    let missing = || Error::Cannot("static tracepoints are the kernel's: kprism gdbserver --kernel".into());
+    let missing = || Error::Cannot("a process has no static tracepoints of the kernel".into());
     let marker = target.as_kernel().ok_or_else(missing)?.marker_at(point.key.address)?;
     if let Some(spot) = &marker.place {
         if point.actions.contains(&Action::Static) {
@@ -300,13 +338,8 @@ fn installed_static(
         }
         let compiled = program::compile(point, place, Context::Registers, setting)?;
         let program = Program::load("kg_site", ProgKind::Kprobe, &compiled.code, maps)?;
-        // The jump to the probe is taken while the tracepoint is enabled. So a program that does nothing is attached to it.
-        let mut nothing = Asm::new();
-        nothing.end();
-        let nothing = nothing.finish().map_err(kprism_bpf::Error::from)?;
-        let nothing = Program::load("kg_enable", ProgKind::RawTracepoint, &nothing, &[])?;
-        let links =
-            vec![target.attach(&program, spot.target)?, Link::raw_tracepoint(&nothing, &marker.name)?];
+        // The jump to the probe is taken while the tracepoint is enabled.
+        let links = vec![target.attach(&program, spot.target)?, kprism_probe::attach::enable(&marker.name)?];
         return Ok(Installed::new(point.key, compiled, program, links));
     }
     // Only the kernel knows the number of arguments: it refuses programs that read more.
@@ -327,7 +360,7 @@ fn installed_static(
         let code = program::own_record(place, markers::record_bytes(&format))?;
         let own = Program::load("kg_sdata", ProgKind::Tracepoint, &code, maps)?;
         installed.links.push(Link::tracepoint(&own, &format.system, &format.name, 0)?);
-        installed.statics = Some(format);
+        installed.statics = Statics::Event(format);
     }
     Ok(installed)
 }

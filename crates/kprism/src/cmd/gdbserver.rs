@@ -17,10 +17,12 @@ pub const HELP: &str = "\
 Examples:
   kprism gdbserver --pid 1234 /tmp/sock      then: gdb -ex 'target remote /tmp/sock'
   kprism gdbserver --exec ./program :2000 -- ARG
+  kprism gdbserver --exec ./program --at-entry :2000    libraries are loaded: their markers are known
   kprism gdbserver --kernel :2000            then: gdb vmlinux -ex 'target remote :2000'
   kprism gdbserver --kernel --vmlinux vmlinux --module-file my.ko :2000
 
 In GDB: trace, condition, actions, tvariable, passcount, tstart, tstop, tstatus, tfind, tdump, tsave;
+of a process: strace -m PROVIDER:NAME, USDT of the program and its libraries;
 of the kernel: strace -m NAME, a static tracepoint's arguments and record, and, with debug
 information, strace -m SYSTEM:NAME@FUNCTION, the locals around it.
 Nothing is stopped: GDB sees memory as it is, and registers as they were when it connected or
@@ -42,6 +44,9 @@ pub struct Args {
     /// Ring buffer between the kernel and kprism, such as 512K or 16M
     #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = kprism_profile::parse::ring_kib)]
     buffer_size: u64,
+    /// Hold the program when its libraries are loaded: at its own first instruction instead of the dynamic linker's
+    #[arg(long, requires = "exec")]
+    at_entry: bool,
     /// The kernel with debug information, for locals around its static tracepoints (found by its build id, if installed)
     #[arg(long, value_name = "FILE", requires = "kernel")]
     vmlinux: Option<PathBuf>,
@@ -87,7 +92,10 @@ pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
     let listener = Listener::bind(&address)?;
     let (target, what) = match (&args.target.exec, args.target.pid) {
         (Some(file), _) => {
-            let process = Process::start(file, &args.arguments)?;
+            let mut process = Process::start(file, &args.arguments)?;
+            if args.at_entry {
+                process.to_entry()?;
+            }
             let what = format!("{}, process {}", file.display(), process.pid());
             (Target::process(process), what)
         }

@@ -9,8 +9,9 @@ use anyhow::{Context as _, Result, bail};
 use kprism_expr::dwarf::{Debug, Image};
 use kprism_expr::usdt;
 use kprism_image::glob::glob;
+use kprism_probe::place::flow::Ways;
 use kprism_probe::place::listed::{Event, Field};
-use kprism_probe::place::tracepoint::described;
+use kprism_probe::place::tracepoint::{Way, described};
 
 /// Returns true if `pattern`, in which `*` is any text, matches an event's name; every name without one.
 fn is_wanted(pattern: Option<&str>, name: &str) -> bool {
@@ -25,6 +26,7 @@ fn is_wanted(pattern: Option<&str>, name: &str) -> bool {
 pub fn of_kernel(file: &Path, pattern: Option<&str>) -> Result<Vec<Event>> {
     let image = Image::open(file)?;
     let debug = Debug::new(&image)?;
+    let ways = Ways::new(&image);
     let mut rows = Vec::new();
     for event in debug.events()? {
         let name = format!("{}:{}", event.system, event.name);
@@ -34,9 +36,10 @@ pub fn of_kernel(file: &Path, pattern: Option<&str>) -> Result<Vec<Event>> {
         let sites =
             if pattern.is_some() && event.tracepoint { debug.sites(&event.name)? } else { Vec::new() };
         let place = |site: &kprism_expr::dwarf::Site| {
-            let how = match debug.kprobe_refusal(site.next) {
-                None => "kprobe".to_owned(),
-                Some(why) => format!("saved registers: {why}"),
+            let how = match Way::of(&debug, &ways, site) {
+                Way::Beside => "kprobe".to_owned(),
+                Way::OutOfLine => "kprobe, out of line".to_owned(),
+                Way::Saved(why) => format!("saved registers: {why}"),
             };
             format!("{} ({how})", debug.function_at(site.nop).unwrap_or_else(|| format!("{:#x}", site.nop)))
         };

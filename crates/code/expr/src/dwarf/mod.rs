@@ -32,7 +32,7 @@ pub use line::Line;
 pub use place::{Place, Places};
 pub use saved::Saved;
 pub use symbol::Bare;
-pub use tracepoint::{Event, Site};
+pub use tracepoint::{Event, JumpLabel, Site, jump_labels};
 
 pub(crate) type R<'d> = kprism_debuginfo::Slice<'d>;
 pub(crate) type Unit<'d> = gimli::Unit<R<'d>>;

@@ -79,16 +79,34 @@ impl Members {
     }
 }
 
+/// A jump label: an instruction that is a no-op while a key is off, else a jump.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JumpLabel {
+    /// Address of the instruction.
+    pub nop: u64,
+    /// Target of the jump.
+    pub target: u64,
+    /// Address of the key.
+    pub key: u64,
+}
+
+/// Returns the jump labels of a kernel's file; none if it has no table of them.
+pub fn jump_labels(image: &Image) -> impl Iterator<Item = JumpLabel> {
+    let (start, stop) = image.between("__start___jump_table", "__stop___jump_table").unwrap_or((0, 0));
+    // `s32 code, s32 target; long key`, each relative to itself; the key's low bits are flags.
+    (start..stop).step_by(16).map_while(|at| {
+        let key = (at + 8).wrapping_add(image.word_at(at + 8)? & !3);
+        Some(JumpLabel { nop: image.near_at(at)?, target: image.near_at(at + 4)?, key })
+    })
+}
+
 /// Returns the instructions that the kernel patches at run time (jump labels and static calls), with their length,
 /// sorted by address.
 fn patched(image: &Image) -> Vec<(u64, u64)> {
-    let codes = |start: &str, stop: &str, step| {
-        let (start, stop) = image.between(start, stop).unwrap_or((0, 0));
-        (start..stop).step_by(step).filter_map(|at| image.near_at(at))
-    };
-    let labels = codes("__start___jump_table", "__stop___jump_table", 16)
-        .map(|code| (code, jump_label_len(image, code).unwrap_or(5)));
-    let calls = codes("__start_static_call_sites", "__stop_static_call_sites", 8).map(|code| (code, 5));
+    let labels = jump_labels(image).map(|label| (label.nop, jump_label_len(image, label.nop).unwrap_or(5)));
+    let (start, stop) =
+        image.between("__start_static_call_sites", "__stop_static_call_sites").unwrap_or((0, 0));
+    let calls = (start..stop).step_by(8).filter_map(|at| Some((image.near_at(at)?, 5)));
     let mut all: Vec<_> = labels.chain(calls).collect();
     all.sort_unstable();
     all
@@ -126,17 +144,12 @@ impl Debug<'_> {
         let own = image.symbol(&format!("__tracepoint_{tracepoint}"));
         let own = own.ok_or_else(|| fail(&format!("no tracepoint `{tracepoint}`")))?;
         let key = own + Members::of(self, "tracepoint")?.at("key")?;
-        let table = image.between("__start___jump_table", "__stop___jump_table");
-        let (start, stop) = table.ok_or_else(|| fail("no table of jump labels (__start___jump_table)"))?;
+        if image.between("__start___jump_table", "__stop___jump_table").is_none() {
+            return Err(fail("no table of jump labels (__start___jump_table)"));
+        }
         let boot = image.between("_sinittext", "_einittext").unwrap_or((0, 0));
         let mut found = Vec::new();
-        // `s32 code, s32 target; long key`, each relative to itself; the key's low bits are flags.
-        for at in (start..stop).step_by(16) {
-            let Some(distance) = image.word_at(at + 8) else { break };
-            if (at + 8).wrapping_add(distance & !3) != key {
-                continue;
-            }
-            let (Some(nop), Some(target)) = (image.near_at(at), image.near_at(at + 4)) else { continue };
+        for JumpLabel { nop, target, .. } in jump_labels(image).filter(|label| label.key == key) {
             let none = || fail(&format!("no jump label at {nop:#x}, where {tracepoint} should be"));
             let len = jump_label_len(image, nop).ok_or_else(none)?;
             if !(boot.0..boot.1).contains(&nop) {

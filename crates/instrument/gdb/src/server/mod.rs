@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Parses GDB's packets and writes the replies.
 
-mod frames;
+pub(crate) mod frames;
 mod status;
 mod trace;
 
@@ -136,7 +136,7 @@ impl Server {
 
     /// Messages for the user, about debug information that was looked for.
     pub fn said(&mut self) -> Vec<String> {
-        let said = self.target.as_kernel().map(crate::target::Kernel::said).unwrap_or_default();
+        let said = self.target.said();
         self.told.extend(said.iter().cloned());
         said
     }

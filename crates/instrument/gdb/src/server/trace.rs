@@ -6,7 +6,7 @@ use std::path::Path;
 use kprism_bpf::host;
 use kprism_rsp::buffer::Buffer;
 use kprism_rsp::command::{Command, Find};
-use kprism_rsp::define::{Definitions, Key};
+use kprism_rsp::define::{Definitions, Key, Kind};
 use kprism_rsp::{hex, wire};
 
 use super::status::Stop;
@@ -93,7 +93,9 @@ impl Server {
             }
             Command::Points { first } => {
                 if first {
-                    self.listing = self.definitions.points.values().flat_map(|p| p.pieces()).collect();
+                    // GDB 13 ends the connection, or crashes, when it is told of a static one.
+                    let others = self.definitions.points.values().filter(|p| p.kind != Kind::Static);
+                    self.listing = others.flat_map(|p| p.pieces()).collect();
                 }
                 self.next()
             }
@@ -132,17 +134,14 @@ impl Server {
             }
             Command::Markers { first } => {
                 if first {
-                    // GDB takes no error text here. Without kallsyms there is no marker.
-                    let all = self.target.as_kernel().and_then(|kernel| kernel.markers().ok());
-                    self.listing = all.unwrap_or(&[]).iter().map(|m| format!("m{}", m.packet())).collect();
+                    // GDB takes no error text here. Without kallsyms, or when the process is gone, there is no marker.
+                    let all = self.target.markers().unwrap_or_default();
+                    self.listing = all.iter().map(|marker| format!("m{marker}")).collect();
                 }
                 self.next()
             }
             Command::MarkersAt(address) => {
-                match self.target.as_kernel().map(|kernel| kernel.marker_at(address)) {
-                    Some(Ok(marker)) => text(format!("m{}", marker.packet())),
-                    _ => text("l"),
-                }
+                self.target.marker_at(address).map_or_else(|| text("l"), |marker| text(format!("m{marker}")))
             }
             // A probe may be placed at any instruction.
             Command::FastLength => text("1"),

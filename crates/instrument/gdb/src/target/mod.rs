@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The traced target: a process or the kernel, with its memory, registers and code.
+//! The traced target: a process or the kernel, with its memory, registers, code and markers.
 
-mod flow;
 mod kernel;
 mod labels;
 pub mod markers;
 mod places;
 mod process;
+mod usdt;
 
 pub use kernel::{DebugFiles, Kernel};
 pub use process::{Gone, Process};
+pub use usdt::Marker as ProgramMarker;
 
 use kprism_bpf::link::Link;
 use kprism_bpf::numbers::Numbers;
@@ -114,6 +115,30 @@ impl Target {
         match &mut self.kind {
             Kind::Process(process) => process.attach(program, address),
             Kind::Kernel(kernel) => kernel.attach(program, address),
+        }
+    }
+
+    /// All static tracepoints as markers in GDB's format.
+    pub fn markers(&mut self) -> Result<Vec<String>, Error> {
+        Ok(match &mut self.kind {
+            Kind::Process(process) => process.markers()?.iter().map(ProgramMarker::packet).collect(),
+            Kind::Kernel(kernel) => kernel.markers()?.iter().map(markers::Marker::packet).collect(),
+        })
+    }
+
+    /// The static tracepoint at an address as a marker in GDB's format.
+    pub fn marker_at(&mut self, address: u64) -> Option<String> {
+        match &mut self.kind {
+            Kind::Process(process) => process.marker_at(address).map(|marker| marker.packet()),
+            Kind::Kernel(kernel) => kernel.marker_at(address).ok().map(|marker| marker.packet()),
+        }
+    }
+
+    /// News about files and markers since the last call.
+    pub fn said(&mut self) -> Vec<String> {
+        match &mut self.kind {
+            Kind::Process(process) => process.said(),
+            Kind::Kernel(kernel) => kernel.said(),
         }
     }
 

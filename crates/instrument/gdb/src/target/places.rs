@@ -12,14 +12,12 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use kprism_debuginfo::beside::{self, Wanted, Why};
+use kprism_probe::place::flow::{self, LONGEST, whole};
 
-use super::flow;
 use super::labels::Label;
 
 /// Prefix of the tracepoints' names.
 const TRACEPOINT: &str = "__tracepoint_";
-/// Longest function that is examined, bytes.
-const LONGEST: u64 = 1 << 20;
 /// Most bytes of a piece of code of which each may stand for a place.
 const MOST: u64 = 64;
 
@@ -83,11 +81,6 @@ pub struct Symbols<'t> {
     parts: HashMap<&'t str, Vec<(u64, &'t str)>>,
 }
 
-/// The name of a function, of its name or that of its part.
-fn base(name: &str) -> &str {
-    name.find(".cold").map_or(name, |at| &name[..at])
-}
-
 impl<'t> Symbols<'t> {
     /// Reads the text.
     pub fn of(text: &'t str) -> Self {
@@ -108,7 +101,7 @@ impl<'t> Symbols<'t> {
         }
         all.code.sort_unstable();
         for (address, name) in &all.code {
-            all.parts.entry(base(name)).or_default().push((*address, name));
+            all.parts.entry(whole(name)).or_default().push((*address, name));
         }
         all
     }
@@ -132,7 +125,7 @@ impl<'t> Symbols<'t> {
     fn parts(&self, address: u64) -> (Vec<(u64, u64)>, Vec<u64>) {
         let Some((_, _, name)) = self.around(address) else { return (Vec::new(), Vec::new()) };
         // Another function of this name adds code that leads nowhere.
-        let same = self.parts.get(base(name)).into_iter().flatten();
+        let same = self.parts.get(whole(name)).into_iter().flatten();
         let mut parts = Vec::new();
         let mut entries = Vec::new();
         for (at, name) in same {

@@ -4,17 +4,19 @@
 //! To read registers, a thread is stopped for some microseconds. A started program is held again at its end, so that
 //! its memory can still be read.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::rc::Rc;
 
 use kprism_bpf::link::{Link, When};
 use kprism_bpf::prog::Program;
 
+use super::usdt::{self, Marker, Noted};
 use crate::Error;
 use crate::registers::Registers;
 
@@ -49,6 +51,9 @@ pub struct Process {
     memory: File,
     hold: Hold,
     seen: BTreeMap<u32, Option<Registers>>,
+    /// Static tracepoints of the files that were mapped, by device and inode.
+    noted: HashMap<(String, u64), Rc<[Noted]>>,
+    said: Vec<String>,
 }
 
 impl Process {
@@ -83,10 +88,55 @@ impl Process {
         Self::new(pid, Hold::Start)
     }
 
+    /// Lets a started program run to its own first instruction: the dynamic linker has loaded its libraries, and their
+    /// constructors have run.
+    pub fn to_entry(&mut self) -> Result<(), Error> {
+        const AT_ENTRY: u64 = 9;
+        let pid = self.pid.cast_signed();
+        let auxv = self.auxv();
+        let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+        let entry =
+            auxv.chunks_exact(16).find(|pair| word(&pair[..8]) == AT_ENTRY).map(|pair| word(&pair[8..]));
+        let cannot =
+            |why: &str| Error::Cannot(format!("the program cannot be held at its entry point: {why}"));
+        let entry = entry.ok_or_else(|| cannot("the kernel does not tell where that is"))?;
+        let code: [u8; 8] = self.read(entry, 8).try_into().map_err(|_| cannot("it cannot be read"))?;
+        let breakpoint = [&[0xcc], &code[1..]].concat();
+        let write = |bytes: &[u8]| {
+            // SAFETY: the address and the word are numbers.
+            let done = unsafe { libc::ptrace(libc::PTRACE_POKETEXT, pid, entry, word(bytes)) };
+            if done == 0 { Ok(()) } else { Err(cannot(&io::Error::last_os_error().to_string())) }
+        };
+        write(&breakpoint)?;
+        let mut signal = 0;
+        loop {
+            let mut status = 0;
+            self.resume(signal);
+            // SAFETY: the status is ours.
+            unsafe { libc::waitpid(pid, &raw mut status, 0) };
+            if !libc::WIFSTOPPED(status) || status >> 16 == libc::PTRACE_EVENT_EXIT {
+                return Err(cannot("it ended before"));
+            }
+            signal = libc::WSTOPSIG(status);
+            // SAFETY: all zeros are valid registers.
+            let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+            // SAFETY: it fills the structure it is given.
+            unsafe { libc::ptrace(libc::PTRACE_GETREGS, pid, 0, &raw mut registers) };
+            // The instruction pointer is behind the breakpoint.
+            if signal == libc::SIGTRAP && registers.rip == entry + 1 {
+                registers.rip = entry;
+                // SAFETY: it reads the structure it is given.
+                unsafe { libc::ptrace(libc::PTRACE_SETREGS, pid, 0, &raw const registers) };
+                return write(&code);
+            }
+        }
+    }
+
     fn new(pid: u32, hold: Hold) -> Result<Self, Error> {
         let path = format!("/proc/{pid}/mem");
         let memory = File::open(&path).map_err(Error::system(path))?;
-        Ok(Self { pid, memory, hold, seen: BTreeMap::new() })
+        let (seen, noted) = (BTreeMap::new(), HashMap::new());
+        Ok(Self { pid, memory, hold, seen, noted, said: Vec::new() })
     }
 
     /// Its process number.
@@ -203,7 +253,7 @@ impl Process {
     /// Path of the file that is mapped at an address.
     pub fn file_at(&self, address: u64) -> Option<PathBuf> {
         let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid)).ok()?;
-        maps.lines().find_map(|line| Mapping::of(line, address)).map(|mapping| PathBuf::from(mapping.file))
+        maps.lines().find_map(|line| Mapping::at(line, address)).map(|mapping| PathBuf::from(mapping.file))
     }
 
     /// The auxiliary vector that the kernel passed to the program.
@@ -254,17 +304,63 @@ impl Process {
         }
     }
 
-    /// Attaches a program at an address, by the mapped file and the offset in it.
-    pub fn attach(&self, program: &Program, address: u64) -> Result<Link, Error> {
+    /// The static tracepoints of its program and libraries, looked up again, as libraries come and go.
+    pub fn markers(&mut self) -> Result<Vec<Marker>, Error> {
+        let maps = self.maps()?;
+        let mut all: Vec<Marker> =
+            maps.lines().filter_map(Mapping::of_code).flat_map(|mapping| self.markers_in(&mapping)).collect();
+        all.sort_by(|a, b| (&a.noted.name, a.address).cmp(&(&b.noted.name, b.address)));
+        Ok(all)
+    }
+
+    /// The static tracepoint at this address, if there is one.
+    pub fn marker_at(&mut self, address: u64) -> Option<Marker> {
+        let maps = self.maps().ok()?;
+        let mapping = maps.lines().find_map(|line| Mapping::at(line, address))?;
+        self.markers_in(&mapping).into_iter().find(|marker| marker.address == address)
+    }
+
+    /// Static tracepoints in a mapped part of a file, whose notes are read once.
+    fn markers_in(&mut self, mapping: &Mapping<'_>) -> Vec<Marker> {
+        let key = (mapping.device.to_owned(), mapping.inode);
+        let file = self.noted.get(&key).cloned();
+        let noted = file.unwrap_or_else(|| {
+            let path = mapping.path(self.pid);
+            // A device may do anything when it is opened.
+            let found = if path.is_file() { usdt::of_file(&path) } else { Ok(Vec::new()) };
+            let found = found.unwrap_or_else(|why| {
+                self.said.push(format!("static tracepoints of {}: {why}", mapping.file));
+                Vec::new()
+            });
+            Rc::from(found)
+        });
+        self.noted.insert(key, noted.clone());
+        let name = Path::new(mapping.file).file_name().map(|name| name.to_string_lossy().into_owned());
+        let there = |noted: &Noted| {
+            let within = noted.offset.checked_sub(mapping.offset)?;
+            let address = mapping.from.checked_add(within).filter(|at| *at < mapping.to)?;
+            Some(Marker { address, noted: noted.clone(), file: name.clone().unwrap_or_default() })
+        };
+        noted.iter().filter_map(there).collect()
+    }
+
+    /// News about files since the last call.
+    pub fn said(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.said)
+    }
+
+    fn maps(&self) -> Result<String, Error> {
         let path = format!("/proc/{}/maps", self.pid);
-        let maps = fs::read_to_string(&path).map_err(Error::system(path))?;
+        fs::read_to_string(&path).map_err(Error::system(path))
+    }
+
+    /// Attaches a program at an address, by the mapped file and the offset in it. At a static tracepoint, the program
+    /// is shown that somebody listens.
+    pub fn attach(&mut self, program: &Program, address: u64) -> Result<Link, Error> {
+        let maps = self.maps()?;
         let nowhere = || Error::Cannot(format!("{address:#x}: no file's code is mapped there"));
-        let mapping = maps.lines().find_map(|line| Mapping::of(line, address)).ok_or_else(nowhere)?;
-        // The file is opened through the process: its root may differ, and the file may be deleted.
-        let [from, to] = [mapping.from, mapping.to];
-        let by_map = PathBuf::from(format!("/proc/{}/map_files/{from:x}-{to:x}", self.pid));
-        let named = PathBuf::from(mapping.file);
-        let file = if named.is_file() { named } else { by_map };
+        let mapping = maps.lines().find_map(|line| Mapping::at(line, address)).ok_or_else(nowhere)?;
+        let file = mapping.path(self.pid);
         let offset = address - mapping.from + mapping.offset;
         if let Some(begins) = kprism_probe::place::machine::around_offset(&file, offset) {
             let what =
@@ -273,7 +369,11 @@ impl Process {
             return Err(Error::Cannot(format!("{what} {}: {why}", file.display())));
         }
         let pid = self.pid.cast_signed();
-        Ok(Link::uprobe(program, &file, offset, When::Entry, pid, 0)?)
+        let marker = self.markers_in(&mapping).into_iter().find(|marker| marker.address == address);
+        match marker.map_or(0, |marker| marker.noted.listeners) {
+            0 => Ok(Link::uprobe(program, &file, offset, When::Entry, pid, 0)?),
+            listeners => Ok(Link::usdt(program, &file, offset, listeners, pid)?),
+        }
     }
 }
 
@@ -301,23 +401,44 @@ fn registers(tid: u32) -> Option<Registers> {
 struct Mapping<'a> {
     from: u64,
     to: u64,
+    executable: bool,
     offset: u64,
+    device: &'a str,
+    inode: u64,
     file: &'a str,
 }
 
 impl<'a> Mapping<'a> {
-    /// Parses a line, if it is a file's mapping and contains the address.
-    fn of(line: &'a str, address: u64) -> Option<Self> {
+    /// Parses a line, if it is a file's mapping.
+    fn of(line: &'a str) -> Option<Self> {
         let (range, rest) = line.split_once(' ')?;
         let (from, to) = range.split_once('-')?;
         let hex = |text: &str| u64::from_str_radix(text, 16).ok();
-        let (from, to) = (hex(from)?, hex(to)?);
-        if !(from..to).contains(&address) {
-            return None;
-        }
-        let mut words = rest.split_ascii_whitespace().skip(1);
-        let offset = hex(words.next()?)?;
+        let mut words = rest.split_ascii_whitespace();
+        let executable = words.next()?.contains('x');
+        let (offset, device) = (hex(words.next()?)?, words.next()?);
+        let inode = words.next()?.parse().ok()?;
         let file = &rest[rest.find('/')?..];
-        Some(Self { from, to, offset, file })
+        Some(Self { from: hex(from)?, to: hex(to)?, executable, offset, device, inode, file })
+    }
+
+    /// Parses a line, if it is a file's mapping and contains the address.
+    fn at(line: &'a str, address: u64) -> Option<Self> {
+        Self::of(line).filter(|mapping| (mapping.from..mapping.to).contains(&address))
+    }
+
+    /// Parses a line, if it is a file's mapping and may be executed.
+    fn of_code(line: &'a str) -> Option<Self> {
+        Self::of(line).filter(|mapping| mapping.executable)
+    }
+
+    /// A path of the file. It is opened through the process where its name is another file's or nobody's: the process's
+    /// root may differ, and the file may be deleted.
+    fn path(&self, pid: u32) -> PathBuf {
+        let named = PathBuf::from(self.file);
+        if fs::metadata(&named).is_ok_and(|file| file.is_file() && file.ino() == self.inode) {
+            return named;
+        }
+        PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", self.from, self.to))
     }
 }

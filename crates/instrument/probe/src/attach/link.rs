@@ -9,7 +9,7 @@ use kprism_bpf::link::{Link, When};
 use kprism_bpf::map::{Map, MapKind};
 use kprism_bpf::mapping;
 use kprism_bpf::prog::{ProgKind, Program, on_task_stack};
-use kprism_ebpf::asm::Code;
+use kprism_ebpf::asm::{Asm, Code};
 
 use crate::Error;
 use crate::plan::{Plan, Site};
@@ -69,7 +69,18 @@ pub(super) fn attach(
         let code = |sleeps| program::entry(plan, number, &Layout { sleeps, ..*layout }).map(whose);
         links.push(at.attach("kp_entry", &code, &all, false)?.1);
     }
+    if let Some(tracepoint) = &plan.enables {
+        links.push(enable(tracepoint)?);
+    }
     Ok(Attached { program, links, entries, keyed })
+}
+
+/// Keeps a tracepoint of the kernel enabled, by a program that does nothing.
+pub fn enable(tracepoint: &str) -> Result<Link, kprism_bpf::Error> {
+    let mut nothing = Asm::new();
+    nothing.end();
+    let nothing = Program::load("kp_enable", ProgKind::RawTracepoint, &nothing.finish()?, &[])?;
+    Link::raw_tracepoint(&nothing, tracepoint)
 }
 
 /// Loads a probe's program once more, for the no-op of a trampoline, and attaches it there.
@@ -113,7 +124,7 @@ impl Attach<'_> {
             let program = Program::load_sleepable(name, ProgKind::Kprobe, &code(true)?, maps);
             let program = program
                 .or_else(|_| Ok::<_, Error>(Program::load(name, ProgKind::Kprobe, &code(false)?, maps)?))?;
-            let link = Link::usdt(&program, file, *offset, *listeners)?;
+            let link = Link::usdt(&program, file, *offset, *listeners, -1)?;
             return Ok((program, link));
         }
         let code = &code(false)?;

@@ -34,6 +34,7 @@ use crate::plan::{Plan, Site};
 use crate::program::{self, Layout, PROBE_STATE};
 use crate::stream::RecordingEffect;
 
+pub use link::enable;
 pub use read::Reader;
 
 /// Selects whose hits count.

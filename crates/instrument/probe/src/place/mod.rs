@@ -13,10 +13,11 @@
 //! | `btf` | a function's entry or return | BTF | fentry, fexit, else a kprobe |
 //! | [`tracepoint`] | a static tracepoint of the kernel | DWARF, or tracefs and BTF | tracepoint, kprobe |
 //!
-//! `several` joins the plans of a place with several addresses, [`machine`] looks at the machine code there, [`listed`] is a
+//! [`flow`] tells whether code is reached past a tracepoint; `several` joins the plans of a place with several addresses, [`machine`] looks at the machine code there, [`listed`] is a
 //! static tracepoint as `kprism list events` shows it.
 
 mod btf;
+pub mod flow;
 mod kernel;
 pub mod listed;
 pub mod machine;
@@ -29,6 +30,7 @@ use std::path::Path;
 
 use kprism_expr::dwarf::{Debug, Image};
 
+use self::flow::Ways;
 use self::tracepoint::Name;
 use crate::Error;
 use crate::plan::{Plan, Request};
@@ -64,8 +66,9 @@ pub fn plans(target: Target<'_>, request: &Request<'_>) -> Result<Vec<Plan>, Err
 pub fn kernel_plans(path: &Path, requests: &[Request<'_>]) -> Result<Vec<Result<Vec<Plan>, Error>>, Error> {
     let image = Image::open(path)?;
     let debug = Debug::new(&image)?;
+    let ways = Ways::new(&image);
     let plans = |request: &Request<'_>| match Name::of(request.place) {
-        Some(name) => tracepoint::by_debug(&image, &debug, name, request),
+        Some(name) => tracepoint::by_debug(&image, &debug, &ways, name, request),
         None => kernel::plans(&image, &debug, request),
     };
     Ok(requests.iter().map(plans).collect())

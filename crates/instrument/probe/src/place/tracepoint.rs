@@ -16,6 +16,7 @@ use kprism_expr::ir::Space;
 use kprism_expr::scope::{ProbePoint, Scope};
 use kprism_ftrace::format::Format;
 
+use super::flow::Ways;
 use super::kernel::{at_breakpoint, origin};
 use crate::plan::{Origin, Plan, Request, Site, compile, guard};
 use crate::{Error, Pointed};
@@ -88,6 +89,7 @@ fn iterator<'c, 'd>(
 pub fn by_debug(
     image: &Image,
     debug: &Debug<'_>,
+    ways: &Ways<'_>,
     name: Name<'_>,
     request: &Request<'_>,
 ) -> Result<Vec<Plan>, Error> {
@@ -96,14 +98,14 @@ pub fn by_debug(
     let event = event.map(|e| Event { system: e.system, name: e.name, fields: e.fields });
     let has_arguments = image.symbol(&format!("__traceiter_{}", name.event)).is_some();
     let mut plans = match (&event, name.around) {
-        (_, Some(around)) => here(image, debug, name, around, request)?,
+        (_, Some(around)) => here(image, debug, ways, name, around, request)?,
         (None, _) => return Err(unknown(name, &image_events(debug)?)),
         (Some(event), None) => {
             match called(event, has_arguments.then_some(&place as &dyn Scope), &place, request) {
                 Ok(plan) => vec![plan],
                 Err(error) if !has_arguments => return Err(error),
                 Err(error) => {
-                    here(image, debug, name, "", request).map_err(|other| both(error, other, name))?
+                    here(image, debug, ways, name, "", request).map_err(|other| both(error, other, name))?
                 }
             }
         }
@@ -137,14 +139,19 @@ pub fn scoped<T>(
         }
     }
     let wanted = name.around.unwrap_or_default();
+    let ways = Ways::new(image);
     for site in debug.sites(name.event)? {
         let place = dwarf::Place::at(debug, site.next, ProbePoint::Inside, Space::Kernel)?;
         if !wanted.is_empty() && !place.functions().iter().any(|f| f == wanted) {
             continue;
         }
-        let taken = match debug.kprobe_refusal(site.next) {
-            None => take(&place, Some(place.pc)),
-            Some(_) => {
+        let taken = match Way::of(debug, &ways, &site) {
+            Way::Beside => take(&place, Some(place.pc)),
+            Way::OutOfLine => {
+                let place = dwarf::Place::at(debug, site.target, ProbePoint::Inside, Space::Kernel)?;
+                take(&place, Some(place.pc))
+            }
+            Way::Saved(_) => {
                 let saved = debug.saved(name.event, &site)?;
                 let place = dwarf::Place::at(debug, saved.pc, ProbePoint::Inside, Space::Kernel)?;
                 take(&CallerScope { inner: &place, registers: &saved.registers }, Some(saved.pc))
@@ -274,6 +281,7 @@ fn image_events(debug: &Debug<'_>) -> Result<Vec<String>, Error> {
 fn here(
     image: &Image,
     debug: &Debug<'_>,
+    ways: &Ways<'_>,
     name: Name<'_>,
     wanted: &str,
     request: &Request<'_>,
@@ -291,9 +299,13 @@ fn here(
         if !wanted.is_empty() && !function.iter().any(|f| f == wanted) {
             continue;
         }
-        let planned = match debug.kprobe_refusal(site.next) {
-            None => beside(&place, request),
-            Some(why) => saved(debug, name, site, request).map(|mut plan| {
+        let planned = match Way::of(debug, ways, site) {
+            Way::Beside => kprobe(&place, request),
+            Way::OutOfLine => {
+                let place = dwarf::Place::at(debug, site.target, ProbePoint::Inside, Space::Kernel)?;
+                kprobe(&place, request).map(|plan| Plan { enables: Some(name.event.to_owned()), ..plan })
+            }
+            Way::Saved(why) => saved(debug, name, site, request).map(|mut plan| {
                 plan.notes.push(format!("no kprobe can be there: {why}"));
                 plan
             }),
@@ -328,8 +340,34 @@ fn here(
     })
 }
 
-/// A kprobe on the instruction after the jump label, which runs whether the tracepoint is on or off.
-fn beside(place: &dwarf::Place<'_, '_>, request: &Request<'_>) -> Result<Plan, Error> {
+/// The way in which a tracepoint's place in the code is probed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Way {
+    /// A kprobe at the next instruction, which is hit whether the tracepoint is enabled or not.
+    Beside,
+    /// A kprobe at the code to which an enabled tracepoint jumps; the tracepoint is enabled.
+    OutOfLine,
+    /// A program that the tracepoint calls, as there can be no kprobe for this reason.
+    Saved(String),
+}
+
+impl Way {
+    /// Chooses the first that the kernel takes and of which each hit is one of the tracepoint.
+    pub fn of(debug: &Debug<'_>, ways: &Ways<'_>, site: &dwarf::Site) -> Self {
+        let refusal = |at| {
+            let past = || "code that is reached past the tracepoint, too".to_owned();
+            debug.kprobe_refusal(at).or_else(|| (!ways.lead_only_from(site, at)).then(past))
+        };
+        match refusal(site.next) {
+            None => Way::Beside,
+            Some(_) if refusal(site.target).is_none() => Way::OutOfLine,
+            Some(why) => Way::Saved(why),
+        }
+    }
+}
+
+/// A kprobe at an instruction that only a tracepoint leads to, whose locals are those at the tracepoint.
+fn kprobe(place: &dwarf::Place<'_, '_>, request: &Request<'_>) -> Result<Plan, Error> {
     let site = Site::Kernel { address: place.pc, entry: place.entry, at_return: false };
     compile(place, request, site, Some(place.pc), &mut |func| {
         at_breakpoint(func, place.moment, place.pc);

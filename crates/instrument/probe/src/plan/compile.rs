@@ -81,6 +81,7 @@ pub(crate) fn compile(
         origin: Origin::default(),
         space: scope.space(),
         guard: None,
+        enables: None,
         condition,
         condition_ir,
         slots,

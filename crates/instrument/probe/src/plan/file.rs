@@ -14,7 +14,7 @@ use crate::stream::{HEADER, LONGEST, MOST_ITEMS};
 use kprism_bpf::segment::STACK;
 
 /// The version of the format.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// Maximum of variables that each thread has for itself.
 pub const MOST_THREAD_VARS: usize = 64;

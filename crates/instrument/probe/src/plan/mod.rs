@@ -54,6 +54,9 @@ pub struct Plan {
     pub space: Space,
     /// Checked before anything is read; false counts as a fault, not as an unmet condition. Set by `place::tracepoint` alone.
     pub guard: Option<Segment>,
+    /// The tracepoint that must be enabled for the code at the site to run; set by `place::tracepoint`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enables: Option<String>,
     /// The condition.
     pub condition: Option<Segment>,
     /// The condition before it became eBPF, for native code in a program; not in files of `kprism compile`.

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Decides whether code of a function is reached in one way only.
 //!
-//! The out-of-line code of a static tracepoint runs when the tracepoint is enabled and reached. Compilers sometimes let
-//! other code run into it, too. In: the function's parts as they are in memory, and its jump labels. Out: whether the
-//! out-of-line code is reached from one jump label only.
+//! A probe of a static tracepoint is not at the tracepoint's own instruction, which the kernel changes. It is at the
+//! next one, or in the out-of-line code that runs while the tracepoint is enabled. Compilers sometimes let other code run
+//! into these, too; then hits of the probe are no hits of the tracepoint. In: the function's parts, and its jump labels.
+//! Out: whether an instruction is reached from one jump label only.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic};
+use kprism_expr::dwarf::{Image, Site, jump_labels};
+
+/// Longest part of a function that is examined, bytes.
+pub const LONGEST: u64 = 1 << 20;
 
 /// The ways on from an instruction.
 #[derive(Debug, Clone, Copy)]
@@ -16,6 +22,55 @@ struct Step {
     jump: Option<u64>,
     /// It fills a gap before a jump's target.
     filler: bool,
+}
+
+/// The name of a function, of its name or that of a part which the compiler split off.
+pub fn whole(name: &str) -> &str {
+    name.find(".cold").map_or(name, |at| &name[..at])
+}
+
+/// Ways through the functions of a kernel, as its file has them.
+pub struct Ways<'i> {
+    image: &'i Image,
+    tables: OnceCell<Tables>,
+}
+
+struct Tables {
+    /// Jump labels and their targets.
+    labels: HashMap<u64, u64>,
+    /// Parts of functions, by the function's name: address, size, and whether the function begins there.
+    parts: HashMap<String, Vec<(u64, u64, bool)>>,
+}
+
+impl<'i> Ways<'i> {
+    /// Nothing is read before it is needed.
+    pub fn new(image: &'i Image) -> Self {
+        Self { image, tables: OnceCell::new() }
+    }
+
+    /// Returns true if an instruction is reached by way of a tracepoint's no-op only: the next one, or the target of the
+    /// jump that replaces it.
+    pub fn lead_only_from(&self, site: &Site, to: u64) -> bool {
+        let image = self.image;
+        let tables = self.tables.get_or_init(|| {
+            let mut parts: HashMap<String, Vec<_>> = HashMap::new();
+            for symbol in image.symbols(|_| true).into_iter().filter(|symbol| symbol.code) {
+                let name = whole(&symbol.name);
+                let begins = name == symbol.name;
+                let part = (symbol.address, symbol.size, begins);
+                parts.entry(name.to_owned()).or_default().push(part);
+            }
+            Tables { labels: jump_labels(image).map(|label| (label.nop, label.target)).collect(), parts }
+        });
+        let Some(symbol) = image.around(site.nop) else { return false };
+        let own = tables.parts.get(whole(&symbol.name)).map_or(&[][..], |own| own);
+        let entries: Vec<u64> = own.iter().filter(|(_, _, begins)| *begins).map(|(at, ..)| *at).collect();
+        let code = own.iter().filter(|(_, size, _)| *size <= LONGEST).filter_map(|(at, size, _)| {
+            Some((*at, image.bytes_at(*at, usize::try_from(*size).ok()?)?.to_vec()))
+        });
+        let code: Vec<(u64, Vec<u8>)> = code.collect();
+        is_only_from(&code, &entries, &tables.labels, site.nop, to)
+    }
 }
 
 /// Returns true if, while the jump label at `from` is enabled, `target` is reached from it and otherwise not. `parts` are the function's
