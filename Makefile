@@ -18,7 +18,7 @@
 #   make bench-probe  what a probe costs at each hit, against bpftrace and ftrace (see docs/probe.md)
 #   make bench-cover-overhead  what gcov's counters cost in instructions of each system call (see docs/cover.md)
 #   make bench-cover-jitter  what they cost a real-time kernel in latency (see docs/measurements/cover.md); builds two kernels
-#   make bench-func  what measuring a function adds to each call of it, and the paper's tables (see docs/func-bpf.md); builds two kernels
+#   make bench-func  what measuring a function adds to each call of it, and the paper's tables (see docs/func-bpf.md); builds three kernels
 #   make bench-workloads  sqlite, fio and redis, table 2 of paper 1, and single operations of the kernel (see docs/workloads/)
 #   make test-tlb  a search with huge pages, predicted and measured (PTAT paper, 6.2)
 #   make bench-tlb  what it costs to see every TLB miss, by each method, and by others (see docs/tlb.md)
@@ -122,7 +122,7 @@ bench-flow-cost: setup-test
 	$(CARGO) build --release --workspace
 	@KPRISM=$(KPRISM) OUT=$(TARGET)/flow-cost sh bench/flow-cost/run.sh
 
-# Two small kernels with tracepoints, of which one has the function tracers, too.
+# Three small kernels with tracepoints: without the function tracers, with them, and with them but not dynamic.
 TRACED := small --uncounted --config CONFIG_FTRACE=y
 bench-func: setup-test
 	$(CARGO) build --release --workspace
@@ -130,7 +130,8 @@ bench-func: setup-test
 	@KPRISM=$(KPRISM) OUT=$(TARGET)/func sh bench/func/paper.sh
 	@export KPRISM=$(KPRISM) OUT=$(TARGET)/func && without=$$(sh bench/kernel.sh $(TRACED) --config CONFIG_ENABLE_DEFAULT_TRACERS=y) && \
 		with=$$(sh bench/kernel.sh $(TRACED) --config CONFIG_FUNCTION_TRACER=y --config CONFIG_FUNCTION_GRAPH_TRACER=y --config CONFIG_DYNAMIC_FTRACE=y) && \
-		sh bench/func/built-in.sh "$$without" "$$with"
+		static=$$(sh bench/kernel.sh $(TRACED) --config CONFIG_FUNCTION_TRACER=y --config CONFIG_DYNAMIC_FTRACE=n) && \
+		sh bench/func/built-in.sh "$$without" "$$with" "$$static"
 
 bench-probe:
 	$(CARGO) build --release -p kprism -p kprism-agent

@@ -2,7 +2,8 @@
 #
 # In the guest: cyclictest at the highest priority, beside a load of ordinary tasks or with nothing else to do.
 #
-#   jitter-guest.sh idle|load TIMES   prints each wake-up's latency, ns, in a line
+#   jitter-guest.sh idle|load TIMES   prints each wake-up's latency, ns, in a line; TIMES with zeros before it, as the length of the
+#                                     command line moves the program's stack
 set -e
 load=$1 times=$2
 
@@ -16,7 +17,9 @@ if [ "$load" = load ]; then
 	jobs="$jobs $!"
 fi
 # -v: each value, as `THREAD: NUMBER: NS`.
-cyclictest --mlockall --priority 98 --interval 1000 --loops "$times" --nsecs --verbose >/tmp/cyclictest 2>/tmp/errors ||
-	{ cat /tmp/cyclictest /tmp/errors >&2; exit 1; }
+cyclictest --mlockall --priority 98 --interval 1000 --loops "$times" --nsecs --verbose >/tmp/cyclictest 2>/tmp/errors || {
+	cat /tmp/cyclictest /tmp/errors >&2
+	exit 1
+}
 for job in $jobs; do kill "$job"; done
 sed -n 's/^ *0: *[0-9]*: *\([0-9]*\)$/\1/p' /tmp/cyclictest

@@ -21,15 +21,14 @@ for kernel in plain counted; do
 		run=$1 times=$2 load=$3
 		shift 3
 		"$KPRISM" lab run -q --tree "$tree" --package rt-tests --share "$OUT/share:/b" "$@" -o "$OUT/$run" -- \
-			sh /b/jitter-guest.sh "$load" "$times" | tr -d '\r'
+			sh /b/jitter-guest.sh "$load" "$(printf %06d "$times")" | tr -d '\r'
 	}
 	for load in idle load; do
 		lab jitter-run "$TIMES" $load --unobserved >"$OUT/jitter-$kernel-$load"
-		# Without a ratio of luck: the same run has the same latencies.
-		lab jitter-run "$TIMES" $load --unobserved >"$OUT/jitter-$kernel-$load.again"
-		cmp "$OUT/jitter-$kernel-$load" "$OUT/jitter-$kernel-$load.again"
 	done
-	lab "jitter-$kernel" "$RECORDED" load >/dev/null
+	# Recorded or not, a run has the same latencies, as far as it goes.
+	lab "jitter-$kernel" "$RECORDED" load >"$OUT/jitter-$kernel-recorded"
+	head -n "$RECORDED" "$OUT/jitter-$kernel-load" | cmp - "$OUT/jitter-$kernel-recorded"
 	"$KPRISM" report delta -q --json -i "$OUT/jitter-$kernel" >"$OUT/jitter-$kernel.json"
 	shift
 done
@@ -65,5 +64,6 @@ for name in ("irqs", "preempt", "spinlock"):
 for kernel, run in zip(kernels, runs):
     for name in ("irqs", "preempt"):
         delta = next(delta for delta in run["deltas"] if delta["name"] == name)
-        print(f"longest {name}, {kernel}: {delta['longest']['rows'][0]}")
+        longest = delta["longest"][0]
+        print(f"longest {name}, {kernel}: {longest['instructions']:,}, began in {longest['from']}")
 END
