@@ -6,10 +6,10 @@
 # instructions (a nanosecond of the guest is one).
 #
 #   jitter.sh PLAIN COUNTED   folders of the two built kernels; KPRISM is the command line, OUT a folder to work in, TIMES
-#                             the number of wake-ups (5000), RECORDED that of the run whose flow is recorded (300)
+#                             the number of wake-ups (3000), RECORDED that of the run whose flow is recorded (300)
 set -eu
 
-: "${KPRISM:=target/release/kprism}" "${OUT:=target/cover}" "${TIMES:=5000}" "${RECORDED:=300}"
+: "${KPRISM:=target/release/kprism}" "${OUT:=target/cover}" "${TIMES:=3000}" "${RECORDED:=300}"
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$OUT/share"
 cp "$here/jitter-guest.sh" "$OUT/share/"
