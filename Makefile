@@ -17,7 +17,8 @@
 #   make bench-cover  measure coverage of that kernel against gcov, lcov, fastcov, gcovr, grcov
 #   make bench-probe  what a probe costs at each hit, against bpftrace and ftrace (see docs/probe.md)
 #   make bench-cover-overhead  what gcov's counters cost in instructions of each system call (see docs/cover.md)
-#   make bench-func  what measuring a function adds to each call of it, and the paper's tables (see docs/func-bpf.md)
+#   make bench-cover-jitter  what they cost a real-time kernel in latency (see docs/measurements/cover.md); builds two kernels
+#   make bench-func  what measuring a function adds to each call of it, and the paper's tables (see docs/func-bpf.md); builds three kernels
 #   make bench-workloads  sqlite, fio and redis, table 2 of paper 1, and single operations of the kernel (see docs/workloads/)
 #   make test-tlb  a search with huge pages, predicted and measured (PTAT paper, 6.2)
 #   make bench-tlb  what it costs to see every TLB miss, by each method, and by others (see docs/tlb.md)
@@ -39,7 +40,7 @@ KPRISM := $(TARGET)/release/kprism
 RUN ?= kprism.data
 HTML ?= report.html
 
-.PHONY: all sql recorder-arm64 demo test test-fresh test-gcov-kernel test-kernel-tests test-probe soak test-expr-kernel test-profile-use bench bench-cover bench-cover-overhead bench-flow-cost bench-func bench-probe bench-tlb bench-workloads test-tlb fuzz pictures figures install dist wheel test-dist setup-demo setup-test
+.PHONY: all sql recorder-arm64 demo test test-fresh test-gcov-kernel test-kernel-tests test-probe soak test-expr-kernel test-profile-use bench bench-cover bench-cover-overhead bench-cover-jitter bench-flow-cost bench-func bench-probe bench-tlb bench-workloads test-tlb fuzz pictures figures install dist wheel test-dist setup-demo setup-test
 
 all:
 	$(CARGO) build --release --workspace
@@ -103,9 +104,16 @@ bench-cover:
 
 bench-cover-overhead: setup-test
 	$(CARGO) build --release -p kprism -p kprism-observer -p kprism-agent
-	@KPRISM=$(KPRISM) OUT=$(TARGET)/cover sh bench/cover/overhead.sh \
-		"$$($(KPRISM) lab gcov-kernel --uncounted 2>&1 | sed -n 's/.*ready: [^,]*, //p')" \
-		"$$($(KPRISM) lab gcov-kernel 2>&1 | sed -n 's/.*ready: [^,]*, //p')"
+	@export KPRISM=$(KPRISM) OUT=$(TARGET)/cover && plain=$$(sh bench/kernel.sh --uncounted) && counted=$$(sh bench/kernel.sh) && \
+		sh bench/cover/overhead.sh "$$plain/arch/x86/boot/bzImage" "$$counted/arch/x86/boot/bzImage" && \
+		sh bench/cover/size.sh "$$plain" "$$counted"
+
+# Two small kernels with PREEMPT_RT.
+RT := small --config CONFIG_EXPERT=y --config CONFIG_PREEMPT_RT=y
+bench-cover-jitter: setup-test
+	$(CARGO) build --release -p kprism -p kprism-observer -p kprism-agent
+	@export KPRISM=$(KPRISM) OUT=$(TARGET)/cover && plain=$$(sh bench/kernel.sh $(RT) --uncounted) && counted=$$(sh bench/kernel.sh $(RT)) && \
+		sh bench/cover/jitter.sh "$$plain" "$$counted" && sh bench/cover/size.sh "$$plain" "$$counted"
 
 bench: setup-test
 	@CARGO="$(CARGO)" python3 bench/run.py
@@ -114,10 +122,16 @@ bench-flow-cost: setup-test
 	$(CARGO) build --release --workspace
 	@KPRISM=$(KPRISM) OUT=$(TARGET)/flow-cost sh bench/flow-cost/run.sh
 
+# Three small kernels with tracepoints: without the function tracers, with them, and with them but not dynamic.
+TRACED := small --uncounted --config CONFIG_FTRACE=y
 bench-func: setup-test
 	$(CARGO) build --release --workspace
 	@KPRISM=$(KPRISM) OUT=$(TARGET)/func sh bench/func/run.sh
 	@KPRISM=$(KPRISM) OUT=$(TARGET)/func sh bench/func/paper.sh
+	@export KPRISM=$(KPRISM) OUT=$(TARGET)/func && without=$$(sh bench/kernel.sh $(TRACED) --config CONFIG_ENABLE_DEFAULT_TRACERS=y) && \
+		with=$$(sh bench/kernel.sh $(TRACED) --config CONFIG_FUNCTION_TRACER=y --config CONFIG_FUNCTION_GRAPH_TRACER=y --config CONFIG_DYNAMIC_FTRACE=y) && \
+		static=$$(sh bench/kernel.sh $(TRACED) --config CONFIG_FUNCTION_TRACER=y --config CONFIG_DYNAMIC_FTRACE=n) && \
+		sh bench/func/built-in.sh "$$without" "$$with" "$$static"
 
 bench-probe:
 	$(CARGO) build --release -p kprism -p kprism-agent

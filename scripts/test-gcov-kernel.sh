@@ -37,6 +37,15 @@ KPRISM_GCOV_KERNEL=1 $CARGO test --profile checked -p kprism --test cover_kernel
 KPRISM_COVER_PAGE=$work/cover.html \
 	$CARGO test --profile checked -p kprism-report --test cover whole_kernel -- --nocapture
 
+# A line that this configuration drops (its menu, CONFIG_FTRACE, is off) is refused, and no tree stays behind.
+before=$(ls "${XDG_CACHE_HOME:-$HOME/.cache}/kprism/gcov-kernel"/*/linux -d)
+if "$KPRISM" lab gcov-kernel --config CONFIG_PSI=y --config CONFIG_FUNCTION_GRAPH_TRACER=y 2>"$work/dropped"; then
+	echo "test-gcov-kernel: a line that was dropped was not refused" >&2
+	exit 1
+fi
+grep 'not as asked for: CONFIG_FUNCTION_GRAPH_TRACER=y was dropped$' "$work/dropped"
+[ "$before" = "$(ls "${XDG_CACHE_HOME:-$HOME/.cache}/kprism/gcov-kernel"/*/linux -d)" ]
+
 if ! command -v lcov >/dev/null; then
 	echo "lcov is not installed: its totals are not compared"
 	exit 0

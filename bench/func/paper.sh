@@ -10,7 +10,7 @@ kprism=${KPRISM:-target/release/kprism}
 out=${OUT:-target/func}
 mkdir -p "$out/share"
 cp "$kprism" "$out/share/kprism"
-cp "$here/paper-guest.sh" "$out/share/"
+cp "$here/paper-lib.sh" "$here/paper-guest.sh" "$out/share/"
 "$kprism" lab run -q --unobserved --mem 2G -o "$out/run" --share "$out/share:/bench" -- \
 	env ROUNDS="${ROUNDS:-10}" sh /bench/paper-guest.sh | tr -d '\r' >"$out/paper.txt"
 awk -f "$here/paper.awk" "$out/paper.txt"

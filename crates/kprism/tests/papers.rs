@@ -54,7 +54,7 @@ fn words(command: &str) -> Vec<String> {
 fn every_item_has_a_row_and_every_command_is_accepted() {
     let papers = papers();
     let rows: Vec<usize> = papers.iter().map(Vec::len).collect();
-    assert_eq!(rows, [14, 7, 10, 22, 14], "rows of each paper: an item was left out, or twice");
+    assert_eq!(rows, [14, 7, 10, 22, 16], "rows of each paper: an item was left out, or twice");
     let makefile = std::fs::read_to_string(root().join("Makefile")).unwrap();
     let mut faults = Vec::new();
     for (paper, row) in (1..).zip(&papers).flat_map(|(n, rows)| rows.iter().map(move |row| (n, row))) {

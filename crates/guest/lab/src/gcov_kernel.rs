@@ -5,7 +5,7 @@
 //! its final place in the cache, and not renamed as other entries are. A file marks it as complete, and says how many
 //! units were compiled; an interrupted build, or one that reached its limit of time, continues where it was.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -78,6 +78,7 @@ pub enum Counting {
 impl GcovKernel {
     /// Finds the kernel, and builds it if needed: eleven minutes of one CPU.
     pub fn find(options: &BuildOptions, refresh: bool, report: Report<'_>) -> Result<Self> {
+        asked(&options.config)?;
         let cache = Cache::open()?;
         let source = cache.remembered("gcov-kernel", "source", refresh, newest_source)?;
         let compiler = compiler()?;
@@ -105,13 +106,14 @@ impl GcovKernel {
         let folder = place.join("linux");
         let found = GcovKernel { image: folder.join("arch/x86/boot/bzImage"), folder };
         let whole = place.join("whole");
+        // Also of a kernel that is there already: an older version may have built it although a line was dropped.
         if whole.exists() {
-            return Ok(found);
+            return came_out(&found.folder, options).map(|()| found);
         }
         fs::create_dir_all(&place).at("create", &place)?;
         let _lock = Lock::take(&place.join("lock"))?;
         if whole.exists() {
-            return Ok(found);
+            return came_out(&found.folder, options).map(|()| found);
         }
         crate::cache::require_space(&place, 2500)?;
         check_tools()?;
@@ -125,7 +127,13 @@ impl GcovKernel {
             Counting::Used(_) => units_of(&plain.join("whole")),
             Counting::On | Counting::Off => None,
         };
-        configure(&found.folder, options, profile.as_deref(), report)?;
+        if let Err(error) = configure(&found.folder, options, profile.as_deref(), report) {
+            // Other lines have another place: nobody would come back to this tree.
+            if matches!(error, Error::Option(_)) {
+                crate::cache::remove(&found.folder)?;
+            }
+            return Err(error);
+        }
         let units = compile(&found.folder, options, profile.as_deref(), total, report)?;
         fs::write(&whole, format!("{units}\n")).at("write", &whole)?;
         Ok(found)
@@ -254,7 +262,7 @@ fn configure(
     }
     let (path, done) = (folder.join(".config"), folder.with_file_name("configured"));
     if done.exists() && path.exists() {
-        return Ok(());
+        return came_out(folder, options);
     }
     report(Progress::Step("configuring the kernel"));
     run(&mut make(folder, &["-s", "tinyconfig"]), "make tinyconfig", &log)?;
@@ -272,7 +280,67 @@ fn configure(
             .into();
         return Err(Error::BadFile { path, reason });
     }
+    came_out(folder, options)?;
     File::create(&done).map(drop).at("create", &done)
+}
+
+/// Refuses a configuration in which a line of the user's is not as asked for: `make olddefconfig` drops such lines without a
+/// word.
+fn came_out(folder: &Path, options: &BuildOptions) -> Result<()> {
+    let path = folder.join(".config");
+    let got = fs::read_to_string(&path).at("read", &path)?;
+    let differ = differ(&asked(&options.config)?, &got);
+    match differ.is_empty() {
+        true => Ok(()),
+        false => Err(Error::Option(format!(
+            "the kernel's configuration is not as asked for: {}\n\
+             an option is dropped if what it depends on is off, or if there is none of its name; one that others select stays on",
+            differ.join("; ")
+        ))),
+    }
+}
+
+/// The value that each line sets, by its option's name. The last of several lines for one option counts, as for `make
+/// olddefconfig`.
+///
+/// # Errors
+/// A line sets no option.
+fn asked(lines: &[String]) -> Result<BTreeMap<&str, &str>> {
+    let mut asked = BTreeMap::new();
+    for line in lines {
+        let (name, value) = setting(line).ok_or_else(|| {
+            Error::Option(format!(
+                "`{line}` is no line of a kernel's configuration: give CONFIG_NAME=VALUE, such as CONFIG_PSI=y"
+            ))
+        })?;
+        asked.insert(name, value);
+    }
+    Ok(asked)
+}
+
+/// Name and value of a line of a configuration. An option that is "not set" has the value `n`.
+fn setting(line: &str) -> Option<(&str, &str)> {
+    let (name, value) = match line.strip_prefix("# ").and_then(|rest| rest.strip_suffix(" is not set")) {
+        Some(name) => (name, "n"),
+        None => line.split_once('=')?,
+    };
+    let of_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    let is_name =
+        name.strip_prefix("CONFIG_").is_some_and(|rest| !rest.is_empty() && rest.bytes().all(of_name));
+    (is_name && !value.is_empty() && !value.contains('\n')).then_some((name, value))
+}
+
+/// Each setting that the written configuration has not, with what it has. An option that it does not have at all is off.
+fn differ(asked: &BTreeMap<&str, &str>, written: &str) -> Vec<String> {
+    let got: BTreeMap<&str, &str> = written.lines().filter_map(setting).collect();
+    let differs = asked.iter().filter_map(|(name, value)| {
+        let is = got.get(name).copied().unwrap_or("n");
+        (is != *value).then(|| match got.get(name) {
+            Some(is) => format!("{name}={value} came out as {name}={is}"),
+            None => format!("{name}={value} was dropped"),
+        })
+    });
+    differs.collect()
 }
 
 /// Compiles what is not compiled yet. Returns the number of units compiled, now and before.
@@ -396,6 +464,79 @@ fn count_below(folder: &Path, below: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn lines(text: &[&str]) -> Vec<String> {
+        text.iter().map(|line| (*line).to_owned()).collect()
+    }
+
+    const WRITTEN: &str = "\
+#
+# Automatically generated file; DO NOT EDIT.
+#
+CONFIG_CC_VERSION_TEXT=\"gcc (Debian 12.2.0) 12.2.0\"
+CONFIG_SMP=y
+CONFIG_NR_CPUS=64
+CONFIG_EXT2_FS=m
+# CONFIG_PREEMPT_RT is not set
+CONFIG_PHYSICAL_START=0x1000000
+CONFIG_CMDLINE=\"a=b\"
+";
+
+    /// What differs of a configuration that was asked for with these lines.
+    fn differing(text: &[&str]) -> Vec<String> {
+        let lines = lines(text);
+        differ(&asked(&lines).unwrap(), WRITTEN)
+    }
+
+    #[test]
+    fn lines_that_came_out_as_asked_pass() {
+        for line in [
+            "CONFIG_SMP=y",
+            "CONFIG_NR_CPUS=64",
+            "CONFIG_EXT2_FS=m",
+            "CONFIG_PREEMPT_RT=n",
+            "# CONFIG_PREEMPT_RT is not set",
+            "CONFIG_NOT_THERE=n",
+            "# CONFIG_NOT_THERE is not set",
+            "CONFIG_CMDLINE=\"a=b\"",
+        ] {
+            assert_eq!(differing(&[line]), [""; 0], "{line}");
+        }
+        assert_eq!(differing(&["CONFIG_SMP=n", "CONFIG_SMP=y"]), [""; 0], "the last line counts");
+    }
+
+    #[test]
+    fn lines_that_did_not_come_out_as_asked_are_named() {
+        for (line, told) in [
+            ("CONFIG_PREEMPT_RT=y", "CONFIG_PREEMPT_RT=y came out as CONFIG_PREEMPT_RT=n"),
+            ("CONFIG_PREEMPT_RT_TYPO=y", "CONFIG_PREEMPT_RT_TYPO=y was dropped"),
+            ("CONFIG_SMP=n", "CONFIG_SMP=n came out as CONFIG_SMP=y"),
+            ("# CONFIG_SMP is not set", "CONFIG_SMP=n came out as CONFIG_SMP=y"),
+            ("CONFIG_EXT2_FS=y", "CONFIG_EXT2_FS=y came out as CONFIG_EXT2_FS=m"),
+            ("CONFIG_NR_CPUS=640", "CONFIG_NR_CPUS=640 came out as CONFIG_NR_CPUS=64"),
+        ] {
+            assert_eq!(differing(&[line]), [told]);
+        }
+        let both = differing(&["CONFIG_SMP=n", "CONFIG_NR_CPUS=64", "CONFIG_ABSENT=m"]);
+        assert_eq!(both, ["CONFIG_ABSENT=m was dropped", "CONFIG_SMP=n came out as CONFIG_SMP=y"]);
+        assert_eq!(differing(&["CONFIG_SMP=y", "CONFIG_SMP=n"]).len(), 1, "the last line counts");
+    }
+
+    #[test]
+    fn what_sets_no_option_is_refused() {
+        for line in [
+            "PREEMPT_RT=y",
+            "CONFIG_PREEMPT_RT",
+            "CONFIG_=y",
+            "CONFIG_A B=y",
+            "CONFIG_A=",
+            "# CONFIG_A",
+            "",
+            "CONFIG_A=y\nCONFIG_B=y",
+        ] {
+            assert!(asked(&lines(&[line])).is_err_and(|error| error.to_string().contains(line)), "{line}");
+        }
+    }
 
     #[test]
     fn units_are_told_from_what_else_make_does() {
