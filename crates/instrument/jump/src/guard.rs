@@ -158,8 +158,9 @@ pub fn was_guard() -> bool {
     if std::env::args_os().next().is_none_or(|name| name != NAME) {
         return false;
     }
-    // SAFETY: no handler is set; the signals that end the recorder do not end its guard, nor does a pipe that nobody reads.
+    // The signals that end the recorder do not end its guard, nor does a pipe that nobody reads.
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGPIPE] {
+        // SAFETY: no handler is set.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
     let mut patches = Vec::new();
