@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use kprism_debuginfo::lines::{Bare, Function, Lines, Section};
 use kprism_image::insn::{Kind, Mode, classify};
 
-use super::infer::infer;
+use super::infer::{Told, infer};
 use super::tables::targets;
 use crate::cover::{BranchCount, Cover, FunctionTotal, LineCount, Source, Way};
 
@@ -103,11 +103,21 @@ struct Part {
     unexecuted: bool,
     /// Some of its statements begin in this function. Then only their starts count.
     begins: bool,
+    /// One of them begins at an instruction.
+    solid: bool,
+}
+
+/// A line in all functions.
+#[derive(Debug, Clone, Copy, Default)]
+struct Whole {
+    count: u64,
+    unexecuted: bool,
+    solid: bool,
 }
 
 #[derive(Debug, Default)]
 struct Gathered {
-    lines: BTreeMap<u32, (u64, bool)>,
+    lines: BTreeMap<u32, Whole>,
     /// Lines with a call that did not always return.
     diverging: HashSet<u32>,
     functions: BTreeMap<(u32, String), FunctionTotal>,
@@ -172,7 +182,7 @@ impl Gatherer {
             let within = ran[from..].iter().take_while(|insn| insn.address < row.end);
             let count = within.map(|insn| insn.count).max().unwrap_or(0);
             let known = self.source(lines, row.file).lines.entry(row.line).or_default();
-            known.0 = known.0.max(count);
+            known.count = known.count.max(count);
         }
     }
 
@@ -196,7 +206,8 @@ impl Gatherer {
         let mut parts: BTreeMap<(u32, u32), Part> = BTreeMap::new();
         let (mut blocks, mut executed) = (0u32, 0u32);
         for insn in insns.iter().filter(|insn| insn.statement) {
-            parts.entry(insn.line).or_default().begins = true;
+            let part = parts.entry(insn.line).or_default();
+            (part.begins, part.solid) = (true, true);
         }
         for bare in bare {
             let part = parts.entry((bare.file, bare.line)).or_default();
@@ -221,9 +232,11 @@ impl Gatherer {
         for (&(file, line), part) in &parts {
             let count = part.entered.max(part.most);
             let known = self.source(lines, file).lines.entry(line).or_default();
-            *known = (known.0.saturating_add(count), known.1 | part.unexecuted);
+            known.count = known.count.saturating_add(count);
+            known.unexecuted |= part.unexecuted;
+            known.solid |= part.solid;
         }
-        self.branches(function, insns, lines, jumped);
+        self.branches(function, insns, lines, (&into.0, jumped));
         // A function without a line is the assembler's.
         let (file, line) = first.line;
         let line = if function.declared.line != 0 { function.declared.line } else { line };
@@ -263,8 +276,22 @@ impl Gatherer {
         }
     }
 
-    fn branches(&mut self, of: &Function, insns: &[Insn], lines: &Lines, jumped: &Jumped) {
+    fn branches(
+        &mut self,
+        of: &Function,
+        insns: &[Insn],
+        lines: &Lines,
+        (into, jumped): (&Jumps, &Jumped),
+    ) {
         let function = self.functions;
+        // Jumps to an instruction, the rest of whose executions came from the one before it.
+        let mut jumps: HashMap<u64, u64> = HashMap::new();
+        for &(to, n) in jumped.values().flatten() {
+            *jumps.entry(to).or_default() += n;
+        }
+        for (&to, from) in into {
+            *jumps.entry(to).or_default() += from.iter().map(|&(_, n)| n).sum::<u64>();
+        }
         let starts: Vec<u64> = insns.iter().map(|insn| insn.address).collect();
         self.functions += 1;
         let mut here: BTreeMap<Place, Vec<(Way, u64, u64)>> = BTreeMap::new();
@@ -292,7 +319,8 @@ impl Gatherer {
                 }
                 Class::Call => {
                     let next = insns.get(i + 1).filter(|next| next.address == insn.end);
-                    let returned = next.map_or(0, |next| next.count.min(insn.count));
+                    let jumps = jumps.get(&insn.end).copied().unwrap_or(0);
+                    let returned = next.map_or(0, |next| next.count.saturating_sub(jumps).min(insn.count));
                     on_line.or_default().push((Way::Call, returned, insn.count));
                     if returned < insn.count {
                         diverging.push(insn.line);
@@ -321,11 +349,13 @@ impl Gatherer {
         let sources = self.sources.into_iter().map(|(path, mut gathered)| {
             let last = gathered.lines.last_key_value().map_or(0, |(&line, _)| line);
             if let Some(text) = text(&path, last) {
-                let counts = gathered.lines.iter().map(|(&line, &(count, _))| (line, count)).collect();
-                let more = infer(&text, &counts, &gathered.diverging);
+                let counts = gathered.lines.iter().map(|(&line, whole)| (line, whole.count)).collect();
+                let solid = gathered.lines.iter().filter(|(_, whole)| whole.solid).map(|(&line, _)| line);
+                let solid = solid.collect();
+                let more = infer(&text, &Told { counts: &counts, diverging: &gathered.diverging, solid: &solid });
                 inferred.insert(path.clone(), more.keys().copied().collect());
                 for (line, count) in more {
-                    gathered.lines.entry(line).or_default().0 = count;
+                    gathered.lines.entry(line).or_default().count = count;
                 }
             }
             gathered.branches.sort_by_key(|b| (b.line, b.function, b.place));
@@ -333,11 +363,11 @@ impl Gatherer {
             Source {
                 path,
                 lines: lines
-                    .map(|(line, (count, unexecuted_block))| LineCount {
+                    .map(|(line, whole)| LineCount {
                         line,
-                        unexecuted_block,
+                        unexecuted_block: whole.unexecuted,
                         exceptional: false,
-                        count: signed(count),
+                        count: signed(whole.count),
                     })
                     .collect(),
                 functions: gathered.functions.into_values().collect(),

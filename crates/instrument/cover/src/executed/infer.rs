@@ -18,6 +18,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use super::settle::settle;
 use super::statements::{Function, Kind, Simple, Stmt, functions};
 
 /// A count.
@@ -39,9 +40,20 @@ struct Above {
 
 const NEVER: Value = Value { count: 0, exact: true };
 
-/// Counts of lines without code. `counts` are those of lines with code; `diverging` are the lines with a call that did
-/// not always return.
-pub fn infer(text: &str, counts: &BTreeMap<u32, u64>, diverging: &HashSet<u32>) -> BTreeMap<u32, u64> {
+/// What code says of the lines of a source.
+#[derive(Debug, Clone, Copy)]
+pub struct Told<'t> {
+    /// Counts of lines with code.
+    pub counts: &'t BTreeMap<u32, u64>,
+    /// Lines with a call that did not always return.
+    pub diverging: &'t HashSet<u32>,
+    /// Lines with an instruction at which a statement begins.
+    pub solid: &'t HashSet<u32>,
+}
+
+/// Counts of lines without code, and of lines whose own code says another count than the statements around.
+pub fn infer(text: &str, told: &Told<'_>) -> BTreeMap<u32, u64> {
+    let &Told { counts, diverging, .. } = told;
     let mut found = BTreeMap::new();
     for function in functions(text, &|line| counts.contains_key(&line)) {
         let within = function.name..=function.close.max(function.name);
@@ -53,6 +65,10 @@ pub fn infer(text: &str, counts: &BTreeMap<u32, u64>, diverging: &HashSet<u32>) 
         let mut facts =
             Facts { counts, diverging, shared: HashMap::new(), found: &mut found, changed: false };
         function.body.iter().for_each(|stmt| facts.count(stmt));
+        if !dead {
+            let settled = settle(&function, told, &facts.shared);
+            facts.found.extend(settled);
+        }
         // Each round propagates facts by at least one statement.
         for _ in 0..ROUNDS {
             facts.changed = false;
@@ -431,7 +447,9 @@ mod tests {
 
     /// The inferred counts, given lines `line:count`.
     fn of(text: &str, known: &[(u32, u64)]) -> Vec<(u32, u64)> {
-        infer(text, &known.iter().copied().collect(), &HashSet::new()).into_iter().collect()
+        let solid = known.iter().map(|known| known.0).collect();
+        let counts = known.iter().copied().collect();
+        infer(text, &Told { counts: &counts, diverging: &HashSet::new(), solid: &solid }).into_iter().collect()
     }
 
     #[test]
@@ -449,7 +467,8 @@ mod tests {
         assert_eq!(of(text, &[(1, 7), (4, 7)]), [(3, 7), (5, 7), (6, 7)]);
         // A call that did not return.
         let counts = [(1, 7), (4, 7)].into();
-        assert_eq!(infer(text, &counts, &HashSet::from([4])).into_iter().collect::<Vec<_>>(), [(3, 7)]);
+        let told = Told { counts: &counts, diverging: &HashSet::from([4]), solid: &HashSet::from([1, 4]) };
+        assert_eq!(infer(text, &told).into_iter().collect::<Vec<_>>(), [(3, 7)]);
     }
 
     #[test]

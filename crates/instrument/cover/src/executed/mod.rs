@@ -14,6 +14,7 @@
 pub mod gather;
 pub mod infer;
 pub mod sampled;
+mod settle;
 pub mod statements;
 mod tables;
 

@@ -62,6 +62,10 @@ pub struct Simple {
     pub leaves: bool,
     /// `return`.
     pub returns: bool,
+    /// `break`, which leaves the loop or `switch` around it.
+    pub breaks: bool,
+    /// `continue`.
+    pub continues: bool,
     /// It leaves, or assigns something.
     pub acts: bool,
     /// It has statements inside an expression, so it is unknown which of it runs.
@@ -321,7 +325,9 @@ fn simple(first: u32, tokens: &[Token<'_>]) -> Simple {
     let mut last_choice = None;
     if let Some(Word::Name(name)) = tokens.first().map(|token| token.word) {
         simple.returns = name == "return";
-        simple.leaves = simple.returns || matches!(name, "goto" | "break" | "continue");
+        simple.breaks = name == "break";
+        simple.continues = name == "continue";
+        simple.leaves = simple.returns || simple.breaks || simple.continues || name == "goto";
         simple.acts = simple.leaves;
     }
     for (i, token) in tokens.iter().enumerate() {
