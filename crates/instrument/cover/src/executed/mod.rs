@@ -11,6 +11,7 @@
 //! | lines without an instruction of their own, told from the lines around them | [`infer`], by [`statements`] |
 //! | sample profiles for compilers (AutoFDO) | [`sampled`] |
 
+mod entries;
 pub mod gather;
 pub mod infer;
 pub mod sampled;
