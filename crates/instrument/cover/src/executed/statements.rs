@@ -66,7 +66,7 @@ pub struct Simple {
     pub breaks: bool,
     /// `continue`.
     pub continues: bool,
-    /// It leaves, or assigns something.
+    /// It leaves, is a call, or assigns something.
     pub acts: bool,
     /// It has statements inside an expression, so it is unknown which of it runs.
     pub nested: bool,
@@ -328,7 +328,8 @@ fn simple(first: u32, tokens: &[Token<'_>]) -> Simple {
         simple.breaks = name == "break";
         simple.continues = name == "continue";
         simple.leaves = simple.returns || simple.breaks || simple.continues || name == "goto";
-        simple.acts = simple.leaves;
+        let calls = tokens.get(1).is_some_and(|next| next.word == Word::Mark(b'('));
+        simple.acts = simple.leaves || calls;
     }
     for (i, token) in tokens.iter().enumerate() {
         simple.last = simple.last.max(token.line);
