@@ -244,16 +244,15 @@ impl Walker<'_> {
                 continue;
             }
             let function = self.function(insn.line);
-            if !self.stated.contains(&insn.line) || done.running.get(&function) == Some(&insn.line) {
+            if !self.stated.contains(&insn.line) {
                 counted.insert(insn.line, copies.get(&function).copied().unwrap_or(0));
-                if self.stated.contains(&insn.line) && std::env::var("V1").is_ok() {
-                    done.lines.insert(insn.line);
-                    continue;
-                }
                 done.go_on.push(insn.line);
                 done.lines.insert(insn.line);
                 let part = parts.entry(insn.line).or_default();
                 part.entered = part.entered.saturating_add(piece.count);
+            } else if done.running.get(&function) == Some(&insn.line) {
+                // The rest of a statement: it is in the piece, but does not come to it.
+                done.lines.insert(insn.line);
             }
         }
         done

@@ -3,13 +3,14 @@
 //!
 //! Input: [`Lines`] of a file, and the counts of its instructions ([`Ran`]). Output, for all files: a [`Cover`], as
 //! from gcov's counters. The meaning of a line's count is as close to gcov's as code allows:
-//! - a line's count is the number of times that the flow enters it from another line, and of circuits that stay on it,
-//!   and at least the count of each of its instructions. Pieces that the compiler moved away from the start of the statement count only if the line has no
-//!   others. A statement without instructions takes the count of the place where they would stand;
+//! - a line's count is the number of times that the flow comes to it: see [`entries`](crate::executed::entries). Pieces that
+//!   the compiler moved away from the start of the statement count only if the line has no others. A statement without
+//!   instructions takes the count of the place where they would stand;
 //! - the first instructions of a function belong to the line of its name. The closing brace of a function that returns
 //!   a value is no line;
 //! - a line inlined into several functions has the sum of its counts in each;
-//! - lines without code get the counts that [`infer`](crate::executed::infer) derives, if the source is available;
+//! - lines without code, and those whose code was merged with others', get the counts that
+//!   [`infer`](crate::executed::infer) derives, if the source is available;
 //! - only functions known to the linker count: a function inlined everywhere is none;
 //! - a conditional jump is two branches; a jump through a table (a `switch`) is one for each target in the table;
 //! - code is disassembled as in the file, or as it ran if it was patched.

@@ -20,6 +20,11 @@ struct Row {
     voting: Vec<u32>,
     /// Those that have the count that the others agree on.
     silent: Vec<u32>,
+    /// Heads of an `if`, which have a vote too. A compiler that knows how a path goes on leaves the head out there: one
+    /// that did not run stays so, as for gcov.
+    heads: Vec<u32>,
+    /// The brace that ends the function. Copies that were inlined have none: it may be fewer.
+    brace: Option<u32>,
 }
 
 /// Statements inside the one that is asked for, which a jump leaves without leaving that one.
@@ -50,14 +55,17 @@ pub fn settle(
     }
     rows.sequence(&function.body);
     if function.void && !shared.contains_key(&function.close) {
-        rows.row.silent.push(function.close);
+        rows.row.brace = Some(function.close);
     }
     rows.end();
     let mut found = BTreeMap::new();
     for row in &rows.done {
         let Some(count) = agreed(row.voting.iter().map(|line| counts[line])) else { continue };
-        let others = row.voting.iter().chain(&row.silent).filter(|line| counts.get(line) != Some(&count));
-        found.extend(others.map(|&line| (line, count)));
+        let own = |line: &u32| counts.get(line).copied();
+        let wrong = |line: &&u32| own(line) != Some(count) && !(own(line) == Some(0) && row.heads.contains(line));
+        let brace = row.brace.as_ref().filter(|brace| own(brace).is_none_or(|own| own > count));
+        let all = row.voting.iter().chain(&row.silent).filter(wrong).chain(brace);
+        found.extend(all.map(|&line| (line, count)));
     }
     found
 }
@@ -106,6 +114,7 @@ impl Rows<'_> {
                 }
                 Kind::If(head, then, other) => {
                     self.simple(head);
+                    self.row.heads.push(head.first);
                     [Some(then), other.as_ref()].into_iter().flatten().for_each(|part| self.apart(part));
                 }
                 Kind::Switch(head, body) => {

@@ -254,6 +254,11 @@ impl<'t> Parser<'t> {
                 Kind::Case
             }
             Word::Name("else") => return None,
+            // Code of the next `case`, if any.
+            Word::Name("fallthrough") if self.word(1) == Some(Word::Mark(b';')) => {
+                self.at += 2;
+                Kind::Gap
+            }
             Word::Name(name) if self.word(1) == Some(Word::Mark(b':')) => {
                 self.at += 2;
                 if name == "default" { Kind::Case } else { Kind::Label }

@@ -104,7 +104,7 @@ pub fn summary(all: &Comparison) -> String {
     listing(&mut text, &rows);
     text.push_str(&format!(
         "\nall {} lines, most of which ran in neither: {:.2}% executed alike, {:.2}% with the same count\n\
-         {} are in the flow's coverage, {} of these without code, told from lines around: {:.2}% alike\n",
+         {} are in the flow's coverage, {} of these without code or with merged code, told from lines around: {:.2}% alike\n",
         grouped(all.gcov),
         percent(all.alike, all.gcov),
         percent(all.equal, all.gcov),

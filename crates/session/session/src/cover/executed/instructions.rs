@@ -163,22 +163,6 @@ pub fn each(
             }
             all.push(ran);
         }
-        if let Ok(dump) = std::env::var("DUMPRAN") {
-            use std::io::Write as _;
-            let mut out = std::io::BufWriter::new(std::fs::File::create(format!("{dump}.{}", module.replace('/', "_"))).unwrap());
-            for &index in by_module.get(module.as_str()).into_iter().flatten() {
-                let site = &counts.sites[index];
-                if let Some(ran) = ran(&counts, index, symbols, &places) {
-                    let hex: String = site.bytes.iter().map(|b| format!("{b:02x}")).collect();
-                    writeln!(out, "{:x} {hex} {} {}", ran.address, ran.count, ran.taken).unwrap();
-                }
-            }
-            for (from, to) in &jumps {
-                for (to, n) in to {
-                    writeln!(out, "J {from:x} {to:x} {n:x}").unwrap();
-                }
-            }
-        }
         take(Seen { file, lines, ran: all, targets, jumps });
     }
     Ok((problems, seen))
