@@ -181,6 +181,17 @@ pub struct Comparison {
     pub only_flow_ran: Vec<u32>,
     /// Lines in both that differ.
     pub differ: Vec<(u32, Differs)>,
+    /// Those of them for which the flow has the count of all of gcov's blocks with the line: see [`Counts::every_block`].
+    pub by_rule: Vec<(u32, Differs)>,
+}
+
+/// gcov's counts of one run.
+#[derive(Debug, Clone, Copy)]
+pub struct Counts<'c> {
+    /// By gcov's rule, for which each block of a file's code is of one line only, the highest in it.
+    pub gcov: &'c Cover,
+    /// Of the same counters: how often control came to any block with the line.
+    pub every_block: &'c Cover,
 }
 
 impl Comparison {
@@ -205,34 +216,44 @@ impl Comparison {
         self.only_flow.extend(&other.only_flow);
         self.only_flow_ran.extend(&other.only_flow_ran);
         self.differ.extend(&other.differ);
+        self.by_rule.extend(&other.by_rule);
     }
 }
 
 /// Compares gcov's files that `takes` accepts. `text` returns a source file's lines, if it is available.
 pub fn compare(
-    gcov: &Cover,
+    &Counts { gcov, every_block }: &Counts<'_>,
     flow: &Cover,
     known: &Known,
     takes: &dyn Fn(&str) -> bool,
     text: &dyn Fn(&str) -> Option<String>,
 ) -> Vec<Comparison> {
+    let every: HashMap<&str, &Source> = every_block.sources.iter().map(|s| (s.path.as_str(), s)).collect();
     let flows: HashMap<&str, &Source> = flow.sources.iter().map(|s| (s.path.as_str(), s)).collect();
     let chosen = gcov.sources.iter().filter(|source| takes(&source.path));
     let one = |source: &Source| {
         let text = text(&source.path).unwrap_or_default();
         let text: Vec<&str> = text.lines().map(str::trim).collect();
-        let mut found = file(source, flows.get(source.path.as_str()).copied(), known, &text);
+        let path = source.path.as_str();
+        let mut found = file(source, flows.get(path).copied(), every.get(path).copied(), known, &text);
         gcov.shown(&source.path).clone_into(&mut found.path);
         found
     };
     chosen.map(one).collect()
 }
 
-fn file(gcov: &Source, flow: Option<&Source>, known: &Known, text: &[&str]) -> Comparison {
+fn file(
+    gcov: &Source,
+    flow: Option<&Source>,
+    every: Option<&Source>,
+    known: &Known,
+    text: &[&str],
+) -> Comparison {
     let mut found = Comparison { gcov: gcov.lines.len() as u64, ..Comparison::default() };
-    let counts: BTreeMap<u32, i64> = gcov.lines.iter().map(|line| (line.line, line.count)).collect();
-    let theirs: BTreeMap<u32, i64> =
-        flow.iter().flat_map(|flow| &flow.lines).map(|line| (line.line, line.count)).collect();
+    let counts_of = |source: Option<&Source>| -> BTreeMap<u32, i64> {
+        source.iter().flat_map(|source| &source.lines).map(|line| (line.line, line.count)).collect()
+    };
+    let (counts, theirs, every) = (counts_of(Some(gcov)), counts_of(flow), counts_of(every));
     let more = || theirs.iter().filter(|(line, _)| !counts.contains_key(line));
     found.only_flow.extend(more().map(|(&line, _)| line));
     found.only_flow_ran.extend(more().filter(|(_, count)| **count > 0).map(|(&line, _)| line));
@@ -269,6 +290,9 @@ fn file(gcov: &Source, flow: Option<&Source>, known: &Known, text: &[&str]) -> C
                 _ => Differs::More,
             };
             found.differ.push((line, differs));
+            if every.get(&line) == Some(&other) {
+                found.by_rule.push((line, differs));
+            }
         }
     }
     found
