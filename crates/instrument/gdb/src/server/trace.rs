@@ -93,9 +93,14 @@ impl Server {
             }
             Command::Points { first } => {
                 if first {
-                    // GDB 13 ends the connection, or crashes, when it is told of a static one.
-                    let others = self.definitions.points.values().filter(|p| p.kind != Kind::Static);
-                    self.listing = others.flat_map(|p| p.pieces()).collect();
+                    // GDB 13 ends the connection, or crashes, when it is told of a static one, or of one that was
+                    // defined by an option, such as `-m` or `-probe-stap`.
+                    let option = |(kind, start, _, text): &(String, u32, u32, String)| {
+                        kind == "at" && *start == 0 && text.starts_with("2d")
+                    };
+                    let all = self.definitions.points.values();
+                    let known = all.filter(|p| p.kind != Kind::Static && !p.sources.iter().any(option));
+                    self.listing = known.flat_map(|p| p.pieces()).collect();
                 }
                 self.next()
             }
