@@ -372,13 +372,15 @@ mod tests {
         let lines = [(1, 5), (2, 5), (3, 0), (4, 1), (5, 1), (11, 1), (12, 1), (21, 0), (40, 1)];
         let gcov = source("/a.c", &lines, &functions);
         let flow = source("/a.c", &[(1, 5), (2, 4), (3, 1), (11, 0), (7, 1)], &[]);
+        // By all of gcov's blocks with the line, the second has the flow's count.
+        let every = source("/a.c", &[(1, 5), (2, 4), (3, 0), (11, 1)], &[]);
         let known = Known {
             lines: [("/a.c".to_owned(), HashSet::from([1, 2, 3, 11, 40]))].into(),
             functions: ["own".to_owned()].into(),
             inferred: [("/a.c".to_owned(), BTreeSet::from([3]))].into(),
         };
         let text: Vec<&str> = "a\nb\nc\ncase X:\nz = 1;".lines().collect();
-        let found = file(&gcov, Some(&flow), &known, &text);
+        let found = file(&gcov, Some(&flow), Some(&every), &known, &text);
         assert_eq!((found.gcov, found.both, found.alike, found.equal), (9, 4, 2, 1));
         let reasons: Vec<_> = found.only_gcov.into_iter().collect();
         let expected = [
@@ -396,8 +398,12 @@ mod tests {
         assert_eq!(found.only_flow_ran, [7]);
         let differ = [(2, Differs::Fewer), (3, Differs::OnlyFlow), (11, Differs::OnlyGcov)];
         assert_eq!(found.differ, differ);
+        assert_eq!(found.by_rule, [(2, Differs::Fewer)]);
         let other = source("/b.c", &[(1, 1)], &[]);
-        assert_eq!(file(&other, None, &known, &[]).only_gcov.keys().collect::<Vec<_>>(), [&Why::NoDebug]);
+        assert_eq!(
+            file(&other, None, None, &known, &[]).only_gcov.keys().collect::<Vec<_>>(),
+            [&Why::NoDebug]
+        );
     }
 
     #[test]

@@ -460,7 +460,8 @@ mod tests {
     #[test]
     fn rows_of_statements_have_what_most_of_them_have() {
         // The end of a path was merged with that of another one, and a call counted twice.
-        let text = "int f(int a)\n{\n\tint b = g(a);\n\th(b);\n\tif (b)\n\t\ta = 1;\n\tk(a);\n\treturn b;\n}\n";
+        let text =
+            "int f(int a)\n{\n\tint b = g(a);\n\th(b);\n\tif (b)\n\t\ta = 1;\n\tk(a);\n\treturn b;\n}\n";
         let counts = [(1, 5), (3, 5), (4, 10), (5, 5), (6, 2), (7, 0), (8, 3)];
         assert_eq!(of(text, &counts), [(4, 5), (7, 5), (8, 5)]);
         // A call that did not return ends the row.
@@ -476,7 +477,8 @@ mod tests {
 
     #[test]
     fn rows_go_on_behind_loops_that_end() {
-        let text = "void f(int a)\n{\n\tg(a);\n\twhile (a)\n\t\tif (h(a--))\n\t\t\tbreak;\n\tg(1);\n\tk(a);\n}\n";
+        let text =
+            "void f(int a)\n{\n\tg(a);\n\twhile (a)\n\t\tif (h(a--))\n\t\t\tbreak;\n\tg(1);\n\tk(a);\n}\n";
         let counts = [(1, 5), (3, 5), (4, 20), (5, 16), (6, 4), (7, 0), (8, 5), (9, 8)];
         assert_eq!(of(text, &counts), [(7, 5), (9, 5)]);
         let text = text.replace("break", "return");

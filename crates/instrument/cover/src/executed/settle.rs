@@ -62,7 +62,8 @@ pub fn settle(
     for row in &rows.done {
         let Some(count) = agreed(row.voting.iter().map(|line| counts[line])) else { continue };
         let own = |line: &u32| counts.get(line).copied();
-        let wrong = |line: &&u32| own(line) != Some(count) && !(own(line) == Some(0) && row.heads.contains(line));
+        let wrong =
+            |line: &&u32| own(line) != Some(count) && !(own(line) == Some(0) && row.heads.contains(line));
         let brace = row.brace.as_ref().filter(|brace| own(brace).is_none_or(|own| own > count));
         let all = row.voting.iter().chain(&row.silent).filter(wrong).chain(brace);
         found.extend(all.map(|&line| (line, count)));
