@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A process that writes jumps into running programs for the recorder, and takes them out if the recorder is killed.
 //!
-//! The recorder starts its own program again under another name. It sends a [`Request`] on a line and gets an [`Answer`] on a line.
+//! The recorder starts its own program again under another name. It sends a request on a line and gets an answer on a line.
 //! A running program is stopped by the guard alone: a recorder that is killed meanwhile leaves no thread with registers that are not
-//! its own, or in a single step. What was begun is done, then the end of the pipe without [`Request::Done`] tells the guard that the
+//! its own, or in a single step. What was begun is done, then the end of the pipe without a farewell tells the guard that the
 //! recorder is gone.
 
 use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Write};
@@ -170,7 +170,7 @@ pub fn was_guard() -> bool {
     true
 }
 
-/// Answers requests. False if they end without [`Request::Done`]; `patches` are the jumps that may be in programs then.
+/// Answers requests. False if they end without a farewell; `patches` are the jumps that may be in programs then.
 fn serve(requests: impl BufRead, mut answers: impl Write, patches: &mut Vec<Patch>) -> bool {
     // Files stay open for the recorder, which opens them by their numbers.
     let mut files = Vec::new();
