@@ -78,6 +78,8 @@ pub struct Lines {
     pub rows: Vec<Row>,
     /// Sorted by address; at one address in the compiler's order.
     pub bare: Vec<Bare>,
+    /// Files and lines at which functions begin in the source, those without code too. Sorted.
+    pub begins: Vec<(u32, u32)>,
     /// Sorted by address; they do not overlap.
     pub functions: Vec<Function>,
     /// Sorted by address.
@@ -134,14 +136,31 @@ impl Lines {
         let mut units = dwarf.units();
         while let Some(header) = units.next()? {
             let unit = dwarf.unit(header)?;
-            let labels = declarations(&dwarf, &unit, &mut declared)?;
+            let (labels, begins) = declarations(&dwarf, &unit, &mut declared)?;
             let folder = unit.comp_dir.map(|d| d.to_string_lossy().into_owned()).unwrap_or_default();
             let Some(program) = unit.line_program.clone() else { continue };
             *folders.entry(folder.clone()).or_default() += 1;
             // The files of this unit that appear.
             let mut met: HashMap<u64, u32> = HashMap::new();
             let mut open: Option<Row> = None;
-            let mut rows = program.rows();
+            let mut number = |files: &mut Vec<String>, header: &_, index: u64| match met.get(&index) {
+                Some(&file) => file,
+                None => {
+                    let path = path_of(&dwarf, &unit, header, index, &folder);
+                    let next = files.len() as u32;
+                    let file = *known.entry(path.clone()).or_insert(next);
+                    if file == next {
+                        files.push(path);
+                    }
+                    met.insert(index, file);
+                    file
+                }
+            };
+            for (file, line) in begins {
+                let file = number(&mut self.files, program.header(), file);
+                self.begins.push((file, line));
+            }
+            let mut rows = program.clone().rows();
             while let Some((header, row)) = rows.next_row()? {
                 let row = *row;
                 if let Some(mut last) = open.take() {
@@ -156,28 +175,18 @@ impl Lines {
                 if row.end_sequence() {
                     continue;
                 }
-                let file = match met.get(&row.file_index()) {
-                    Some(&file) => file,
-                    None => {
-                        let path = path_of(&dwarf, &unit, header, row.file_index(), &folder);
-                        let next = self.files.len() as u32;
-                        let file = *known.entry(path.clone()).or_insert(next);
-                        if file == next {
-                            self.files.push(path);
-                        }
-                        met.insert(row.file_index(), file);
-                        file
-                    }
-                };
+                let file = number(&mut self.files, header, row.file_index());
                 let line = row.line().and_then(|line| u32::try_from(line.get()).ok()).unwrap_or(0);
                 let first_column =
                     matches!(row.column(), gimli::ColumnType::Column(column) if column.get() == 1);
-                let first_column = first_column && !labels.contains(&(row.file_index(), u64::from(line)));
+                let first_column = first_column && !labels.contains(&(row.file_index(), line));
                 let (start, statement) = (row.address(), row.is_stmt());
                 let discriminator = u32::try_from(row.discriminator()).unwrap_or(0);
                 open = Some(Row { start, end: start, file, line, statement, first_column, discriminator });
             }
         }
+        self.begins.sort_unstable();
+        self.begins.dedup();
         self.rows.sort_by_key(|row| (row.start, row.end));
         // Of sequences at the same address, the first stays.
         let mut end = 0;
@@ -229,21 +238,29 @@ fn functions(debug: &object::File<'_>, code: &object::File<'_>, bases: &Bases) -
     functions
 }
 
-/// Reads the declarations of a unit's functions, by entry address. Returns files and lines of its labels, which are in
-/// the first column too.
+/// A file of a unit by its number there, and a line.
+type Marks = HashSet<(u64, u32)>;
+
+/// Reads the declarations of a unit's functions, by entry address. Returns where its labels are, which are in the first column
+/// too, and where its functions begin.
 fn declarations(
     dwarf: &gimli::Dwarf<Slice<'_>>,
     unit: &gimli::Unit<Slice<'_>>,
     declared: &mut HashMap<u64, Declared>,
-) -> Result<HashSet<(u64, u64)>, gimli::Error> {
-    let mut labels = HashSet::new();
+) -> Result<(Marks, Marks), gimli::Error> {
+    let (mut labels, mut begins) = (Marks::new(), Marks::new());
     let mut entries = unit.entries();
     while let Some(entry) = entries.next_dfs()? {
-        if entry.tag() == gimli::DW_TAG_label {
-            let line = entry.attr_value(gimli::DW_AT_decl_line).and_then(|value| value.udata_value());
-            if let Some(gimli::AttributeValue::FileIndex(file)) = entry.attr_value(gimli::DW_AT_decl_file) {
-                labels.extend(line.map(|line| (file, line)));
-            }
+        let marks = match entry.tag() {
+            gimli::DW_TAG_label => Some(&mut labels),
+            gimli::DW_TAG_subprogram if entry.attr(gimli::DW_AT_declaration).is_none() => Some(&mut begins),
+            _ => None,
+        };
+        if let Some(marks) = marks
+            && let Some(gimli::AttributeValue::FileIndex(file)) = entry.attr_value(gimli::DW_AT_decl_file)
+        {
+            let line = declared_by(entry).line;
+            marks.extend((line != 0).then_some((file, line)));
         }
         if entry.tag() != gimli::DW_TAG_subprogram {
             continue;
@@ -261,7 +278,7 @@ fn declarations(
         }
         declared.insert(start, found);
     }
-    Ok(labels)
+    Ok((labels, begins))
 }
 
 fn declared_by(entry: &gimli::DebuggingInformationEntry<Slice<'_>>) -> Declared {

@@ -29,6 +29,9 @@ pub struct UnitCounter {
     branches: Vec<Branch>,
     order: Vec<u128>,
     decisions: Vec<(Block, Outcomes)>,
+    every_block: bool,
+    /// Blocks that some line touches, if every block counts.
+    named: Vec<bool>,
 }
 
 /// The association of a block with a line, in one number, which sorts several times as fast as its parts. From the top:
@@ -88,6 +91,12 @@ struct Part {
 }
 
 impl UnitCounter {
+    /// A counter with another rule than gcov's: a line's count is the number of entries into any block that touches it, not only
+    /// into those that belong to it. It counts lines only: there are no branches.
+    pub fn of_every_block() -> Self {
+        UnitCounter { every_block: true, ..UnitCounter::default() }
+    }
+
     /// Computes the coverage of an object. Without `data`, all counts are 0.
     ///
     /// # Errors
@@ -178,9 +187,14 @@ impl UnitCounter {
         self.touch(notes, &notes.functions[index as usize], is_group);
         let touches = std::mem::take(&mut self.touches);
         self.on_line.resize(self.on_line.len().max(self.graph.blocks.len()), 0);
+        if self.every_block {
+            self.named.clear();
+            self.named.resize(self.graph.blocks.len(), false);
+            touches.iter().for_each(|touch| self.named[touch.block() as usize] = true);
+        }
         for touches in touches.chunk_by(|a, b| a.line() == b.line()) {
             let part = self.part(touches, index);
-            for at in 0..self.blocks.len() {
+            for at in 0..if self.every_block { 0 } else { self.blocks.len() } {
                 self.branches(self.blocks[at], index, part.place);
             }
             if !self.decisions.is_empty() {
@@ -248,9 +262,13 @@ impl UnitCounter {
         self.blocks.clear();
         for touch in touches {
             let block = touch.block();
-            if touch.belongs() {
+            // Touches are sorted by block.
+            let counts = touch.belongs() || self.every_block;
+            if counts && self.blocks.last() != Some(&block) {
                 self.blocks.push(block);
                 self.on_line[block as usize] = self.stamp;
+            }
+            if touch.belongs() {
                 continue;
             }
             let count = self.graph.blocks[block as usize];
@@ -266,6 +284,9 @@ impl UnitCounter {
         if !self.graph.ran {
             part.entered = Some(0);
             return part;
+        }
+        if self.every_block {
+            self.take_along();
         }
         let (graph, on_line, stamp) = (&self.graph, &self.on_line, self.stamp);
         let is_on_line = |block: Block| on_line[block as usize] == stamp;
@@ -286,6 +307,22 @@ impl UnitCounter {
         }
         part.entered = Some(entered);
         part
+    }
+
+    /// Adds to the line's blocks those without any line that only they lead to.
+    fn take_along(&mut self) {
+        let mut at = 0;
+        while let Some(&block) = self.blocks.get(at) {
+            at += 1;
+            for edge in self.graph.out(block) {
+                let to = self.graph.edges[edge].to;
+                let inner = to > 1 && !self.named[to as usize] && self.on_line[to as usize] != self.stamp;
+                if inner && self.graph.entering(to).len() == 1 {
+                    self.on_line[to as usize] = self.stamp;
+                    self.blocks.push(to);
+                }
+            }
+        }
     }
 
     fn branches(&mut self, block: Block, function: u32, place: Place) {

@@ -181,6 +181,17 @@ pub struct Comparison {
     pub only_flow_ran: Vec<u32>,
     /// Lines in both that differ.
     pub differ: Vec<(u32, Differs)>,
+    /// Those of them for which the flow has the count of all of gcov's blocks with the line: see [`Counts::every_block`].
+    pub by_rule: Vec<(u32, Differs)>,
+}
+
+/// gcov's counts of one run.
+#[derive(Debug, Clone, Copy)]
+pub struct Counts<'c> {
+    /// By gcov's rule, for which each block of a file's code is of one line only, the highest in it.
+    pub gcov: &'c Cover,
+    /// Of the same counters: how often control came to any block with the line.
+    pub every_block: &'c Cover,
 }
 
 impl Comparison {
@@ -205,34 +216,44 @@ impl Comparison {
         self.only_flow.extend(&other.only_flow);
         self.only_flow_ran.extend(&other.only_flow_ran);
         self.differ.extend(&other.differ);
+        self.by_rule.extend(&other.by_rule);
     }
 }
 
 /// Compares gcov's files that `takes` accepts. `text` returns a source file's lines, if it is available.
 pub fn compare(
-    gcov: &Cover,
+    &Counts { gcov, every_block }: &Counts<'_>,
     flow: &Cover,
     known: &Known,
     takes: &dyn Fn(&str) -> bool,
     text: &dyn Fn(&str) -> Option<String>,
 ) -> Vec<Comparison> {
+    let every: HashMap<&str, &Source> = every_block.sources.iter().map(|s| (s.path.as_str(), s)).collect();
     let flows: HashMap<&str, &Source> = flow.sources.iter().map(|s| (s.path.as_str(), s)).collect();
     let chosen = gcov.sources.iter().filter(|source| takes(&source.path));
     let one = |source: &Source| {
         let text = text(&source.path).unwrap_or_default();
         let text: Vec<&str> = text.lines().map(str::trim).collect();
-        let mut found = file(source, flows.get(source.path.as_str()).copied(), known, &text);
+        let path = source.path.as_str();
+        let mut found = file(source, flows.get(path).copied(), every.get(path).copied(), known, &text);
         gcov.shown(&source.path).clone_into(&mut found.path);
         found
     };
     chosen.map(one).collect()
 }
 
-fn file(gcov: &Source, flow: Option<&Source>, known: &Known, text: &[&str]) -> Comparison {
+fn file(
+    gcov: &Source,
+    flow: Option<&Source>,
+    every: Option<&Source>,
+    known: &Known,
+    text: &[&str],
+) -> Comparison {
     let mut found = Comparison { gcov: gcov.lines.len() as u64, ..Comparison::default() };
-    let counts: BTreeMap<u32, i64> = gcov.lines.iter().map(|line| (line.line, line.count)).collect();
-    let theirs: BTreeMap<u32, i64> =
-        flow.iter().flat_map(|flow| &flow.lines).map(|line| (line.line, line.count)).collect();
+    let counts_of = |source: Option<&Source>| -> BTreeMap<u32, i64> {
+        source.iter().flat_map(|source| &source.lines).map(|line| (line.line, line.count)).collect()
+    };
+    let (counts, theirs, every) = (counts_of(Some(gcov)), counts_of(flow), counts_of(every));
     let more = || theirs.iter().filter(|(line, _)| !counts.contains_key(line));
     found.only_flow.extend(more().map(|(&line, _)| line));
     found.only_flow_ran.extend(more().filter(|(_, count)| **count > 0).map(|(&line, _)| line));
@@ -269,6 +290,9 @@ fn file(gcov: &Source, flow: Option<&Source>, known: &Known, text: &[&str]) -> C
                 _ => Differs::More,
             };
             found.differ.push((line, differs));
+            if every.get(&line) == Some(&other) {
+                found.by_rule.push((line, differs));
+            }
         }
     }
     found
@@ -348,13 +372,15 @@ mod tests {
         let lines = [(1, 5), (2, 5), (3, 0), (4, 1), (5, 1), (11, 1), (12, 1), (21, 0), (40, 1)];
         let gcov = source("/a.c", &lines, &functions);
         let flow = source("/a.c", &[(1, 5), (2, 4), (3, 1), (11, 0), (7, 1)], &[]);
+        // By all of gcov's blocks with the line, the second has the flow's count.
+        let every = source("/a.c", &[(1, 5), (2, 4), (3, 0), (11, 1)], &[]);
         let known = Known {
             lines: [("/a.c".to_owned(), HashSet::from([1, 2, 3, 11, 40]))].into(),
             functions: ["own".to_owned()].into(),
             inferred: [("/a.c".to_owned(), BTreeSet::from([3]))].into(),
         };
         let text: Vec<&str> = "a\nb\nc\ncase X:\nz = 1;".lines().collect();
-        let found = file(&gcov, Some(&flow), &known, &text);
+        let found = file(&gcov, Some(&flow), Some(&every), &known, &text);
         assert_eq!((found.gcov, found.both, found.alike, found.equal), (9, 4, 2, 1));
         let reasons: Vec<_> = found.only_gcov.into_iter().collect();
         let expected = [
@@ -372,8 +398,12 @@ mod tests {
         assert_eq!(found.only_flow_ran, [7]);
         let differ = [(2, Differs::Fewer), (3, Differs::OnlyFlow), (11, Differs::OnlyGcov)];
         assert_eq!(found.differ, differ);
+        assert_eq!(found.by_rule, [(2, Differs::Fewer)]);
         let other = source("/b.c", &[(1, 1)], &[]);
-        assert_eq!(file(&other, None, &known, &[]).only_gcov.keys().collect::<Vec<_>>(), [&Why::NoDebug]);
+        assert_eq!(
+            file(&other, None, None, &known, &[]).only_gcov.keys().collect::<Vec<_>>(),
+            [&Why::NoDebug]
+        );
     }
 
     #[test]

@@ -140,6 +140,7 @@ impl CoverageArgs {
     /// As the library takes them.
     pub fn options(&self) -> Options {
         Options {
+            every_block: false,
             build_dir: self.build_dir.clone(),
             since_boot: self.since_boot,
             by_flow: self.by_flow,

@@ -3,13 +3,14 @@
 //!
 //! Input: [`Lines`] of a file, and the counts of its instructions ([`Ran`]). Output, for all files: a [`Cover`], as
 //! from gcov's counters. The meaning of a line's count is as close to gcov's as code allows:
-//! - a line's count is the number of times that the flow enters it from another line, and of circuits that stay on it,
-//!   and at least the count of each of its instructions. Pieces that the compiler moved away from the start of the statement count only if the line has no
-//!   others. A statement without instructions takes the count of the place where they would stand;
+//! - a line's count is the number of times that the flow comes to it: see [`entries`](crate::executed::entries). Pieces that
+//!   the compiler moved away from the start of the statement count only if the line has no others. A statement without
+//!   instructions takes the count of the place where they would stand;
 //! - the first instructions of a function belong to the line of its name. The closing brace of a function that returns
 //!   a value is no line;
 //! - a line inlined into several functions has the sum of its counts in each;
-//! - lines without code get the counts that [`infer`](crate::executed::infer) derives, if the source is available;
+//! - lines without code, and those whose code was merged with others', get the counts that
+//!   [`infer`](crate::executed::infer) derives, if the source is available;
 //! - only functions known to the linker count: a function inlined everywhere is none;
 //! - a conditional jump is two branches; a jump through a table (a `switch`) is one for each target in the table;
 //! - code is disassembled as in the file, or as it ran if it was patched.
@@ -19,6 +20,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use kprism_debuginfo::lines::{Bare, Function, Lines, Section};
 use kprism_image::insn::{Kind, Mode, classify};
 
+use super::entries::{Place, arcs, parts, pieces};
 use super::infer::infer;
 use super::tables::targets;
 use crate::cover::{BranchCount, Cover, FunctionTotal, LineCount, Source, Way};
@@ -40,24 +42,24 @@ pub struct Ran {
 
 /// An instruction, executed or not.
 #[derive(Debug, Clone, Copy)]
-struct Insn {
-    address: u64,
-    end: u64,
-    count: u64,
+pub(super) struct Insn {
+    pub address: u64,
+    pub end: u64,
+    pub count: u64,
     /// Number of times that the flow continued at the next instruction.
-    falls: u64,
+    pub falls: u64,
     /// Target of its jump, and number of times taken.
-    jump: Option<(u64, u64)>,
-    class: Class,
+    pub jump: Option<(u64, u64)>,
+    pub class: Class,
     /// Source file and line; line 0 if there is none.
-    line: (u32, u32),
+    pub line: (u32, u32),
     /// A statement begins here.
-    statement: bool,
-    first_column: bool,
+    pub statement: bool,
+    pub first_column: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Class {
+pub(super) enum Class {
     Falls,
     Cond,
     Jump,
@@ -93,16 +95,6 @@ impl Insn {
             (mine, other) => mine.or(other),
         };
     }
-}
-
-/// A line in one function.
-#[derive(Debug, Clone, Copy, Default)]
-struct Part {
-    entered: u64,
-    most: u64,
-    unexecuted: bool,
-    /// Some of its statements begin in this function. Then only their starts count.
-    begins: bool,
 }
 
 #[derive(Debug, Default)]
@@ -189,39 +181,13 @@ impl Gatherer {
         jumped: &Jumped,
     ) {
         let Some(first) = insns.first() else { return };
-        let leaders = leaders(insns);
-        let running = running(insns, &leaders, bare);
-        let written: Vec<Place> = insns.iter().map(|insn| insn.line).collect();
-        let into = (jumps(insns, &written), jumps(insns, &running));
-        let mut parts: BTreeMap<(u32, u32), Part> = BTreeMap::new();
-        let (mut blocks, mut executed) = (0u32, 0u32);
-        for insn in insns.iter().filter(|insn| insn.statement) {
-            parts.entry(insn.line).or_default().begins = true;
-        }
-        for bare in bare {
-            let part = parts.entry((bare.file, bare.line)).or_default();
-            part.begins = true;
-        }
-        let mut start = 0;
-        let mut pieces = Vec::new();
-        while start < insns.len() {
-            let end = (start + 1..insns.len()).find(|&i| leaders[i]).unwrap_or(insns.len());
-            blocks += 1;
-            executed += u32::from(insns[start].count > 0);
-            block(&insns[..end], start, (&written, &into.0), (&running, &into.1), bare, &mut parts);
-            pieces.push((start, end));
-            start = end;
-        }
-        if executed > 0 {
-            for (line, n) in cycles(insns, &pieces, &running) {
-                let part = parts.entry(line).or_default();
-                part.entered = part.entered.saturating_add(n);
-            }
-        }
-        for (&(file, line), part) in &parts {
-            let count = part.entered.max(part.most);
+        let pieces = pieces(insns, jumped);
+        let arcs = arcs(&pieces, insns, jumped);
+        let blocks = pieces.iter().filter(|piece| piece.leads).count() as u32;
+        let executed = pieces.iter().filter(|piece| piece.leads && piece.count > 0).count() as u32;
+        for ((file, line), part) in parts(insns, bare, &lines.begins, &pieces, &arcs) {
             let known = self.source(lines, file).lines.entry(line).or_default();
-            *known = (known.0.saturating_add(count), known.1 | part.unexecuted);
+            *known = (known.0.saturating_add(part.count()), known.1 | part.unexecuted);
         }
         self.branches(function, insns, lines, jumped);
         // A function without a line is the assembler's.
@@ -232,7 +198,7 @@ impl Gatherer {
             return;
         }
         let own = insns.iter().filter(|i| i.line.0 == file).map(|i| i.line.1).max().unwrap_or(line);
-        let within = into.0.get(&first.address).map_or(0, |from| from.iter().map(|&(_, n)| n).sum());
+        let within = arcs.iter().filter(|arc| arc.to == 0).map(|arc| arc.count).sum();
         let called = first.count.saturating_sub(within);
         let leaves = |to: u64| to < first.address || insns.last().is_none_or(|last| last.end <= to);
         let returned: u64 = insns
@@ -265,6 +231,12 @@ impl Gatherer {
 
     fn branches(&mut self, of: &Function, insns: &[Insn], lines: &Lines, jumped: &Jumped) {
         let function = self.functions;
+        // Jumps to an instruction: the rest of its executions came from the one before it.
+        let mut jumps: HashMap<u64, u64> = HashMap::new();
+        let ways = insns.iter().flat_map(|insn| jumped.get(&insn.address)).flatten().copied();
+        for (to, count) in insns.iter().filter_map(|insn| insn.jump).chain(ways) {
+            *jumps.entry(to).or_default() += count;
+        }
         let starts: Vec<u64> = insns.iter().map(|insn| insn.address).collect();
         self.functions += 1;
         let mut here: BTreeMap<Place, Vec<(Way, u64, u64)>> = BTreeMap::new();
@@ -292,7 +264,8 @@ impl Gatherer {
                 }
                 Class::Call => {
                     let next = insns.get(i + 1).filter(|next| next.address == insn.end);
-                    let returned = next.map_or(0, |next| next.count.min(insn.count));
+                    let jumps = jumps.get(&insn.end).copied().unwrap_or(0);
+                    let returned = next.map_or(0, |next| next.count.saturating_sub(jumps).min(insn.count));
                     on_line.or_default().push((Way::Call, returned, insn.count));
                     if returned < insn.count {
                         diverging.push(insn.line);
@@ -426,186 +399,4 @@ fn close_braces(function: &Function, insns: &mut [Insn], bare: &mut [Bare]) {
     for bare in bare.iter_mut().filter(|bare| (bare.file, bare.line) == opening) {
         bare.line = name;
     }
-}
-
-/// Returns for each instruction whether it begins a straight piece of code.
-fn leaders(insns: &[Insn]) -> Vec<bool> {
-    let mut leaders = vec![false; insns.len()];
-    for (i, insn) in insns.iter().enumerate() {
-        let before = i.checked_sub(1).map(|i| &insns[i]);
-        leaders[i] |= before.is_none_or(|b| {
-            matches!(b.class, Class::Cond | Class::Jump | Class::Ret) || b.falls != insn.count
-        });
-        if let Some((to, _)) = insn.jump
-            && let Ok(target) = insns.binary_search_by_key(&to, |i| i.address)
-        {
-            leaders[target] = true;
-        }
-    }
-    leaders
-}
-
-/// Index of a file, and a line.
-type Place = (u32, u32);
-
-/// Jumps by target: the lines they come from, with their counts.
-type Jumps = HashMap<u64, Vec<(Place, u64)>>;
-
-fn jumps(insns: &[Insn], running: &[Place]) -> Jumps {
-    let mut into = Jumps::new();
-    for (insn, &line) in insns.iter().zip(running) {
-        if let Some((to, n)) = insn.jump.filter(|&(_, n)| n > 0) {
-            into.entry(to).or_default().push((line, n));
-        }
-    }
-    into
-}
-
-/// The line whose statement is running at each instruction: that of the last statement that began. Instructions that the
-/// compiler moved there from other lines do not end it.
-fn running(insns: &[Insn], leaders: &[bool], bare: &[Bare]) -> Vec<Place> {
-    let mut lines: Vec<Place> = insns.iter().map(|insn| insn.line).collect();
-    let jumped: HashSet<u64> =
-        insns.iter().filter_map(|insn| insn.jump).filter(|&(_, n)| n > 0).map(|(to, _)| to).collect();
-    let mut next = 0;
-    for (i, insn) in insns.iter().enumerate() {
-        let mut begun = None;
-        while let Some(bare) = bare.get(next).filter(|bare| bare.address < insn.end) {
-            begun = Some((bare.file, bare.line));
-            next += 1;
-        }
-        if insn.statement {
-            continue;
-        }
-        if let Some(begun) = begun {
-            lines[i] = begun;
-        } else if !leaders[i] {
-            lines[i] = lines[i - 1];
-        } else {
-            // What is jumped to is a piece of its own.
-            let fell = i.checked_sub(1).filter(|&i| insns[i].falls > 0 && insns[i].end == insn.address);
-            if let Some(before) = fell.filter(|_| !jumped.contains(&insn.address)) {
-                lines[i] = lines[before];
-            }
-        }
-    }
-    lines
-}
-
-/// Adds the counts of a straight piece of code to its lines: the end of `insns`, from `start` on. `written` are the lines
-/// of instructions, and the jumps between them; `running` the same of the statements that run.
-///
-/// A line counts once for each run of its statements: what was inlined twice into one piece ran twice, with other lines
-/// between the two.
-fn block(
-    insns: &[Insn],
-    start: usize,
-    written: (&[Place], &Jumps),
-    running: (&[Place], &Jumps),
-    bare: &[Bare],
-    parts: &mut BTreeMap<Place, Part>,
-) {
-    let own = &insns[start..];
-    let (Some(first), Some(last)) = (own.first(), own.last()) else { return };
-    // The count of a line that runs at the beginning, less what came to it from the line itself.
-    let entered = |line: Place, (lines, into): (&[Place], &Jumps)| {
-        let jumped = into.get(&first.address).into_iter().flatten();
-        let jumped: u64 = jumped.filter(|(from, _)| *from == line).map(|&(_, n)| n).sum();
-        let before = start.checked_sub(1).filter(|&i| lines[i] == line && insns[i].end == first.address);
-        let fell = before.map_or(0, |i| insns[i].falls.min(first.count));
-        first.count.saturating_sub(jumped).saturating_sub(fell)
-    };
-    // The line of the last statement that began here, and lines of pieces that were moved here.
-    let mut now: Option<Place> = None;
-    let mut moved: Vec<Place> = Vec::new();
-    let from = bare.partition_point(|bare| bare.address < first.address);
-    let mut bare = bare[from..].iter().take_while(|bare| bare.address < last.end).peekable();
-    for insn in own {
-        let mut begins: Vec<Place> = Vec::new();
-        while let Some(bare) = bare.next_if(|bare| bare.address < insn.end) {
-            begins.push((bare.file, bare.line));
-        }
-        let has_line = insn.line.1 != 0;
-        if has_line {
-            let part = parts.entry(insn.line).or_default();
-            part.unexecuted |= insn.count == 0;
-            if !part.begins || insn.statement {
-                part.most = part.most.max(insn.count);
-            }
-            if insn.statement {
-                begins.push(insn.line);
-            } else if !part.begins && !moved.contains(&insn.line) {
-                moved.push(insn.line);
-                let count = if insn.line == first.line { entered(insn.line, written) } else { first.count };
-                part.entered = part.entered.saturating_add(count);
-            }
-        }
-        for line in begins {
-            if now != Some(line) {
-                let count = if now.is_none() { entered(line, running) } else { first.count };
-                let part = parts.entry(line).or_default();
-                part.entered = part.entered.saturating_add(count);
-                now = Some(line);
-            }
-        }
-    }
-}
-
-/// Iterations of loops that stay within a line, by line: `blocks` are the function's straight pieces. As of gcov, a line
-/// runs once for each entry from another line, and once for each of these.
-fn cycles(insns: &[Insn], blocks: &[(usize, usize)], running: &[Place]) -> BTreeMap<Place, u64> {
-    let pure = |&(start, end): &(usize, usize)| {
-        let line = running[start];
-        (line.1 != 0 && running[start..end].iter().all(|now| *now == line)).then_some(line)
-    };
-    let lines: Vec<Option<Place>> = blocks.iter().map(pure).collect();
-    let at = |address: u64| blocks.binary_search_by_key(&address, |&(start, _)| insns[start].address).ok();
-    let mut edges: BTreeMap<Place, Vec<(usize, usize, u64)>> = BTreeMap::new();
-    for (from, &(_, end)) in blocks.iter().enumerate() {
-        let (Some(line), last) = (lines[from], &insns[end - 1]) else { continue };
-        let jump = last.jump.filter(|&(_, n)| n > 0);
-        for (to, n) in jump.into_iter().chain((last.falls > 0).then_some((last.end, last.falls))) {
-            if let Some(to) = at(to).filter(|&to| lines[to] == Some(line)) {
-                edges.entry(line).or_default().push((from, to, n));
-            }
-        }
-    }
-    edges.into_iter().map(|(line, mut edges)| (line, loops(&mut edges))).filter(|(_, n)| *n > 0).collect()
-}
-
-/// The number of times that circuits among the edges were gone round: each takes its smallest count off its edges.
-fn loops(edges: &mut [(usize, usize, u64)]) -> u64 {
-    let mut all = 0u64;
-    while let Some(circuit) = circuit(edges) {
-        let least = circuit.iter().map(|&edge| edges[edge].2).min().unwrap_or(0);
-        all = all.saturating_add(least);
-        circuit.iter().for_each(|&edge| edges[edge].2 -= least);
-    }
-    all
-}
-
-/// Some circuit of edges whose counts are not 0.
-fn circuit(edges: &[(usize, usize, u64)]) -> Option<Vec<usize>> {
-    let mut done: HashSet<usize> = HashSet::new();
-    for &(start, _, _) in edges {
-        // Edges of the path, and for each block on it the next edge to try.
-        let (mut path, mut stack): (Vec<usize>, Vec<(usize, usize)>) = (Vec::new(), vec![(start, 0)]);
-        while let Some((block, next)) = stack.last_mut() {
-            let found = (*next..edges.len()).find(|&edge| edges[edge].0 == *block && edges[edge].2 > 0);
-            let Some(edge) = found.filter(|_| !done.contains(block)) else {
-                done.insert(*block);
-                stack.pop();
-                path.pop();
-                continue;
-            };
-            *next = edge + 1;
-            let to = edges[edge].1;
-            path.push(edge);
-            if let Some(from) = stack.iter().position(|&(block, _)| block == to) {
-                return Some(path.split_off(from));
-            }
-            stack.push((to, 0));
-        }
-    }
-    None
 }

@@ -3,7 +3,7 @@
 //! constants, arguments computed elsewhere.
 //!
 //! Input: a source's text, its lines with code and their counts, and lines with calls that did not return. Output:
-//! counts of more lines. Each follows from the nesting of statements, never from their appearance:
+//! counts of more lines, and of lines whose code was merged or moved: [`settle`]. Each follows from the nesting of statements, never from their appearance:
 //! - if nothing of a function ran, none of its lines did;
 //! - a statement has the next one's count if nothing else leads to the next one. It has the previous one's count if that one
 //!   continues nowhere else. A label runs as often as its statement;
@@ -18,6 +18,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use super::settle::settle;
 use super::statements::{Function, Kind, Simple, Stmt, functions};
 
 /// A count.
@@ -39,8 +40,8 @@ struct Above {
 
 const NEVER: Value = Value { count: 0, exact: true };
 
-/// Counts of lines without code. `counts` are those of lines with code; `diverging` are the lines with a call that did
-/// not always return.
+/// Counts of lines without code, and of lines whose code says another count than the statements around. `counts` are those of
+/// lines with code; `diverging` are the lines with a call that did not always return.
 pub fn infer(text: &str, counts: &BTreeMap<u32, u64>, diverging: &HashSet<u32>) -> BTreeMap<u32, u64> {
     let mut found = BTreeMap::new();
     for function in functions(text, &|line| counts.contains_key(&line)) {
@@ -53,6 +54,10 @@ pub fn infer(text: &str, counts: &BTreeMap<u32, u64>, diverging: &HashSet<u32>) 
         let mut facts =
             Facts { counts, diverging, shared: HashMap::new(), found: &mut found, changed: false };
         function.body.iter().for_each(|stmt| facts.count(stmt));
+        if !dead {
+            let settled = settle(&function, counts, diverging, &facts.shared);
+            facts.found.extend(settled);
+        }
         // Each round propagates facts by at least one statement.
         for _ in 0..ROUNDS {
             facts.changed = false;
@@ -453,6 +458,41 @@ mod tests {
     }
 
     #[test]
+    fn rows_of_statements_have_what_most_of_them_have() {
+        // The end of a path was merged with that of another one, and a call counted twice.
+        let text =
+            "int f(int a)\n{\n\tint b = g(a);\n\th(b);\n\tif (b)\n\t\ta = 1;\n\tk(a);\n\treturn b;\n}\n";
+        let counts = [(1, 5), (3, 5), (4, 10), (5, 5), (6, 2), (7, 0), (8, 3)];
+        assert_eq!(of(text, &counts), [(4, 5), (7, 5), (8, 5)]);
+        // A call that did not return ends the row.
+        let counts = counts.into();
+        let found = infer(text, &counts, &HashSet::from([5]));
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), [(4, 5)]);
+        // So does a way out, and a way in.
+        let out = text.replace("a = 1", "return 1");
+        assert_eq!(infer(&out, &counts, &HashSet::new()).into_iter().collect::<Vec<_>>(), [(4, 5)]);
+        let label = text.replace("\tk(a)", "x:\tk(a)");
+        assert_eq!(infer(&label, &counts, &HashSet::new()).into_iter().collect::<Vec<_>>(), [(4, 5)]);
+    }
+
+    #[test]
+    fn rows_go_on_behind_loops_that_end() {
+        let text =
+            "void f(int a)\n{\n\tg(a);\n\twhile (a)\n\t\tif (h(a--))\n\t\t\tbreak;\n\tg(1);\n\tk(a);\n}\n";
+        let counts = [(1, 5), (3, 5), (4, 20), (5, 16), (6, 4), (7, 0), (8, 5), (9, 8)];
+        assert_eq!(of(text, &counts), [(7, 5), (9, 5)]);
+        let text = text.replace("break", "return");
+        assert_eq!(of(&text, &counts), [], "a single line of two says nothing");
+    }
+
+    #[test]
+    fn one_line_that_did_not_run_says_nothing() {
+        let text = "int f(int a)\n{\n\tif (a) {\n\t\ta = 2;\n\t\treturn 1;\n\t}\n\treturn 0;\n}\n";
+        assert_eq!(of(text, &[(1, 5), (3, 5), (4, 0), (5, 2), (7, 3)]), []);
+        assert_eq!(of(text, &[(1, 5), (3, 5), (4, 3), (5, 0), (7, 2)]), [(5, 3)]);
+    }
+
+    #[test]
     fn a_brace_is_come_to_by_those_who_do_not_return_before() {
         let text = "void f(int a)\n{\n\tif (a)\n\t\treturn;\n\tg();\n}\n";
         assert_eq!(of(text, &[(1, 9), (3, 9), (4, 2), (5, 7), (6, 9)]), [(6, 7)]);
@@ -504,6 +544,6 @@ mod tests {
     #[test]
     fn lines_of_several_statements_tell_nothing_but_that_none_ran() {
         let text = "int f(int a)\n{\n\tif (a) g();\n\ta = 1;\n}\n";
-        assert_eq!(of(text, &[(1, 2), (3, 9)]), []);
+        assert_eq!(of(text, &[(1, 2), (3, 9)]), [(4, 2)], "by the function's entry, and nothing of line 3");
     }
 }

@@ -8,12 +8,16 @@
 //! | step | module |
 //! |---|---|
 //! | executed instructions to lines, branches and functions | [`gather`]; targets of a `switch` in `tables` |
+//! | counts of a function's lines, by gcov's rule | `entries` |
 //! | lines without an instruction of their own, told from the lines around them | [`infer`], by [`statements`] |
+//! | lines whose code was merged with that of others | `settle` |
 //! | sample profiles for compilers (AutoFDO) | [`sampled`] |
 
+mod entries;
 pub mod gather;
 pub mod infer;
 pub mod sampled;
+mod settle;
 pub mod statements;
 mod tables;
 

@@ -62,7 +62,11 @@ pub struct Simple {
     pub leaves: bool,
     /// `return`.
     pub returns: bool,
-    /// It leaves, or assigns something.
+    /// `break`, which leaves the loop or `switch` around it.
+    pub breaks: bool,
+    /// `continue`.
+    pub continues: bool,
+    /// It leaves, is a call, or assigns something.
     pub acts: bool,
     /// It has statements inside an expression, so it is unknown which of it runs.
     pub nested: bool,
@@ -250,6 +254,11 @@ impl<'t> Parser<'t> {
                 Kind::Case
             }
             Word::Name("else") => return None,
+            // Code of the next `case`, if any.
+            Word::Name("fallthrough") if self.word(1) == Some(Word::Mark(b';')) => {
+                self.at += 2;
+                Kind::Gap
+            }
             Word::Name(name) if self.word(1) == Some(Word::Mark(b':')) => {
                 self.at += 2;
                 if name == "default" { Kind::Case } else { Kind::Label }
@@ -321,8 +330,11 @@ fn simple(first: u32, tokens: &[Token<'_>]) -> Simple {
     let mut last_choice = None;
     if let Some(Word::Name(name)) = tokens.first().map(|token| token.word) {
         simple.returns = name == "return";
-        simple.leaves = simple.returns || matches!(name, "goto" | "break" | "continue");
-        simple.acts = simple.leaves;
+        simple.breaks = name == "break";
+        simple.continues = name == "continue";
+        simple.leaves = simple.returns || simple.breaks || simple.continues || name == "goto";
+        let calls = tokens.get(1).is_some_and(|next| next.word == Word::Mark(b'('));
+        simple.acts = simple.leaves || calls;
     }
     for (i, token) in tokens.iter().enumerate() {
         simple.last = simple.last.max(token.line);

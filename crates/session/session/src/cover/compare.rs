@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use kprism_cover::Cover;
-use kprism_cover::why::{self, Comparison};
+use kprism_cover::why::{self, Comparison, Counts};
 use kprism_store::Account;
 
 use super::input::is_cover;
@@ -36,9 +36,12 @@ pub fn compare(
     if !is_cover(input) {
         bail!("{}: no counters of gcov in it: kprism lab gcov-kernel --flow records both", input.display());
     }
-    let gcov = load(input, &Options { by_flow: false, ..options.clone() }, &Part::default(), progress)?;
+    let counters = Options { by_flow: false, ..options.clone() };
+    let gcov = load(input, &counters, &Part::default(), progress)?;
+    let every = load(input, &Options { every_block: true, ..counters }, &Part::default(), progress)?;
     let (flow, known) = executed::load_known(input, options, &Part::default(), progress)?;
     let text = |path: &str| sources::read(path, 0, options.source_dir.as_deref());
-    let files = why::compare(&gcov.cover, &flow.cover, &known, &|path| takes(&gcov.cover, path), &text);
+    let gcov_counts = Counts { gcov: &gcov.cover, every_block: &every.cover };
+    let files = why::compare(&gcov_counts, &flow.cover, &known, &|path| takes(&gcov.cover, path), &text);
     Ok(Compared { files, counters: gcov.account, flow: flow.account })
 }

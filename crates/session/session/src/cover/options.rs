@@ -16,6 +16,8 @@ pub struct Options {
     pub build_dir: Option<PathBuf>,
     /// Count from the boot on, not only in the run's window.
     pub since_boot: bool,
+    /// Count gcov's lines over every block that touches them, not only over those that gcov takes for theirs: to compare.
+    pub every_block: bool,
     /// Use the recorded flow, even if the run has gcov's counters.
     pub by_flow: bool,
     /// Add what this run counted, of the same build; views then tell which run executed a line.

@@ -12,6 +12,9 @@ use crate::table::{Cell, Table};
 /// Lines that are named for each kind of difference.
 const NAMED: usize = 12;
 
+/// Why gcov's count is not the one by its own blocks.
+const BY_RULE: &str = "as often as all of gcov's blocks with the line did";
+
 /// The sums over all files.
 pub fn total(files: &[Comparison]) -> Comparison {
     let mut all = Comparison::default();
@@ -28,6 +31,8 @@ pub fn to_json(files: &[Comparison], table: &Table) -> Value {
         all.executed.absent.iter().map(|(why, lines)| (why.key().to_owned(), json!(lines))).collect();
     let differ: Map<String, Value> =
         Differs::ALL.iter().map(|&kind| (kind.key().to_owned(), json!(of(&all, kind).count()))).collect();
+    let by_rule: Map<String, Value> =
+        Differs::ALL.iter().map(|&kind| (kind.key().to_owned(), json!(by_rule(&all, kind)))).collect();
     let ran = &all.executed;
     let by_flow = ran.both + of(&all, Differs::OnlyFlow).count() as u64;
     json!({
@@ -35,7 +40,7 @@ pub fn to_json(files: &[Comparison], table: &Table) -> Value {
         "executed": ran.gcov, "executed_both": ran.both, "executed_equal": ran.equal,
         "executed_by_flow": by_flow, "recall_percent": percent(ran.both, ran.gcov),
         "precision_percent": percent(ran.both, by_flow), "same_count_percent": percent(ran.equal, ran.gcov),
-        "differ": differ, "executed_absent": absent, "only_flow_executed": all.only_flow_ran.len(),
+        "differ": differ, "differ_by_rule": by_rule, "executed_absent": absent, "only_flow_executed": all.only_flow_ran.len(),
         "inferred": all.inferred.0, "inferred_alike": all.inferred.1, "inferred_wrongly": all.wrongly.len(),
         "only_gcov": why, "only_flow": all.only_flow.len(), "files": files.iter().map(listed).collect::<Vec<_>>(),
         "rows": table.to_json(),
@@ -49,6 +54,11 @@ fn percent(part: u64, whole: u64) -> f64 {
 /// Lines of one kind of difference.
 fn of(file: &Comparison, kind: Differs) -> impl Iterator<Item = u32> {
     file.differ.iter().filter(move |(_, differs)| *differs == kind).map(|(line, _)| *line)
+}
+
+/// Number of lines of one kind for which the flow has the count of all of gcov's blocks with the line.
+fn by_rule(file: &Comparison, kind: Differs) -> u64 {
+    file.by_rule.iter().filter(|(_, differs)| *differs == kind).count() as u64
 }
 
 /// A table of numbers with words behind them, right-aligned; those that are 0 are left out.
@@ -78,10 +88,12 @@ pub fn summary(all: &Comparison) -> String {
         grouped(ran.both),
         grouped(by_flow),
     );
-    let mut rows: Vec<(u64, String)> = Differs::ALL
-        .iter()
-        .map(|&kind| (number(kind), format!("{}: {}", kind.name(), kind.words())))
-        .collect();
+    let mut rows: Vec<(u64, String)> = Vec::new();
+    for kind in Differs::ALL {
+        let of_rule = by_rule(all, kind);
+        rows.push((of_rule, format!("{}: {BY_RULE}", kind.name())));
+        rows.push((number(kind) - of_rule, format!("{}: {}", kind.name(), kind.words())));
+    }
     rows.extend(Why::ALL.iter().map(|why| {
         (ran.absent.get(why).copied().unwrap_or(0), format!("ran by gcov, not in the flow: {}", why.words()))
     }));
@@ -92,7 +104,7 @@ pub fn summary(all: &Comparison) -> String {
     listing(&mut text, &rows);
     text.push_str(&format!(
         "\nall {} lines, most of which ran in neither: {:.2}% executed alike, {:.2}% with the same count\n\
-         {} are in the flow's coverage, {} of these without code, told from lines around: {:.2}% alike\n",
+         {} are in the flow's coverage, {} of these without code or with merged code, told from lines around: {:.2}% alike\n",
         grouped(all.gcov),
         percent(all.alike, all.gcov),
         percent(all.equal, all.gcov),

@@ -41,7 +41,10 @@ pub fn header(shown: Shown<'_>, style: Style) -> String {
         .inferred
         .is_some_and(|inferred| inferred.iter().any(|line| (shown.lines.0..=shown.lines.1).contains(line)))
     {
-        let _ = writeln!(out, "~ behind a count: a line without code, told from lines around");
+        let _ = writeln!(
+            out,
+            "~ behind a count: a line without code or with merged code, told from lines around"
+        );
     }
     let runs = if shown.runs.is_some() { format!("{:<RUNS$}  ", "runs") } else { String::new() };
     let _ =

@@ -50,7 +50,11 @@ pub fn merge(all: &Inputs, options: &Options, wants_ages: bool) -> Merged {
     let merging = Merging::new(all, options, wants_ages);
     let next = AtomicUsize::new(0);
     let work = || {
-        let mut tools = Tools::default();
+        let counter = match options.every_block {
+            true => UnitCounter::of_every_block(),
+            false => UnitCounter::default(),
+        };
+        let mut tools = Tools { counter, bytes: Vec::new() };
         while merging.one(next.fetch_add(1, Ordering::Relaxed), &mut tools) {}
     };
     std::thread::scope(|scope| {
@@ -62,7 +66,6 @@ pub fn merge(all: &Inputs, options: &Options, wants_ages: bool) -> Merged {
 }
 
 /// A thread's memory, used for one object after the other.
-#[derive(Default)]
 struct Tools {
     counter: UnitCounter,
     bytes: Vec<u8>,

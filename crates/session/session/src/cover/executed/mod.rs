@@ -90,7 +90,7 @@ pub fn load_known(
     let account = account(&seen)
         .with(Fate::Kept, "files with debug information", u64::from(cover.objects))
         .at(Fate::Lost, "files left out", problems.len() as u64, problems.clone())
-        .with(Fate::Guessed, "lines without code, told from lines around", inferred)
+        .with(Fate::Guessed, "lines without code or with merged code, told from lines around", inferred)
         .at(Fate::Guessed, CHANGED, changed.len() as u64, changed);
     let problem = |text| Problem { kind: ProblemKind::LeftOut, text };
     let problems = problems.into_iter().map(problem).collect();
