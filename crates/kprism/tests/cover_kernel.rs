@@ -389,6 +389,12 @@ fn the_flow_tells_what_gcov_tells() {
         let sum = |key: &str| {
             report[key].as_object().unwrap().values().filter_map(serde_json::Value::as_u64).sum::<u64>()
         };
+        // Of some, gcov's own blocks say what the flow says.
+        let by_rule = |kind: &str| report["differ_by_rule"][kind].as_u64().unwrap();
+        for kind in ["gcov_only", "flow_only", "fewer", "more"] {
+            assert!(by_rule(kind) <= report["differ"][kind].as_u64().unwrap(), "{path}: {kind}");
+        }
+        assert!(by_rule("flow_only") > 0 && by_rule("more") > 0, "{path}");
         let only_flow = report["differ"]["flow_only"].as_u64().unwrap();
         let explained = sum("differ") - only_flow + sum("executed_absent");
         assert_eq!(number("executed") - number("executed_equal"), explained, "{path}");

@@ -147,3 +147,38 @@ fn written_data_guides_the_compiler() {
 }
 
 kprism_test::main!();
+
+/// A function is inlined into one above it in the source, and into one below it. gcov gives a block to its highest line, so that the
+/// inlined line has only the calls of the one above; by every block it has all of them.
+#[test]
+fn every_block_of_a_line_counts_if_asked_for() {
+    needs(&[GCC]);
+    const PROGRAM: &str = "static inline __attribute__((always_inline)) int low(int x);\n\
+        __attribute__((noinline)) int up(int x) { int y = low(x); asm volatile(\"\"); return y; }\n\
+        static inline __attribute__((always_inline)) int low(int x)\n\
+        {\n\
+        return x * 3 + 1;\n\
+        }\n\
+        __attribute__((noinline)) int down(int x) { int y = low(x); asm volatile(\"\"); return y; }\n\
+        int main(int n, char **v) { int s = 0;\n\
+        for (int i = 0; i < 3 * n; i++) s += up(i);\n\
+        for (int i = 0; i < 4 * n; i++) s += down(i);\n\
+        return s == 0 && v; }\n";
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("unit.c"), PROGRAM).unwrap();
+    run("gcc", &["--coverage", "-O2", "-c", "unit.c", "-o", "unit.o"], folder.path());
+    run("gcc", &["--coverage", "unit.o", "-o", "program"], folder.path());
+    assert!(
+        Command::new(folder.path().join("program")).current_dir(folder.path()).status().unwrap().success()
+    );
+    let bytes = std::fs::read(folder.path().join("unit.gcno")).unwrap();
+    let gcda = folder.path().join("unit.gcda");
+    let (notes, data) = (notes::read(&bytes).unwrap(), data::read(&std::fs::read(&gcda).unwrap()).unwrap());
+    let unit = UnitCounter::default().unit(&notes, Some(&data)).unwrap();
+    compare("gcov", folder.path(), &gcda, (&notes, &unit), "blocks of a line");
+    let every = UnitCounter::of_every_block().unit(&notes, Some(&data)).unwrap();
+    let count =
+        |unit: &kprism_gcov::Unit, line| unit.lines.iter().find(|found| found.line == line).unwrap().count;
+    assert_eq!((count(&unit, 5), count(&every, 5)), (3, 7));
+    assert_eq!([2, 7].map(|line| count(&every, line)), [3, 4]);
+}

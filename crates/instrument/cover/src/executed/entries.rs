@@ -295,3 +295,68 @@ fn circuit(edges: &[(usize, usize, u64)]) -> Option<Vec<usize>> {
     }
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use kprism_image::insn::Kind;
+
+    use super::*;
+
+    /// Instructions of four bytes each, at which statements of these lines begin, with their counts. A function begins at line 1,
+    /// and one that is inlined at line 10.
+    fn counts(code: &[(u32, Kind, u64, u64)]) -> Vec<(u32, u64)> {
+        let insns: Vec<Insn> = (0..)
+            .step_by(4)
+            .zip(code)
+            .map(|(address, &(line, kind, count, taken))| {
+                let mut insn = Insn::new(address, 4, kind, count, taken);
+                (insn.line, insn.statement) = ((0, line), true);
+                insn
+            })
+            .collect();
+        let jumped = Jumped::new();
+        let pieces = pieces(&insns, &jumped);
+        let arcs = arcs(&pieces, &insns, &jumped);
+        let parts = parts(&insns, &[], &[(0, 1), (0, 10)], &pieces, &arcs);
+        parts.into_iter().map(|((_, line), part)| (line, part.count())).collect()
+    }
+
+    const NEXT: Kind = Kind::Other;
+    const CALL: Kind = Kind::IndirectCall;
+
+    #[test]
+    fn a_line_goes_on_behind_what_is_inlined_into_it() {
+        let inlined = [(2, NEXT, 5, 0), (11, NEXT, 5, 0), (2, NEXT, 5, 0), (11, NEXT, 5, 0), (2, NEXT, 5, 0)];
+        assert_eq!(counts(&inlined), [(2, 5), (11, 5)]);
+        // A call in what is inlined: the piece behind it is the line's, too.
+        let call = [(2, NEXT, 5, 0), (11, CALL, 5, 0), (2, NEXT, 5, 0)];
+        assert_eq!(counts(&call), [(2, 5), (11, 5)]);
+        // Between two calls is a piece without the line.
+        let calls = [(2, NEXT, 5, 0), (11, CALL, 5, 0), (12, CALL, 5, 0), (2, NEXT, 5, 0)];
+        assert_eq!(counts(&calls), [(2, 10), (11, 5), (12, 5)]);
+    }
+
+    #[test]
+    fn a_line_begins_anew_behind_another_one_of_its_function() {
+        let unrolled = [(2, NEXT, 5, 0), (3, NEXT, 5, 0), (2, NEXT, 5, 0), (3, NEXT, 5, 0)];
+        assert_eq!(counts(&unrolled), [(2, 10), (3, 10)]);
+        // Two copies of a function in one piece are one, in two pieces two.
+        let copies =
+            [(10, NEXT, 5, 0), (11, NEXT, 5, 0), (3, NEXT, 5, 0), (10, NEXT, 5, 0), (11, NEXT, 5, 0)];
+        assert_eq!(counts(&copies), [(3, 5), (10, 5), (11, 5)]);
+        let mut apart = copies;
+        apart[2].1 = CALL;
+        assert_eq!(counts(&apart), [(3, 5), (10, 10), (11, 10)]);
+    }
+
+    #[test]
+    fn circuits_on_a_line_count() {
+        // The second instruction jumps back to itself.
+        let circuit = [(2, NEXT, 5, 0), (2, Kind::CondJump { target: 4 }, 20, 15), (3, NEXT, 5, 0)];
+        assert_eq!(counts(&circuit), [(2, 20), (3, 5)]);
+        // With another line in the loop, each time round comes to it anew.
+        let loops =
+            [(2, NEXT, 5, 0), (3, NEXT, 20, 0), (2, Kind::CondJump { target: 4 }, 20, 15), (4, NEXT, 5, 0)];
+        assert_eq!(counts(&loops), [(2, 25), (3, 20), (4, 5)]);
+    }
+}

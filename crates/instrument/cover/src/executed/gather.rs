@@ -68,7 +68,7 @@ pub(super) enum Class {
 }
 
 impl Insn {
-    fn new(address: u64, length: u8, kind: Kind, count: u64, taken: u64) -> Self {
+    pub fn new(address: u64, length: u8, kind: Kind, count: u64, taken: u64) -> Self {
         let taken = taken.min(count);
         let (class, falls, jump) = match kind {
             Kind::CondJump { target } => (Class::Cond, count - taken, Some((target, taken))),
