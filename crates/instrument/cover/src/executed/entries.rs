@@ -214,6 +214,8 @@ impl Walker<'_> {
         // The copy of a line's function in which it was counted.
         let mut counted: HashMap<Place, u32> = HashMap::new();
         let mut copies: HashMap<Place, u32> = HashMap::new();
+        // Functions of which a statement began in the piece.
+        let mut begun: HashSet<Place> = HashSet::new();
         let insns = &self.insns[piece.start..piece.end];
         let mut bare = self.bare.partition_point(|bare| bare.address < insns[0].address);
         for insn in insns {
@@ -225,15 +227,18 @@ impl Walker<'_> {
             begin.extend(insn.statement.then_some(insn.line));
             for line in begin {
                 let function = self.function(line);
-                let anew = done.running.insert(function, line) != Some(line);
+                let ran = done.running.insert(function, line);
+                let same = ran == Some(line);
+                let first = begun.insert(function);
                 let copy = copies.entry(function).or_default();
-                *copy += u32::from(anew && line == function);
-                let again = counted.get(&line).is_some_and(|known| known != copy || !anew);
+                *copy += u32::from(!same && line == function);
+                let again = counted.get(&line).is_some_and(|known| known != copy || same);
                 counted.insert(line, *copy);
                 if again {
                     continue;
                 }
-                if !anew {
+                // Whether it ran before depends on where control comes from.
+                if same || first {
                     done.go_on.push(line);
                 }
                 done.lines.insert(line);
@@ -347,6 +352,15 @@ mod tests {
         let mut apart = copies;
         apart[2].1 = CALL;
         assert_eq!(counts(&apart), [(3, 5), (10, 10), (11, 10)]);
+    }
+
+    #[test]
+    fn a_line_that_leads_to_itself_is_not_come_to() {
+        // Line 2 is come to from line 3, and by a jump of its own at the end of a loop, as of a condition in `for (;;)` at -O0.
+        let jump = Kind::Jump { target: 4 };
+        let code = [(3, NEXT, 5, 0), (2, CALL, 20, 0), (2, Kind::CondJump { target: 20 }, 20, 5)];
+        let code = [&code[..], &[(4, NEXT, 15, 0), (2, jump, 15, 15), (5, NEXT, 5, 0)]].concat();
+        assert_eq!(counts(&code), [(2, 20), (3, 5), (4, 15), (5, 5)]);
     }
 
     #[test]
