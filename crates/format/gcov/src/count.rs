@@ -262,9 +262,12 @@ impl UnitCounter {
         self.blocks.clear();
         for touch in touches {
             let block = touch.block();
-            // Touches are sorted by block.
-            let counts = touch.belongs() || self.every_block;
-            if counts && self.blocks.last() != Some(&block) {
+            // gcov counts a block as often as it belongs to the line. Touches are sorted by block.
+            let counts = match self.every_block {
+                true => self.blocks.last() != Some(&block),
+                false => touch.belongs(),
+            };
+            if counts {
                 self.blocks.push(block);
                 self.on_line[block as usize] = self.stamp;
             }

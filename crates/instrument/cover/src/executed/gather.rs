@@ -3,7 +3,7 @@
 //!
 //! Input: [`Lines`] of a file, and the counts of its instructions ([`Ran`]). Output, for all files: a [`Cover`], as
 //! from gcov's counters. The meaning of a line's count is as close to gcov's as code allows:
-//! - a line's count is the number of times that the flow comes to it: see [`entries`](crate::executed::entries). Pieces that
+//! - a line's count is the number of times that the flow comes to it: see `entries`. Pieces that
 //!   the compiler moved away from the start of the statement count only if the line has no others. A statement without
 //!   instructions takes the count of the place where they would stand;
 //! - the first instructions of a function belong to the line of its name. The closing brace of a function that returns

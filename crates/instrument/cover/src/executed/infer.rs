@@ -3,7 +3,7 @@
 //! constants, arguments computed elsewhere.
 //!
 //! Input: a source's text, its lines with code and their counts, and lines with calls that did not return. Output:
-//! counts of more lines, and of lines whose code was merged or moved: [`settle`]. Each follows from the nesting of statements, never from their appearance:
+//! counts of more lines, and of lines whose code was merged or moved: `settle`. Each follows from the nesting of statements, never from their appearance:
 //! - if nothing of a function ran, none of its lines did;
 //! - a statement has the next one's count if nothing else leads to the next one. It has the previous one's count if that one
 //!   continues nowhere else. A label runs as often as its statement;
