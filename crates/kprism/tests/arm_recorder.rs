@@ -13,8 +13,10 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use kernel_text::{accounts_for_all, measured, same_as_log, same_as_text};
-use kprism_test::{ARM64_GUEST, ARM64_QEMU, ARM64_RECORDER, SSHD, arm64_guest, arm64_recorder, needs, test};
-use sshd::{Guest, Keys, free_port, kprism, wait_until};
+use kprism_test::{
+    ARM64_GUEST, ARM64_QEMU, ARM64_RECORDER, SSHD, arm64_guest, arm64_recorder, needs, test, until,
+};
+use sshd::{Guest, Keys, PATIENCE, free_port, kprism};
 
 /// The guest's first program: modules, network, ssh.
 const INIT: &str = r#"#!/bin/busybox sh
@@ -198,7 +200,7 @@ fn a_board_is_recorded_and_left_as_it_was() {
          kill -9 $!; kill $(pidof sleep)",
     );
     guest.ask("rm -r /tmp/killed");
-    wait_until("put back", || {
+    until(PATIENCE, "put back", || {
         guest.ask("[ -s /run/kprism/tracefs.journal ] || rm -r /run/kprism");
         guest.state() == before
     });

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use gdb::{FOLDER, Running, Server, allowed, built, section, until};
-use kprism_test::{SDT, needs, skip, test};
+use gdb::{FOLDER, PATIENCE, Running, Server, allowed, built, section};
+use kprism_test::{SDT, needs, skip, test, until};
 
 /// The number of frames, as `tstatus` has it.
 fn frames(text: &str) -> u32 {
@@ -23,7 +23,7 @@ fn frames(text: &str) -> u32 {
 fn markers(dir: &Path, program: &Path) -> String {
     let server = Server::start(dir, &["--exec", program.to_str().unwrap()], &[], Stdio::null());
     let text = server.gdb(Some(program), "info static-tracepoint-markers\nkill\n");
-    until("the server stays", || !server.socket.exists());
+    until(PATIENCE, "the server stays", || !server.socket.exists());
     text
 }
 
@@ -133,7 +133,7 @@ fn the_counter_of_listeners_goes_up_and_down() {
     let (target, other) = (start(), start());
     let (pid, other) = (target.0.id(), other.0.id());
     let address = symbol(&program, "app_step_semaphore");
-    until("the programs do not start", || {
+    until(PATIENCE, "the programs do not start", || {
         [pid, other]
             .iter()
             .all(|pid| fs::read(format!("/proc/{pid}/comm")).is_ok_and(|name| name == b"usdt\n"))
@@ -171,7 +171,7 @@ fn the_counter_of_listeners_goes_up_and_down() {
     assert_eq!(listeners(pid, address), 1, "{text}");
     server.process.0.kill().unwrap();
     server.process.0.wait().unwrap();
-    until("the counter stays", || listeners(pid, address) == 0);
+    until(PATIENCE, "the counter stays", || listeners(pid, address) == 0);
 }
 
 /// The distribution's Python, stripped: its markers tell which functions of a program return, by name and line.
@@ -223,8 +223,9 @@ fn markers_of_a_library() {
     let program = dir.path().join("throws");
     let source = Path::new(FOLDER).join("throws.cc");
     let built = Command::new("g++").args(["-g", "-o"]).arg(&program).arg(source).status();
-    if !built.is_ok_and(|status| status.success()) {
-        skip("needs g++: sh scripts/setup.sh test");
+    match built {
+        Ok(status) => assert!(status.success(), "{status}"),
+        Err(_) => skip("needs g++: sh scripts/setup.sh test"),
     }
     let server = |args: &[&str], then: &[&str]| Server::start(dir.path(), args, then, Stdio::null());
     let name = program.to_str().unwrap();
@@ -242,7 +243,7 @@ fn markers_of_a_library() {
     let (data, own) = line.rsplit_once(' ').unwrap();
     assert!(data.contains(&format!("arg1={own} arg2=0x")), "{text}");
     assert!(text.contains("exited normally"), "{text}");
-    until("the server stays", || !started.socket.exists());
+    until(PATIENCE, "the server stays", || !started.socket.exists());
     // Without --at-entry its libraries are not there yet.
     let held = server(&["--exec", name], &["--", "10"]);
     let text = held.gdb(Some(&program), "strace -m libstdcxx:throw\nkill\n");

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use gdb::{Running, Server, allowed, built, numbers_after, section, session, until};
-use kprism_test::test;
+use gdb::{PATIENCE, Running, Server, allowed, built, numbers_after, section, session};
+use kprism_test::{test, until};
 
 const FOLDER: &str = gdb::FOLDER;
 const CASE: &str = include_str!("probe/case.c");
@@ -100,7 +100,7 @@ fn values_are_those_that_the_program_prints() {
         assert!(text.contains("exited with code 03"), "{text}");
         // The program is gone, and so is the server.
         let mut left = None;
-        until("the server stays", || {
+        until(PATIENCE, "the server stays", || {
             left = server.process.0.try_wait().unwrap();
             left.is_some()
         });
@@ -379,7 +379,7 @@ fn a_killed_server_leaves_nothing() {
     assert!(text.contains("push") && !text.contains("int3"), "{text}");
     server.process.0.kill().unwrap();
     server.process.0.wait().unwrap();
-    until("the breakpoint stays", || byte() == before);
+    until(PATIENCE, "the breakpoint stays", || byte() == before);
 }
 
 #[test]

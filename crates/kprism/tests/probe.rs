@@ -5,9 +5,9 @@
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use kprism_test::{BPF, ROOT, UPROBES, needs, python_with, test};
+use kprism_test::{BPF, ROOT, UPROBES, needs, python_with, test, until};
 use serde_json::{Value, json};
 
 const CASE: &str = include_str!("probe/case.c");
@@ -255,13 +255,8 @@ fn first_byte(pid: u32, program: &Path) -> u8 {
     byte[0]
 }
 
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < Duration::from_secs(120), "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
+/// Longest time that anything waited for may take.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 #[test]
 fn a_killed_recorder_leaves_nothing() {
@@ -278,10 +273,10 @@ fn a_killed_recorder_leaves_nothing() {
     let args = ["record", "probe", "work", "--collect", "n", "-p", &pid, "-o", run.to_str().unwrap()];
     let mut recorder =
         Command::new(env!("CARGO_BIN_EXE_kprism")).args(args).stderr(Stdio::null()).spawn().unwrap();
-    until("no breakpoint", || first_byte(target.id(), &program) != before);
+    until(PATIENCE, "no breakpoint", || first_byte(target.id(), &program) != before);
     recorder.kill().unwrap();
     recorder.wait().unwrap();
-    until("the breakpoint stays", || first_byte(target.id(), &program) == before);
+    until(PATIENCE, "the breakpoint stays", || first_byte(target.id(), &program) == before);
     target.kill().unwrap();
     target.wait().unwrap();
     drop(stdout);

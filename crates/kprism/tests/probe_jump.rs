@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use kprism_test::{BPF, ROOT, UPROBES, needs, test};
+use kprism_test::{BPF, ROOT, UPROBES, needs, test, until};
 use serde_json::Value;
 
 /// A place whose first instruction is long, one that takes several, one in a function with locals on the stack.
@@ -137,13 +137,8 @@ fn code(pid: u32) -> Vec<u8> {
     all
 }
 
-fn until(what: &str, is: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
+/// Longest time that anything waited for may take.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What the program prints when nobody watches.
 fn alone(case: &Case, arguments: &[&str]) -> String {
@@ -215,12 +210,12 @@ fn a_killed_recorder_leaves_the_code_as_it_was() {
     for signal in [libc::SIGKILL, libc::SIGINT] {
         let mut recorder = case.recorder("auto", &PROBES, &["-p", &running.pid()]);
         let mut recorder = recorder.stderr(Stdio::null()).spawn().unwrap();
-        until("all jumps are there", || jumps(&before, &running.code()) >= PROBES.len());
+        until(PATIENCE, "all jumps are there", || jumps(&before, &running.code()) >= PROBES.len());
         std::thread::sleep(Duration::from_millis(300));
         // SAFETY: the child has not been waited for.
         unsafe { libc::kill(recorder.id().cast_signed(), signal) };
         recorder.wait().unwrap();
-        until("the code is put back", || running.code() == before);
+        until(PATIENCE, "the code is put back", || running.code() == before);
     }
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(running.end(), [sums.trim()]);
@@ -230,7 +225,8 @@ fn a_killed_recorder_leaves_the_code_as_it_was() {
 /// in a single step that nobody waits for, would end the program.
 #[test]
 fn a_recorder_killed_while_it_writes_jumps_harms_nobody() {
-    const ROUNDS: u32 = 40;
+    /// At least, and at most: a stop is short where nothing else runs.
+    const ROUNDS: (u32, u32) = (40, 400);
     let case = Case::new();
     let sums = alone(&case, &["3", "20000"]);
     let running = case.start(&["3", "20000", "signals", "forever"]);
@@ -241,21 +237,23 @@ fn a_recorder_killed_while_it_writes_jumps_harms_nobody() {
             tasks.map(|task| std::fs::read_to_string(task.path().join("status")).unwrap_or_default());
         states.any(|status| status.contains("TracerPid:") && !status.contains("TracerPid:\t0\n"))
     };
-    let mut met = 0;
-    for round in 0..ROUNDS {
+    let (mut met, mut round) = (0, 0);
+    while round < ROUNDS.0 || met == 0 && round < ROUNDS.1 {
         let mut recorder = case.recorder("auto", &PROBES, &["-p", &running.pid()]);
         let mut recorder = recorder.stderr(Stdio::null()).spawn().unwrap();
         let begun = Instant::now();
-        while !is_stopped() && running.code() == before {
+        // Not from the first breakpoint on: the kernel leaves one behind that is being set when its recorder is killed (docs/probe.md).
+        while !is_stopped() && jumps(&before, &running.code()) == 0 {
             assert!(begun.elapsed() < Duration::from_secs(60), "no jump is written");
         }
         std::thread::sleep(Duration::from_micros(u64::from(round % 10) * 300));
+        round += 1;
         met += u32::from(is_stopped());
         recorder.kill().unwrap();
         recorder.wait().unwrap();
-        until("the code is put back", || running.code() == before && !is_stopped());
+        until(PATIENCE, "the code is put back", || running.code() == before && !is_stopped());
     }
-    assert!(met > 0, "no recorder was killed while a thread was stopped, in {ROUNDS} rounds");
+    assert!(met > 0, "no recorder was killed while a thread was stopped, in {round} rounds");
     assert_eq!(running.end(), [sums.trim()]);
 }
 

@@ -11,8 +11,8 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard};
 
-use kprism_test::{BPF, ROOT, SSHD, UPROBES, needs, test};
-use sshd::{Keys, Sshd, kprism, left, processes, wait_until};
+use kprism_test::{BPF, ROOT, SSHD, UPROBES, needs, test, until};
+use sshd::{Keys, PATIENCE, Sshd, kprism, left, processes};
 
 /// What is left on the target can be told only if one test at a time uses it.
 fn alone() -> MutexGuard<'static, ()> {
@@ -27,7 +27,7 @@ fn said(output: &Output) -> String {
 /// Fails if anything is left on the target. sshd needs a moment to end a session's shell.
 fn nothing_left(mark: &str) {
     let mut found = Vec::new();
-    wait_until(&format!("nothing left of {mark}"), || {
+    until(PATIENCE, &format!("nothing left of {mark}"), || {
         found = left(mark);
         found.is_empty()
     });
@@ -326,7 +326,9 @@ fn long(keys: &Keys, server: &Sshd, mark: &str) -> std::process::Child {
         &format!("trap '' INT TERM; {} 1; sleep {mark}; sleep {mark}", program.display()),
     ]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    wait_until("the command runs", || processes().iter().any(|p| p.line.trim() == format!("sleep {mark}")));
+    until(PATIENCE, "the command runs", || {
+        processes().iter().any(|p| p.line.trim() == format!("sleep {mark}"))
+    });
     child
 }
 
@@ -380,7 +382,7 @@ fn ctrl_c_ends_the_recording_there_and_keeps_it() {
     command.args(["work", "--exec"]).arg(&program);
     command.args(["--", "sh", "-c", &format!("{} 1; exec sleep 4713.25", program.display())]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    wait_until("the command runs", || processes().iter().any(|p| p.line.trim() == "sleep 4713.25"));
+    until(PATIENCE, "the command runs", || processes().iter().any(|p| p.line.trim() == "sleep 4713.25"));
     signal(child.id(), libc::SIGINT);
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{}", said(&output));

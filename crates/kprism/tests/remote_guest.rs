@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use kprism_test::{QEMU, SSHD, SYSTEMD_IMAGE, cache, needs, test};
-use sshd::{Guest, Keys, free_port, kprism, wait_until};
+use kprism_test::{QEMU, SSHD, SYSTEMD_IMAGE, cache, needs, test, until};
+use sshd::{Guest, Keys, PATIENCE, free_port, kprism};
 
 impl Guest<'_> {
     /// Boots a copy of the image to which the test's key is added.
@@ -116,11 +116,11 @@ fn another_kernel_is_recorded_and_left_as_it_was() {
     // This side is killed while the guest's kernel is traced.
     let mut child = guest.record(&keys.path("killed"), &["sleep", "4714.25"]);
     let mut child = child.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    wait_until("the command runs", || guest.state().contains("sleep 4714.25"));
+    until(PATIENCE, "the command runs", || guest.state().contains("sleep 4714.25"));
     assert!(guest.state().contains("current_tracer: function_graph"), "{}", guest.state());
     child.kill().unwrap();
     child.wait().unwrap();
-    wait_until("all is as before", || guest.state() == before);
+    until(PATIENCE, "all is as before", || guest.state() == before);
     assert!(!keys.path("killed").exists());
 }
 

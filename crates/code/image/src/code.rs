@@ -26,21 +26,11 @@ const SIZE: usize = GRANULE as usize;
 const NONE: u32 = u32::MAX;
 
 /// The known bytes of a granule.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Granule {
     known: [u64; SIZE / 64],
     /// Those that are not known are 0.
-    bytes: Bytes,
-}
-
-/// The standard library has no default for so long an array.
-#[derive(Clone, PartialEq, Eq)]
-struct Bytes([u8; SIZE]);
-
-impl Default for Bytes {
-    fn default() -> Self {
-        Self([0; SIZE])
-    }
+    bytes: [u8; SIZE],
 }
 
 /// One version of the granule at an address.
@@ -55,6 +45,10 @@ struct Version {
 }
 
 impl Granule {
+    fn new() -> Self {
+        Self { known: [0; SIZE / 64], bytes: [0; SIZE] }
+    }
+
     fn knows(&self, at: usize) -> bool {
         self.known[at / 64] >> (at % 64) & 1 == 1
     }
@@ -80,11 +74,11 @@ impl Granule {
     #[inline]
     pub fn bytes(&self, va: u64) -> &[u8] {
         let at = (va % GRANULE) as usize;
-        &self.bytes.0[at..at + self.run(at)]
+        &self.bytes[at..at + self.run(at)]
     }
 
     fn put(&mut self, at: usize, bytes: &[u8]) {
-        self.bytes.0[at..at + bytes.len()].copy_from_slice(bytes);
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
         for i in at..at + bytes.len() {
             self.known[i / 64] |= 1 << (i % 64);
         }
@@ -93,7 +87,7 @@ impl Granule {
     fn hash(&self) -> u64 {
         let mut hasher = KeyHasher::default();
         self.known.iter().for_each(|word| hasher.write_u64(*word));
-        let (words, _) = self.bytes.0.as_chunks();
+        let (words, _) = self.bytes.as_chunks();
         words.iter().for_each(|word| hasher.write_u64(u64::from_le_bytes(*word)));
         hasher.finish()
     }
@@ -190,7 +184,7 @@ impl Image {
             Entry::Vacant(vacant) => {
                 vacant.insert(self.versions.len() as u32);
                 self.versions.push(Version { from: 0, older: NONE, granule: self.granules.len() as u32 });
-                let mut granule = Granule::default();
+                let mut granule = Granule::new();
                 granule.put(at, bytes);
                 self.granules.push(granule);
                 return;
@@ -205,7 +199,7 @@ impl Image {
         }
         let granule = &mut self.granules[version.granule as usize];
         let conflicting =
-            |g: &Granule| (0..bytes.len()).any(|i| g.knows(at + i) && g.bytes.0[at + i] != bytes[i]);
+            |g: &Granule| (0..bytes.len()).any(|i| g.knows(at + i) && g.bytes[at + i] != bytes[i]);
         match from {
             Some(offset) if offset > version.from && conflicting(granule) => {
                 let mut next = granule.clone();

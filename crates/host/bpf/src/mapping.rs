@@ -92,6 +92,13 @@ impl Mapping {
         self.word(offset).store(value, Ordering::Release);
     }
 
+    /// Reads a byte, with acquire ordering.
+    pub(crate) fn read_byte(&self, offset: usize) -> u8 {
+        assert!(offset < self.len);
+        // SAFETY: within the mapping, and atomic on both sides.
+        unsafe { AtomicU8::from_ptr(self.base.add(offset)) }.load(Ordering::Acquire)
+    }
+
     /// Sets a byte, with release ordering. The mapping must be writable.
     pub(crate) fn write_byte(&self, offset: usize, value: u8) {
         assert!(offset < self.len);

@@ -47,6 +47,11 @@ impl Wanted {
         self.memory.write_byte(number as usize, what);
         Ok(())
     }
+
+    /// The byte of a process; 0 if there can be none.
+    pub fn get(&self, number: u32) -> u8 {
+        if number < NUMBERS { self.memory.read_byte(number as usize) } else { 0 }
+    }
 }
 
 /// `to =` the byte of the ID in `number`. Clobbers `number`.

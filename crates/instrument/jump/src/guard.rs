@@ -179,12 +179,11 @@ fn serve(requests: impl BufRead, mut answers: impl Write, patches: &mut Vec<Patc
             Ok(Request::Make { pid, places }) => {
                 let made = in_thread(|| make(pid, &places));
                 Answer::Made(made.map(|all| {
-                    let keep = |(memory, before): (Memory, _)| {
+                    let mut keep = |(memory, before): (Memory, _)| {
                         let made = Made { fd: memory.file.as_raw_fd(), base: memory.base, before };
                         files.push(memory);
                         made
                     };
-                    let mut keep = keep;
                     all.into_iter().map(|one| one.map(&mut keep)).collect()
                 }))
             }

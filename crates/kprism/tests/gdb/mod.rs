@@ -5,9 +5,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use kprism_test::{BPF, GDB, ROOT, UPROBES, needs};
+use kprism_test::{BPF, GDB, ROOT, UPROBES, needs, until};
 
 /// Programs and scripts of the tests.
 pub const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/gdbserver");
@@ -24,13 +24,8 @@ pub fn built(dir: &Path, source: &Path, flags: &[&str]) -> PathBuf {
     program
 }
 
-pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < Duration::from_secs(120), "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
+/// Longest time that anything waited for may take.
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A program or server, ended when dropped.
 pub struct Running(pub Child);
@@ -54,7 +49,7 @@ impl Server {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kprism"));
         command.arg("gdbserver").args(args).arg(&socket).args(then).stdout(stdout).stderr(Stdio::null());
         let process = Running(command.spawn().expect("kprism runs"));
-        until("no socket", || socket.exists());
+        until(PATIENCE, "no socket", || socket.exists());
         Self { process, socket, dir: dir.to_owned() }
     }
 

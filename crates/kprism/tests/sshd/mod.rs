@@ -175,14 +175,8 @@ pub fn left(mark: &str) -> Vec<String> {
     left
 }
 
-/// Waits until a condition holds; fails with what `else_` says after a time in which it must.
-pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < Duration::from_secs(90), "after 90 s not yet: {what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
+/// Longest time that anything waited for may take.
+pub const PATIENCE: Duration = Duration::from_secs(90);
 
 /// kprism with this client.
 pub fn kprism(client: &Path) -> Command {

@@ -22,6 +22,8 @@
 mod need;
 mod run;
 
+use std::time::{Duration, Instant};
+
 pub use inventory;
 pub use kprism_test_macro::test;
 pub use need::*;
@@ -32,6 +34,18 @@ pub use run::{Ends, Test, run};
 pub fn skip(reason: impl Into<String>) -> ! {
     // An unwind without a message or backtrace, so it is not reported as a panic.
     std::panic::resume_unwind(Box::new(run::Skipped(reason.into())))
+}
+
+/// Waits until a condition holds, and looks each hundredth of a second. The test fails with `what` if it does not within `limit`.
+///
+/// # Panics
+/// It does not hold within `limit`.
+pub fn until(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < limit, "after {} s not yet: {what}", limit.as_secs());
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Defines the runner of a test file; must be at its end.

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use syn::visit::{self, Visit};
-use syn::{ItemMod, ItemUse, Macro, UseTree};
+use syn::{ItemMod, ItemUse, Macro, UseTree, VisRestricted};
 
 mod workspace;
 
@@ -60,6 +60,9 @@ impl<'ast> Visit<'ast> for Paths<'_> {
     fn visit_item_use(&mut self, item: &'ast ItemUse) {
         self.note_tree(&[], &item.tree);
     }
+
+    /// The module in `pub(super)` uses this one, not the other way.
+    fn visit_vis_restricted(&mut self, _: &'ast VisRestricted) {}
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
         let segments: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();

@@ -15,6 +15,7 @@ use std::rc::Rc;
 
 use kprism_bpf::link::{Link, When};
 use kprism_bpf::prog::Program;
+use kprism_jump::maps::{self, Mapping};
 
 use super::usdt::{self, Marker, Noted};
 use crate::Error;
@@ -252,8 +253,7 @@ impl Process {
 
     /// Path of the file that is mapped at an address.
     pub fn file_at(&self, address: u64) -> Option<PathBuf> {
-        let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid)).ok()?;
-        maps.lines().find_map(|line| Mapping::at(line, address)).map(|mapping| PathBuf::from(mapping.file))
+        at(&self.maps().ok()?, address).map(|mapping| PathBuf::from(&mapping.path))
     }
 
     /// The auxiliary vector that the kernel passed to the program.
@@ -307,8 +307,8 @@ impl Process {
     /// The static tracepoints of its program and libraries, looked up again, as libraries come and go.
     pub fn markers(&mut self) -> Result<Vec<Marker>, Error> {
         let maps = self.maps()?;
-        let mut all: Vec<Marker> =
-            maps.lines().filter_map(Mapping::of_code).flat_map(|mapping| self.markers_in(&mapping)).collect();
+        let code = maps.iter().filter(|mapping| mapping.executable);
+        let mut all: Vec<Marker> = code.flat_map(|mapping| self.markers_in(mapping)).collect();
         all.sort_by(|a, b| (&a.noted.name, a.address).cmp(&(&b.noted.name, b.address)));
         Ok(all)
     }
@@ -316,29 +316,28 @@ impl Process {
     /// The static tracepoint at this address, if there is one.
     pub fn marker_at(&mut self, address: u64) -> Option<Marker> {
         let maps = self.maps().ok()?;
-        let mapping = maps.lines().find_map(|line| Mapping::at(line, address))?;
-        self.markers_in(&mapping).into_iter().find(|marker| marker.address == address)
+        self.markers_in(at(&maps, address)?).into_iter().find(|marker| marker.address == address)
     }
 
     /// Static tracepoints in a mapped part of a file, whose notes are read once.
-    fn markers_in(&mut self, mapping: &Mapping<'_>) -> Vec<Marker> {
-        let key = (mapping.device.to_owned(), mapping.inode);
+    fn markers_in(&mut self, mapping: &Mapping) -> Vec<Marker> {
+        let key = (mapping.device.clone(), mapping.inode);
         let file = self.noted.get(&key).cloned();
         let noted = file.unwrap_or_else(|| {
-            let path = mapping.path(self.pid);
+            let path = path_of(mapping, self.pid);
             // A device may do anything when it is opened.
             let found = if path.is_file() { usdt::of_file(&path) } else { Ok(Vec::new()) };
             let found = found.unwrap_or_else(|why| {
-                self.said.push(format!("static tracepoints of {}: {why}", mapping.file));
+                self.said.push(format!("static tracepoints of {}: {why}", mapping.path));
                 Vec::new()
             });
             Rc::from(found)
         });
         self.noted.insert(key, noted.clone());
-        let name = Path::new(mapping.file).file_name().map(|name| name.to_string_lossy().into_owned());
+        let name = Path::new(&mapping.path).file_name().map(|name| name.to_string_lossy().into_owned());
         let there = |noted: &Noted| {
             let within = noted.offset.checked_sub(mapping.offset)?;
-            let address = mapping.from.checked_add(within).filter(|at| *at < mapping.to)?;
+            let address = mapping.range.start.checked_add(within).filter(|at| *at < mapping.range.end)?;
             Some(Marker { address, noted: noted.clone(), file: name.clone().unwrap_or_default() })
         };
         noted.iter().filter_map(there).collect()
@@ -349,9 +348,11 @@ impl Process {
         std::mem::take(&mut self.said)
     }
 
-    fn maps(&self) -> Result<String, Error> {
-        let path = format!("/proc/{}/maps", self.pid);
-        fs::read_to_string(&path).map_err(Error::system(path))
+    /// Its mappings of files.
+    fn maps(&self) -> Result<Vec<Mapping>, Error> {
+        let mut maps = maps::of(self.pid).map_err(Error::system(format!("/proc/{}/maps", self.pid)))?;
+        maps.retain(|mapping| mapping.path.starts_with('/'));
+        Ok(maps)
     }
 
     /// Attaches a program at an address, by the mapped file and the offset in it. At a static tracepoint, the program
@@ -359,9 +360,9 @@ impl Process {
     pub fn attach(&mut self, program: &Program, address: u64) -> Result<Link, Error> {
         let maps = self.maps()?;
         let nowhere = || Error::Cannot(format!("{address:#x}: no file's code is mapped there"));
-        let mapping = maps.lines().find_map(|line| Mapping::at(line, address)).ok_or_else(nowhere)?;
-        let file = mapping.path(self.pid);
-        let offset = address - mapping.from + mapping.offset;
+        let mapping = at(&maps, address).ok_or_else(nowhere)?;
+        let file = path_of(mapping, self.pid);
+        let offset = address - mapping.range.start + mapping.offset;
         if let Some(begins) = kprism_probe::place::machine::around_offset(&file, offset) {
             let what =
                 format!("{address:#x} is in the middle of an instruction, which begins at {begins:#x} of");
@@ -369,7 +370,7 @@ impl Process {
             return Err(Error::Cannot(format!("{what} {}: {why}", file.display())));
         }
         let pid = self.pid.cast_signed();
-        let marker = self.markers_in(&mapping).into_iter().find(|marker| marker.address == address);
+        let marker = self.markers_in(mapping).into_iter().find(|marker| marker.address == address);
         match marker.map_or(0, |marker| marker.noted.listeners) {
             0 => Ok(Link::uprobe(program, &file, offset, When::Entry, pid, 0)?),
             listeners => Ok(Link::usdt(program, &file, offset, listeners, pid)?),
@@ -397,48 +398,17 @@ fn registers(tid: u32) -> Option<Registers> {
     ]))
 }
 
-/// A line of `/proc/PID/maps`.
-struct Mapping<'a> {
-    from: u64,
-    to: u64,
-    executable: bool,
-    offset: u64,
-    device: &'a str,
-    inode: u64,
-    file: &'a str,
+/// The mapping of a file that contains an address.
+fn at(maps: &[Mapping], address: u64) -> Option<&Mapping> {
+    maps.iter().find(|mapping| mapping.range.contains(&address))
 }
 
-impl<'a> Mapping<'a> {
-    /// Parses a line, if it is a file's mapping.
-    fn of(line: &'a str) -> Option<Self> {
-        let (range, rest) = line.split_once(' ')?;
-        let (from, to) = range.split_once('-')?;
-        let hex = |text: &str| u64::from_str_radix(text, 16).ok();
-        let mut words = rest.split_ascii_whitespace();
-        let executable = words.next()?.contains('x');
-        let (offset, device) = (hex(words.next()?)?, words.next()?);
-        let inode = words.next()?.parse().ok()?;
-        let file = &rest[rest.find('/')?..];
-        Some(Self { from: hex(from)?, to: hex(to)?, executable, offset, device, inode, file })
+/// A path of a mapped file. It is opened through the process where its name is another file's or nobody's: the process's
+/// root may differ, and the file may be deleted.
+fn path_of(mapping: &Mapping, pid: u32) -> PathBuf {
+    let named = PathBuf::from(&mapping.path);
+    if fs::metadata(&named).is_ok_and(|file| file.is_file() && file.ino() == mapping.inode) {
+        return named;
     }
-
-    /// Parses a line, if it is a file's mapping and contains the address.
-    fn at(line: &'a str, address: u64) -> Option<Self> {
-        Self::of(line).filter(|mapping| (mapping.from..mapping.to).contains(&address))
-    }
-
-    /// Parses a line, if it is a file's mapping and may be executed.
-    fn of_code(line: &'a str) -> Option<Self> {
-        Self::of(line).filter(|mapping| mapping.executable)
-    }
-
-    /// A path of the file. It is opened through the process where its name is another file's or nobody's: the process's
-    /// root may differ, and the file may be deleted.
-    fn path(&self, pid: u32) -> PathBuf {
-        let named = PathBuf::from(self.file);
-        if fs::metadata(&named).is_ok_and(|file| file.is_file() && file.ino() == self.inode) {
-            return named;
-        }
-        PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", self.from, self.to))
-    }
+    PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.range.start, mapping.range.end))
 }

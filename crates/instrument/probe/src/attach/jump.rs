@@ -9,6 +9,7 @@
 //! outlives this process.
 
 use std::cell::{RefCell, RefMut};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt as _;
@@ -69,6 +70,8 @@ pub struct Outcome {
 pub struct Jumps {
     all: RefCell<Vec<Jump>>,
     guard: RefCell<Option<Guard>>,
+    /// Numbers of probes that have no jump in some process.
+    trapped: RefCell<BTreeSet<usize>>,
     /// Places that could not be put back, and why.
     left: RefCell<Vec<String>>,
 }
@@ -87,6 +90,13 @@ impl Jumps {
     pub(super) fn false_hits(&self, number: usize) -> u64 {
         let all = self.all.borrow();
         all.iter().filter(|jump| jump.number == number).map(|jump| jump.area.false_hits()).sum()
+    }
+
+    /// The method by which a probe is met where it has jumps; `None` where it has none.
+    pub(super) fn hook(&self, number: usize) -> Option<&'static str> {
+        let jumped = self.all.borrow().iter().any(|jump| jump.number == number);
+        let trapped = self.trapped.borrow().contains(&number);
+        jumped.then_some(if trapped { "jump or uprobe" } else { "jump" })
     }
 
     /// Takes the jumps out. Their counts can still be read. The uprobes at the places are attached.
@@ -186,7 +196,12 @@ impl Session {
     /// Gives the probes of programs jumps in a process. Others keep their traps, and each has its reason.
     pub fn jump(&self, process: Process) -> Vec<Outcome> {
         let pid = process.pid();
-        let refused = process::refusal(pid);
+        // A command has its code mapped when it stops behind exec. Its parent goes on somewhat earlier.
+        let begun = match process {
+            Process::Begun(pid) | Process::BegunOrNot(pid) => Stopped::child(pid).map(Some),
+            Process::Running(_) => Ok(None),
+        };
+        let refused = begun.as_ref().err().cloned().or_else(|| process::refusal(pid));
         let (mut located, mut done) = (Vec::new(), Done::new());
         for (number, plan) in self.plans.iter().enumerate() {
             if !matches!(plan.site, Site::User { .. }) {
@@ -201,17 +216,21 @@ impl Session {
             }
         }
         let numbers: Vec<usize> = located.iter().map(|located| located.number).collect();
-        let jumped = match process {
-            Process::Begun(pid) => self.jump_begun(pid, located, None),
-            Process::BegunOrNot(pid) => self.jump_begun(pid, located, Some(done.is_empty())),
-            Process::Running(_) if located.is_empty() => Ok(Done::new()),
-            Process::Running(pid) => self.jump_running(pid, located),
+        let jumped = match (begun, process) {
+            (Ok(Some(stopped)), Process::BegunOrNot(_)) => {
+                Ok(self.jump_begun(stopped, located, Some(done.is_empty())))
+            }
+            (Ok(Some(stopped)), _) => Ok(self.jump_begun(stopped, located, None)),
+            _ if located.is_empty() => Ok(Done::new()),
+            _ => self.jump_running(pid, located),
         };
         match jumped {
             Ok(jumped) => done.extend(jumped),
             Err(why) => done.extend(numbers.into_iter().map(|number| (number, Err(why.clone())))),
         }
         done.sort_by_key(|(number, _)| *number);
+        let trapped = done.iter().filter(|(_, jump)| jump.is_err()).map(|(number, _)| *number);
+        self.jumps.trapped.borrow_mut().extend(trapped);
         done.into_iter().map(|(number, jump)| Outcome { number, pid, jump }).collect()
     }
 
@@ -221,8 +240,7 @@ impl Session {
     }
 
     /// `so_far`: all others have jumps, and the process is killed unless these get theirs.
-    fn jump_begun(&self, pid: u32, located: Vec<Located>, so_far: Option<bool>) -> Result<Done, String> {
-        let mut stopped = Stopped::child(pid)?;
+    fn jump_begun(&self, mut stopped: Stopped, located: Vec<Located>, so_far: Option<bool>) -> Done {
         let mut done = Done::new();
         for located in located {
             let number = located.number;
@@ -246,7 +264,7 @@ impl Session {
         if so_far.is_some_and(|all| !all || done.iter().any(|(_, jump)| jump.is_err())) {
             stopped.kill();
         }
-        Ok(done)
+        done
     }
 
     fn jump_running(&self, pid: u32, located: Vec<Located>) -> Result<Done, String> {

@@ -227,15 +227,22 @@ impl Session {
         self.numbers.differ()
     }
 
-    /// From now on hits of the process `pid` do not count, only those of processes that it starts. With
-    /// [`HitScope::All`] they still do. Returns the process's number in records.
+    /// The method by which a probe is met: its [hook](crate::stream::Probe::hook), or the jumps it was given.
+    pub fn hook(&self, number: usize) -> &str {
+        self.jumps.hook(number).unwrap_or(&self.plans[number].probe.hook)
+    }
+
+    /// From now on hits of the process `pid` do not count, if they did; those of processes that it starts still do. With
+    /// [`HitScope::All`] nothing changes. Returns the process's number in records.
     ///
     /// # Errors
     /// There is no such process.
     pub fn count_only_children_of(&self, pid: u32) -> Result<u32, Error> {
         let number = self.numbers.of(&Kernel::running()?, &[pid])?;
         let number = number.first().copied().unwrap_or(pid);
-        self.tasks.set(number, CHILDREN_ONLY)?;
+        if self.tasks.get(number) == TRACED {
+            self.tasks.set(number, CHILDREN_ONLY)?;
+        }
         Ok(number)
     }
 

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use kprism_profile::parse;
-use kprism_record::flow::line::Filter;
-use kprism_record::flow::{Rings, Settings, record};
+use kprism_record::flow::{Filter, Rings, Settings, record};
 use kprism_session::Progress;
 use kprism_signals::Second;
 

@@ -6,48 +6,7 @@ use std::path::{Path, PathBuf};
 
 use kprism_tracefs::path;
 
-use super::{Rings, Settings};
-
-/// A function to which tracing is limited.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Filter {
-    /// Its name in the symbol table.
-    pub function: String,
-    /// The program that it is in; none for the kernel.
-    pub file: Option<PathBuf>,
-}
-
-impl Filter {
-    /// Parses `FUNC[@FILE]`. perf parses the words again, so those that would mean something else to it are refused.
-    ///
-    /// # Errors
-    /// The expected form, in words.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let (function, file) = match text.split_once('@') {
-            Some((function, file)) => (function, Some(file)),
-            None => (text, None),
-        };
-        let plain = |c: char| c.is_ascii_alphanumeric() || "_.$".contains(c);
-        if function.is_empty() || !function.chars().all(plain) {
-            return Err(
-                "expected FUNC or FUNC@FILE, with a function's name as in the symbol table".to_owned()
-            );
-        }
-        if file.is_some_and(|f| f.is_empty() || f.contains(|c: char| c.is_whitespace() || c == ',')) {
-            return Err("expected a file after @, without spaces or commas in its name".to_owned());
-        }
-        // The kernel is told a path, and it need not look from the same folder.
-        let absolute = |f: &str| std::path::absolute(f).unwrap_or_else(|_| f.into());
-        Ok(Self { function: function.to_owned(), file: file.map(absolute) })
-    }
-
-    fn text(&self) -> String {
-        match &self.file {
-            None => format!("filter {}", self.function),
-            Some(file) => format!("filter {} @ {}", self.function, file.display()),
-        }
-    }
-}
+use super::settings::{Filter, Rings, Settings};
 
 /// The event: Intel PT with its settings. What is not named is as perf has it: TSC, MTC where the processor can,
 /// compressed returns.

@@ -8,6 +8,7 @@
 //! | file | |
 //! |---|---|
 //! | [`mod@line`] | perf's command line, made of the settings; touches nothing |
+//! | [`settings`] | what is asked for |
 //! | [`pmu`] | what the processor's Intel PT can do, from sysfs |
 //! | [`rights`] | what this user may trace |
 //! | [`perf`] | perf as a child: its end, by itself or asked for |
@@ -17,95 +18,22 @@ pub mod line;
 pub mod perf;
 pub mod pmu;
 pub mod rights;
+pub mod settings;
 pub mod when;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kprism_profile::units;
 use kprism_session::Progress;
 
-use self::line::Filter;
 use self::perf::Request;
 use self::pmu::Pmu;
 use self::rights::Rights;
+pub use self::settings::{Filter, Rings, Settings};
 use self::when::{Attached, Counted, Watch};
 use crate::import::{self, Imported};
-
-/// Settings of a recording.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// The run folder to write; perf's own file stands beside it.
-    pub output: PathBuf,
-    /// The command to record; empty for none.
-    pub command: Vec<String>,
-    /// Everything that runs is recorded, on all CPUs.
-    pub all_cpus: bool,
-    /// The process to record, with its threads.
-    pub pid: Option<u32>,
-    /// The recording ends after this time.
-    pub duration: Option<Duration>,
-    /// perf's file is kept.
-    pub keep_perf_data: bool,
-    /// Rings whose code is traced.
-    pub rings: Rings,
-    /// Only these functions are traced; all if empty.
-    pub filter: Vec<Filter>,
-    /// Only the last bytes of each CPU are kept: so many, or as many as perf takes.
-    pub snapshot: Option<Option<u64>>,
-    /// A snapshot is taken each time that this probe's condition holds; needs [`Settings::snapshot`].
-    pub snapshot_when: Option<String>,
-    /// Cycle counts between packets; at most each 2^(N-1) cycles if N is given.
-    pub cyc: Option<Option<u8>>,
-    /// A time packet each 2^N ticks of the crystal clock.
-    pub mtc_period: Option<u8>,
-    /// A synchronisation point each 2^(N+11) bytes.
-    pub psb_period: Option<u8>,
-    /// perf's buffer for packets of each CPU, in bytes.
-    pub buffer: Option<u64>,
-}
-
-/// Rings whose code is traced.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Rings {
-    /// The kernel's and programs'.
-    #[default]
-    Both,
-    /// The kernel's.
-    Kernel,
-    /// Programs'.
-    User,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            output: kprism_session::DEFAULT_RUN.into(),
-            command: Vec::new(),
-            all_cpus: false,
-            pid: None,
-            duration: None,
-            keep_perf_data: false,
-            rings: Rings::Both,
-            filter: Vec::new(),
-            snapshot: None,
-            snapshot_when: None,
-            cyc: None,
-            mtc_period: None,
-            psb_period: None,
-            buffer: None,
-        }
-    }
-}
-
-impl Settings {
-    /// True if kernel code is traced.
-    pub fn in_kernel(&self) -> bool {
-        self.rings != Rings::User
-    }
-}
 
 /// Checks, records, imports.
 ///
@@ -141,7 +69,12 @@ pub fn record(settings: &Settings, progress: &Progress) -> Result<Imported> {
         _ => Ok(kprism_signals::snapshot_requested().then_some(Request::Snapshot)),
     };
     let tick = if watch.is_some() { perf::SHORT_TICK } else { perf::TICK };
-    let ended = perf::run(&program, &line, settings.duration, tick, &asked)?;
+    let told = || progress.say(&format!("what perf wrote is in {}", data.display()));
+    let ended = perf::run(&program, &line, settings.duration, tick, &asked).inspect_err(|_| {
+        if data.exists() {
+            told()
+        }
+    })?;
     let counted = watch.map(Watch::end);
     if let Some(counted) = &counted {
         progress.say(&when_line(counted));
@@ -149,7 +82,7 @@ pub fn record(settings: &Settings, progress: &Progress) -> Result<Imported> {
     let imported = import_and_note(settings, &data, &words, &ended, counted.as_ref(), progress);
     match &imported {
         Ok(imported) if !settings.keep_perf_data && !imported.empty => remove(&data, progress),
-        _ if data.exists() => progress.say(&format!("what perf wrote is in {}", data.display())),
+        _ if data.exists() => told(),
         _ => {}
     }
     imported.with_context(|| format!("perf record {ended}; what it said is above"))

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::Settings;
+use super::settings::Settings;
 
 /// The PMU's folder.
 pub const PLACE: &str = "/sys/bus/event_source/devices/intel_pt";
@@ -96,7 +96,7 @@ fn numbers(set: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::line::Filter;
+    use super::super::settings::Filter;
     use super::*;
 
     /// As Skylake has it.

@@ -17,7 +17,7 @@ use kprism_probe::stream;
 use kprism_session::{Progress, files};
 use serde::Serialize;
 
-use super::Settings;
+use super::settings::Settings;
 use crate::condition::interval;
 use crate::probe::{KEYS, Probes};
 
@@ -50,8 +50,9 @@ pub struct Counted {
 /// The text of the probe for a condition: itself, or the call that is the interval it names.
 ///
 /// # Errors
-/// It names an interval that is not the call of a function, or whose function `kernel`, the text of `/proc/kallsyms`, lacks.
-pub fn probe_text(spec: &str, kernel: &[u8]) -> Result<String> {
+/// It names an interval that is not the call of a function, or whose function the kernel lacks. `kernel` gives the text of
+/// `/proc/kallsyms`, if it is needed.
+fn probe_text(spec: &str, kernel: impl FnOnce() -> Result<Vec<u8>>) -> Result<String> {
     let Some((name, condition)) = interval::split(spec) else { return Ok(spec.to_owned()) };
     let Some((_, functions)) = CALLS.iter().find(|(call, _)| *call == name) else {
         bail!(
@@ -59,7 +60,8 @@ pub fn probe_text(spec: &str, kernel: &[u8]) -> Result<String> {
              function: 'FUNC%return if $duration > 100us'"
         );
     };
-    let known = |function: &&&str| kallsyms::value_of(kernel, function).is_some();
+    let kernel = kernel()?;
+    let known = |function: &&&str| kallsyms::value_of(&kernel, function).is_some();
     let function = functions.iter().find(known).with_context(|| {
         format!("{OPTION}: {name}: this kernel has no function {}", functions.join(" or "))
     })?;
@@ -81,10 +83,7 @@ impl Attached {
     /// # Errors
     /// The place does not exist, the expression has no meaning there, or the user may not load programs into the kernel.
     pub fn begin(spec: &str, settings: &Settings, progress: &Progress) -> Result<Self> {
-        let text = match interval::split(spec) {
-            Some(_) => probe_text(spec, &files::read("/proc/kallsyms".as_ref())?)?,
-            None => spec.to_owned(),
-        };
+        let text = probe_text(spec, || files::read("/proc/kallsyms".as_ref()))?;
         let pids: Vec<u32> = settings.pid.into_iter().collect();
         let compiled = Probes { probes: vec![text], ..Probes::default() }
             .compile(&settings.command, &pids, progress)
@@ -177,7 +176,7 @@ mod tests {
     #[test]
     fn intervals_are_calls_or_refused() {
         let kernel = b"ffffffff81249030 T x64_sys_call\nffffffff81249040 T vfs_read\n";
-        let text = |spec| probe_text(spec, kernel).map_err(|error| error.to_string());
+        let text = |spec| probe_text(spec, || Ok(kernel.to_vec())).map_err(|error| error.to_string());
         assert_eq!(text("vfs_read if count > 3"), Ok("vfs_read if count > 3".into()));
         assert_eq!(text("syscall > 1ms"), Ok("x64_sys_call%return if $duration > 1ms".into()));
         assert_eq!(text("syscall"), Ok("x64_sys_call%return".into()));

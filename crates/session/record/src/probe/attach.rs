@@ -4,7 +4,6 @@
 //! Input: compiled probes and [`Settings`]. Output: a run with `streams/probe/` ([`kprism_probe::stream`]), whose manifest has
 //! the counts and the account. Nothing stays attached when [`record`] returns, or the process ends.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -201,6 +200,9 @@ pub fn record(
     let variables: Vec<String> = compiled.vars.into_iter().map(|(name, _)| name).collect();
     let count = |description: &mut Description| {
         description.counts = session.counts();
+        for (number, probe) in description.probes.iter_mut().enumerate() {
+            session.hook(number).clone_into(&mut probe.hook);
+        }
         description.totals = match description.probes.iter().any(|probe| probe.tally.is_some()) {
             true => session.totals()?,
             false => Vec::new(),
@@ -219,9 +221,6 @@ pub fn record(
     };
     let clocks_before = settings.beside_flow.then(beside::monotonic);
     let taken = take(settings, &session, &run.hits(), progress, &mut ticked)?;
-    for (number, hook) in &taken.hooks {
-        description.probes[*number].hook = (*hook).to_owned();
-    }
     description.clocks = clocks_before.into_iter().flat_map(|before| [before, beside::monotonic()]).collect();
     if tells_containers {
         description.containers.extend(names::by_cgroup());
@@ -315,8 +314,6 @@ struct Taken {
     command_end: Option<String>,
     /// Which probes have a jump, and why others have none.
     jumps: Vec<String>,
-    /// How probes with jumps are met, by number.
-    hooks: BTreeMap<usize, &'static str>,
 }
 
 /// Runs the command, or waits for as long as was asked, and takes records out as they come. Calls `ticked` at each
@@ -336,7 +333,7 @@ fn take(
     let held = settings.jump != JumpMode::Never && !settings.command.is_empty() && processes.is_empty();
     let mut wait =
         Wait::begin_held(&settings.command, processes, limit, settings.beside_flow, held, progress)?;
-    let (jumps, hooks) = match jumps(settings, session, wait.command().filter(|_| held)) {
+    let jumps = match jumps(settings, session, wait.command().filter(|_| held)) {
         Ok(jumps) => jumps,
         Err(why) => {
             session.stop();
@@ -384,53 +381,38 @@ fn take(
         full,
         command_end,
         jumps,
-        hooks,
     })
 }
 
-/// Lines about jumps, and how the probes that have some are met.
-type Jumped = (Vec<String>, BTreeMap<usize, &'static str>);
-
 /// Gives probes their jumps. Returns a line for each place: what it has, and why.
-fn jumps(settings: &Settings, session: &Session, command: Option<u32>) -> Result<Jumped> {
+fn jumps(settings: &Settings, session: &Session, command: Option<u32>) -> Result<Vec<String>> {
     let processes = match (settings.jump, command) {
-        (JumpMode::Never, _) => return Ok(Jumped::default()),
+        (JumpMode::Never, _) => return Ok(Vec::new()),
         (JumpMode::Only, Some(command)) => vec![Process::BegunOrNot(command)],
         (JumpMode::Auto, Some(command)) => vec![Process::Begun(command)],
         _ => settings.processes.iter().map(|pid| Process::Running(*pid)).collect(),
     };
     if processes.is_empty() {
-        let why = "traps, and no jumps: everybody's hits count (-a), in processes that are not known";
-        return Ok((vec![why.to_owned()], BTreeMap::new()));
+        return Ok(vec![
+            "traps, and no jumps: everybody's hits count (-a), in processes that are not known".to_owned(),
+        ]);
     }
-    let (mut lines, mut hooks) = Jumped::default();
-    let mut trapped = BTreeSet::new();
+    let mut lines = Vec::new();
     for process in processes {
         for Outcome { number, pid, jump } in session.jump(process) {
             let probe = &session.plans()[number].probe;
             let at = probe.address.map_or_else(String::new, |address| format!(" at {address:#x}"));
             let what = format!("{}{at} in process {pid}", probe.place);
             match jump {
-                Ok(()) => {
-                    hooks.insert(number, "jump");
-                    lines.push(format!("{what}: a jump"));
-                }
+                Ok(()) => lines.push(format!("{what}: a jump")),
                 Err(why) if settings.jump == JumpMode::Only => {
                     bail!("--jump only: {what}: no jump: {why}; --jump auto gives such a probe its trap")
                 }
-                Err(why) => {
-                    trapped.insert(number);
-                    lines.push(format!("{what}: a trap, no jump: {why}"));
-                }
+                Err(why) => lines.push(format!("{what}: a trap, no jump: {why}")),
             }
         }
     }
-    // In one process so, in another so.
-    hooks
-        .iter_mut()
-        .filter(|(number, _)| trapped.contains(number))
-        .for_each(|(_, hook)| *hook = "jump or uprobe");
-    Ok((lines, hooks))
+    Ok(lines)
 }
 
 /// Lets this thread run before those that fill the rings. It takes little of a CPU, and records for which it comes too late
