@@ -44,8 +44,9 @@ def facts(kernel):
         "zeroed data (.bss)": sections[".bss"],
         "vmlinux in memory, aligned to 2 MiB": whole,
         "bzImage (gzip)": int(read("image")),
-        f"modules ({len(modules)}), text": sum(row[0] for row in modules),
-        f"modules ({len(modules)}), data and bss": sum(row[1] + row[2] for row in modules),
+        "modules (a number)": len(modules),
+        "modules, text": sum(row[0] for row in modules),
+        "modules, data and bss": sum(row[1] + row[2] for row in modules),
         "memory taken when the kernel begins": (given - available) * 1024,
         "memory taken at the first command": (given - left) * 1024,
     }

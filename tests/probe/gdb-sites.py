@@ -64,9 +64,9 @@ def at_entry(pc, name):
 
 
 def recorder():
-    """Whether the recorder runs, whose own hits are not recorded."""
+    """Whether the recorder runs, whose own hits are not recorded. Its threads have names of their own."""
     task = gdb.parse_and_eval("*(struct task_struct **)((unsigned long)&pcpu_hot + (unsigned long)$gs_base)")
-    return task["comm"].string() == "kprism"
+    return task["group_leader"]["comm"].string() == "kprism"
 
 
 def seen(pc, names):

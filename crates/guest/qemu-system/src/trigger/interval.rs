@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kprism_expr::watch::Interval;
-use kprism_image::insn::{Amount, Far, Kind, Mode, added_to_gs, classify};
+use kprism_image::insn::{Amount, Far, GsWord, Kind, Mode, added_to_gs, classify};
 
 use super::At;
 use super::calls::Calls;
@@ -34,8 +34,8 @@ pub enum Op {
     Popf,
     Iret,
     Sysret,
-    /// Adds an amount to the word at this address, relative to the base of `gs`.
-    Add(u64, Amount),
+    /// Adds an amount to this word.
+    Add(GsWord, Amount),
 }
 
 impl Op {
@@ -48,8 +48,8 @@ impl Op {
             Kind::Far(Far::Iret) => Op::Iret,
             Kind::Far(Far::Sysret) => Op::Sysret,
             _ => {
-                let (address, amount) = added_to_gs(bytes, va.wrapping_add(bytes.len() as u64))?;
-                Op::Add(address, amount)
+                let (word, amount) = added_to_gs(bytes, va.wrapping_add(bytes.len() as u64))?;
+                Op::Add(word, amount)
             }
         })
     }
@@ -165,14 +165,22 @@ impl Intervals {
                 };
                 (guest::register(Reg::EFLAGS) & IF == 0, after & IF == 0)
             }
-            (Interval::PreemptOff { count }, Op::Add(address, amount)) if *count == address => {
-                let register = |number: u8| Reg::general(number.into()).map_or(0, guest::register) as u32;
+            (Interval::PreemptOff { count: address }, Op::Add(word, amount)) => {
+                let general = |number: u8| Reg::general(number.into()).map_or(0, guest::register);
+                let register = |number: u8| general(number) as u32;
+                let added_to = match word {
+                    GsWord::At(address) => address,
+                    GsWord::Behind { register, displacement } => general(register).wrapping_add(displacement),
+                };
+                if added_to != *address {
+                    return None;
+                }
                 let amount = match amount {
                     Amount::Const(amount) => amount as u32,
                     Amount::Reg(number) => register(number),
                     Amount::NegatedReg(number) => register(number).wrapping_neg(),
                 };
-                let count = guest::dword(guest::register(Reg::GS_BASE).wrapping_add(address))?;
+                let count = guest::dword(guest::register(Reg::GS_BASE).wrapping_add(*address))?;
                 (count & COUNT != 0, count.wrapping_add(amount) & COUNT != 0)
             }
             _ => return None,
@@ -209,7 +217,10 @@ mod tests {
             (&[0x9d], Some(Op::Popf)),
             (&[0x48, 0xcf], Some(Op::Iret)),
             (&[0x48, 0x0f, 0x07], Some(Op::Sysret)),
-            (&[0x65, 0xff, 0x04, 0x25, 0x08, 0x2d, 0x03, 0x00], Some(Op::Add(0x3_2d08, Amount::Const(1)))),
+            (
+                &[0x65, 0xff, 0x04, 0x25, 0x08, 0x2d, 0x03, 0x00],
+                Some(Op::Add(GsWord::At(0x3_2d08), Amount::Const(1))),
+            ),
             (&[0x90], None),
         ] {
             assert_eq!(Op::of(bytes, 0xffff_ffff_8100_0000), op, "{bytes:x?}");

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use kprism_expr::interp::{self, Machine};
 use kprism_expr::ir::{Input, Kept, Space};
 use kprism_expr::watch::{Event, Interval, Watch};
+use kprism_image::insn::GsWord;
 
 use crate::guest::{self, Reg};
 use crate::hooks::Hooks;
@@ -76,7 +77,7 @@ impl Triggers {
         self.0.iter().any(|(_, trigger)| match &trigger.watch.event {
             Event::Interval(Interval::IrqsOff { .. }) => !matches!(op, Op::Add(..)),
             Event::Interval(Interval::PreemptOff { count }) => {
-                matches!(op, Op::Add(address, _) if address == *count)
+                matches!(op, Op::Add(word, _) if !matches!(word, GsWord::At(address) if address != *count))
             }
             _ => false,
         })

@@ -10,7 +10,7 @@ use crate::decode::block::{Block, Blocks, Cold, End, Key, NONE, WATCHED, target_
 use crate::decode::entries::role;
 use crate::decode::error::FaultKind;
 use crate::decode::event::{Event, EventKind, flag};
-use crate::decode::marks::{Markers, Progress};
+use crate::decode::marks::{Around, Markers, Progress};
 use crate::decode::memo::Memo;
 use crate::decode::readers::Readers;
 
@@ -480,11 +480,10 @@ impl<'a, R: Resolve> Cache<'a, R> {
     ) {
         let mut bytes = [0; 15];
         let len = self.image.fetch(asid, ip, at.offset, &mut bytes).min(insn.len.into());
-        let before = |ip| {
-            let mut code = [0; 5];
-            (self.image.fetch(asid, ip, at.offset, &mut code) == code.len()).then_some(code)
-        };
-        self.markers.at(insn, &bytes[..len], ip, mode, &mut self.progress, before, |what| {
+        let func = self.func_at(asid, ip, at).0;
+        let code = |ip, to: &mut [u8]| self.image.fetch(asid, ip, at.offset, to);
+        let around = Around { func: func.start..func.end, code };
+        self.markers.at(insn, &bytes[..len], ip, mode, &mut self.progress, around, |what| {
             let insns = std::mem::take(insns);
             ops.push(Event { insns, ..Event::new(EventKind::Mark, what, ip) });
         });

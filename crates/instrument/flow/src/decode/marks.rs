@@ -5,12 +5,15 @@
 //! So code without marks costs nothing extra.
 //!
 //! Marked in kernel code: instructions that switch interrupts (`cli`, `sti`, `pushf`, `popf`), change the preemption
-//! count (arithmetic on the per-CPU count, arch/x86/include/asm/preempt.h), or wait (`hlt`, `mwait`). On request:
+//! count (arithmetic on the per-CPU count, arch/x86/include/asm/preempt.h, whose address may be in a register that the function
+//! loads with it), or wait (`hlt`, `mwait`). On request:
 //! instruction patterns, addresses, and functions by name.
+
+use std::ops::Range;
 
 use kprism_image::glob::glob;
 use kprism_image::insn::pattern::{Decoded, Pattern, Seen};
-use kprism_image::insn::{Amount, Insn, Kind, Mode, added_to_gs};
+use kprism_image::insn::{Amount, GsWord, Insn, Kind, Mode, added_to_gs, loads_constant};
 use kprism_image::is_kernel;
 use kprism_image::symbols::kallsyms::Preemption;
 
@@ -137,7 +140,7 @@ impl Markers {
     }
 
     /// Passes every mark at this instruction to `out`, encoded for [`crate::decode::event::Event::func`]. `bytes` is the whole
-    /// instruction; `before` returns the code at an address before it.
+    /// instruction, `around` the code of its function.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn at(
         &self,
@@ -146,12 +149,12 @@ impl Markers {
         ip: u64,
         mode: Mode,
         progress: &mut Progress,
-        before: impl Fn(u64) -> Option<[u8; LOAD]>,
+        around: Around<impl Fn(u64, &mut [u8]) -> usize>,
         mut out: impl FnMut(u32),
     ) {
         if self.kernel
             && is_kernel(ip)
-            && let Some(op) = self.kernel_op(insn, bytes, ip, before)
+            && let Some(op) = self.kernel_op(insn, bytes, ip, &around)
         {
             out(op.pack());
         }
@@ -176,7 +179,7 @@ impl Markers {
         insn: &Insn,
         bytes: &[u8],
         ip: u64,
-        before: impl Fn(u64) -> Option<[u8; LOAD]>,
+        around: &Around<impl Fn(u64, &mut [u8]) -> usize>,
     ) -> Option<Op> {
         match insn.kind {
             Kind::Cli => Some(Op::Cli),
@@ -187,7 +190,9 @@ impl Markers {
             _ if let Some(function) = self.called_with_count(insn) => {
                 // The caller loads the constant right before: `mov $0x200, %esi`.
                 let argument = (LOAD as u64..=FAR).find_map(|distance| {
-                    let [0xbe, count @ ..] = before(ip.wrapping_sub(distance))? else { return None };
+                    let mut code = [0; LOAD];
+                    (around.code)(ip.wrapping_sub(distance), &mut code);
+                    let [0xbe, count @ ..] = code else { return None };
                     Some(i32::from_le_bytes(count))
                 });
                 let amount = |argument: i32| match function {
@@ -196,11 +201,20 @@ impl Markers {
                 };
                 Some(Op::PreemptCall(argument.map_or(0, amount)))
             }
-            _ => match added_to_gs(bytes, ip.wrapping_add(insn.len.into()))? {
-                (address, _) if Some(address) != self.preemption.count => None,
-                (_, Amount::Const(amount)) => Some(Op::Preempt(amount)),
-                (_, Amount::Reg(_) | Amount::NegatedReg(_)) => Some(Op::PreemptBy),
-            },
+            _ => {
+                let count = self.preemption.count?;
+                let (place, amount) = added_to_gs(bytes, ip.wrapping_add(insn.len.into()))?;
+                let is_count = match place {
+                    GsWord::At(address) => address == count,
+                    GsWord::Behind { register, displacement } => {
+                        around.load(ip, register, count.wrapping_sub(displacement))
+                    }
+                };
+                is_count.then_some(match amount {
+                    Amount::Const(amount) => Op::Preempt(amount),
+                    Amount::Reg(_) | Amount::NegatedReg(_) => Op::PreemptBy,
+                })
+            }
         }
     }
 
@@ -215,6 +229,36 @@ impl Markers {
     }
 }
 
+/// The code of a function.
+#[derive(Debug)]
+pub(crate) struct Around<C> {
+    /// Its addresses.
+    pub func: Range<u64>,
+    /// Copies the known bytes from an address on. Returns their number.
+    pub code: C,
+}
+
+impl<C: Fn(u64, &mut [u8]) -> usize> Around<C> {
+    /// True if the function loads a register with this value, not too far from `ip`. gcc does so if it needs an address more than
+    /// once, and has nothing else in that register while it does.
+    fn load(&self, ip: u64, register: u8, value: u64) -> bool {
+        let end = self.func.end.min(ip.saturating_add(NEAR));
+        let mut at = self.func.start.max(ip.saturating_sub(NEAR));
+        let mut bytes = [0; PIECE];
+        while at < end {
+            let known = (self.code)(at, &mut bytes);
+            let found = |i: usize| loads_constant(&bytes[i..known], at + i as u64) == Some((register, value));
+            if (0..known).any(found) {
+                return true;
+            }
+            // An instruction may begin in this piece and end in the next.
+            let piece = if known == PIECE { PIECE - LONGEST_LOAD + 1 } else { known.max(1) };
+            at = at.saturating_add(piece as u64);
+        }
+        false
+    }
+}
+
 /// A function that adds its argument to the preemption count, or subtracts it.
 #[derive(Debug, Clone, Copy)]
 enum Counting {
@@ -225,6 +269,12 @@ enum Counting {
 /// Length of the instruction `mov $CONSTANT, %esi`, and the largest distance at which it is looked for before a call; bytes.
 const LOAD: usize = 5;
 const FAR: u64 = 32;
+
+/// The largest distance at which a register's load is looked for, bytes. In Debian's 6.12, it is 739 at most.
+const NEAR: u64 = 2048;
+/// Bytes that are looked at in one go, and those of the longest instruction of [`loads_constant`].
+const PIECE: usize = 64;
+const LONGEST_LOAD: usize = 7;
 
 #[cfg(test)]
 mod tests {
@@ -251,7 +301,7 @@ mod tests {
         let ip = 0xffff_ffff_8110_0000u64;
         let op = |bytes: &[u8]| {
             let insn = Insn { len: bytes.len() as u8, kind: Kind::Other };
-            markers.kernel_op(&insn, bytes, ip, |_| None)
+            markers.kernel_op(&insn, bytes, ip, &Around { func: ip..ip + 1, code: |_, _: &mut [u8]| 0 })
         };
         let amount = |bytes: &[u8]| match op(bytes) {
             Some(Op::Preempt(amount)) => Some(amount),
@@ -277,6 +327,39 @@ mod tests {
         assert_eq!(op(&with(&[0x65, 0x44, 0x29, 0x05], &[])), Some(Op::PreemptBy));
     }
 
+    /// Copies from `code`, which lies at `start`.
+    fn within(start: u64, code: &[u8]) -> impl Fn(u64, &mut [u8]) -> usize {
+        move |ip, to| {
+            let known = ip.checked_sub(start).and_then(|at| code.get(at as usize..)).unwrap_or_default();
+            let len = known.len().min(to.len());
+            to[..len].copy_from_slice(&known[..len]);
+            len
+        }
+    }
+
+    /// As Debian's 6.12 has it: `mov $pcpu_hot+8, %r15; incl %gs:(%r15); …; decl %gs:(%r15)`, and `decl %gs:(%rax)` of another word.
+    #[test]
+    fn the_address_is_in_a_register() {
+        let preemption = Preemption { count: Some(0x3_51c8), ..Preemption::default() };
+        let markers = Markers { preemption, kernel: true, ..Markers::default() };
+        let start = 0xffff_ffff_8102_e0a0;
+        let code = [&[0x90; 61][..], &[0x49, 0xc7, 0xc7, 0xc8, 0x51, 3, 0]].concat();
+        let at = |func: Range<u64>, ip: u64, bytes: &[u8]| {
+            let insn = Insn { len: bytes.len() as u8, kind: Kind::Other };
+            assert!(markers.may_be(&insn, bytes, ip));
+            markers.kernel_op(&insn, bytes, ip, &Around { func, code: within(start, &code) })
+        };
+        let (func, ip) = (start..start + 0x1000, start + 68);
+        assert_eq!(at(func.clone(), ip, &[0x65, 0x41, 0xff, 0x07]), Some(Op::Preempt(1)));
+        assert_eq!(at(func.clone(), start, &[0x65, 0x41, 0xff, 0x0f]), Some(Op::Preempt(-1)));
+        assert_eq!(at(func.clone(), ip, &[0x65, 0x41, 0x81, 0x47, 0, 0, 2, 0, 0]), Some(Op::Preempt(0x200)));
+        // Another displacement, another register, another function, too far.
+        assert_eq!(at(func.clone(), ip, &[0x65, 0x41, 0xff, 0x4f, 8]), None);
+        assert_eq!(at(func.clone(), ip, &[0x65, 0xff, 0x0f]), None);
+        assert_eq!(at(ip..func.end, ip, &[0x65, 0x41, 0xff, 0x07]), None);
+        assert_eq!(at(func, ip + NEAR, &[0x65, 0x41, 0xff, 0x07]), None);
+    }
+
     /// `mov $0x201, %esi; lea …; jmp __local_bh_enable_ip`, and a call whose argument is not seen.
     #[test]
     fn the_argument_is_the_callers() {
@@ -284,8 +367,8 @@ mod tests {
         let preemption = Preemption { count: None, bh_disable: Some(disable), bh_enable: Some(enable) };
         let markers = Markers { preemption, kernel: true, ..Markers::default() };
         let (start, code) = (0xffff_ffff_8110_0000_u64, [0xbe, 1, 2, 0, 0, 0x48, 0x8d, 0x3d, 0, 0, 0, 0]);
-        let before = |ip: u64| code.get(ip.checked_sub(start)? as usize..)?.first_chunk().copied();
-        let op = |kind, ip| markers.kernel_op(&Insn { len: 5, kind }, &[0xe9, 0, 0, 0, 0], ip, before);
+        let around = Around { func: start..start + 0x200, code: within(start, &code) };
+        let op = |kind, ip| markers.kernel_op(&Insn { len: 5, kind }, &[0xe9, 0, 0, 0, 0], ip, &around);
         let end = start + code.len() as u64;
         assert_eq!(op(Kind::Jump { target: enable }, end), Some(Op::PreemptCall(-0x200)));
         assert_eq!(op(Kind::Call { target: disable }, end), Some(Op::PreemptCall(0x201)));

@@ -285,21 +285,49 @@ pub enum Amount {
     NegatedReg(u8),
 }
 
-/// Address, relative to the base of `gs`, of a 32-bit word to which an instruction adds, and the amount: `inc`, `dec`, `add` or
-/// `sub` with an absolute or a RIP-relative address, as Linux counts what belongs to a CPU (arch/x86/include/asm/preempt.h).
-/// `bytes` is the whole instruction, `next` the address of the next one.
-pub fn added_to_gs(bytes: &[u8], next: u64) -> Option<(u64, Amount)> {
+/// Where a word lies, relative to the base of `gs`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GsWord {
+    /// At this address.
+    At(u64),
+    /// So many bytes behind the value of the general-purpose register with this number.
+    Behind {
+        /// The register's number.
+        register: u8,
+        /// Bytes, sign-extended.
+        displacement: u64,
+    },
+}
+
+/// The 32-bit word to which an instruction adds, and the amount: `inc`, `dec`, `add` or `sub` with an absolute or a RIP-relative
+/// address, or with one in a register, as Linux counts what belongs to a CPU (arch/x86/include/asm/preempt.h). `bytes` is the
+/// whole instruction, `next` the address of the next one.
+pub fn added_to_gs(bytes: &[u8], next: u64) -> Option<(GsWord, Amount)> {
     let word = |bytes: &[u8]| bytes.first_chunk().map(|b| i32::from_le_bytes(*b));
     let (rex, rest) = match bytes {
-        [0x65, rex @ 0x40..=0x47, rest @ ..] => (*rex, rest),
+        // With REX.X, the address has an index.
+        [0x65, rex @ (0x40 | 0x41 | 0x44 | 0x45), rest @ ..] => (*rex, rest),
         [0x65, rest @ ..] => (0, rest),
         _ => return None,
     };
     let [opcode, modrm, rest @ ..] = rest else { return None };
     let middle = modrm >> 3 & 7;
-    let (address, rest) = match (modrm & 0xc7, rest) {
-        (0x05, _) => (next.wrapping_add_signed(word(rest)?.into()), rest.get(4..)?),
-        (0x04, [0x25, rest @ ..]) => (i64::from(word(rest)?) as u64, rest.get(4..)?),
+    // A SIB byte without an index has a base of its own.
+    let (has_sib, base, rest) = match (modrm & 7, rest) {
+        (4, [sib, rest @ ..]) if sib >> 3 & 7 == 4 => (true, sib & 7, rest),
+        (4, _) => return None,
+        (base, _) => (false, base, rest),
+    };
+    let behind = |displacement: i32| GsWord::Behind {
+        register: base | (rex & 1) << 3,
+        displacement: i64::from(displacement) as u64,
+    };
+    let (place, rest) = match (modrm >> 6, base) {
+        (0, 5) if has_sib => (GsWord::At(i64::from(word(rest)?) as u64), rest.get(4..)?),
+        (0, 5) => (GsWord::At(next.wrapping_add_signed(word(rest)?.into())), rest.get(4..)?),
+        (0, _) => (behind(0), rest),
+        (1, _) => (behind(i32::from(*rest.first()? as i8)), rest.get(1..)?),
+        (2, _) => (behind(word(rest)?), rest.get(4..)?),
         _ => return None,
     };
     let reg = middle | (rex & 4) << 1;
@@ -314,7 +342,27 @@ pub fn added_to_gs(bytes: &[u8], next: u64) -> Option<(u64, Amount)> {
         (0x29, _) => Amount::NegatedReg(reg),
         _ => return None,
     };
-    Some((address, amount))
+    Some((place, amount))
+}
+
+/// The register that the instruction at `ip` loads with a constant, and the value: `mov $VALUE, %REG` of 32 or 64 bits, or
+/// `lea VALUE(%rip), %REG`. `bytes` begins with the instruction.
+pub fn loads_constant(bytes: &[u8], ip: u64) -> Option<(u8, u64)> {
+    let word = |bytes: &[u8; 4]| i32::from_le_bytes(*bytes);
+    match *bytes {
+        [rex @ (0x48 | 0x49), 0xc7, modrm @ 0xc0..=0xc7, a, b, c, d, ..] => {
+            Some((modrm & 7 | (rex & 1) << 3, i64::from(word(&[a, b, c, d])) as u64))
+        }
+        [0x41, opcode @ 0xb8..=0xbf, a, b, c, d, ..] => {
+            Some((opcode & 7 | 8, u64::from(word(&[a, b, c, d]) as u32)))
+        }
+        [opcode @ 0xb8..=0xbf, a, b, c, d, ..] => Some((opcode & 7, u64::from(word(&[a, b, c, d]) as u32))),
+        [rex @ (0x48 | 0x4c), 0x8d, modrm, a, b, c, d, ..] if modrm & 0xc7 == 5 => {
+            let value = ip.wrapping_add(7).wrapping_add_signed(word(&[a, b, c, d]).into());
+            Some((modrm >> 3 & 7 | (rex & 4) << 1, value))
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]

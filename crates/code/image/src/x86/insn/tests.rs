@@ -4,6 +4,7 @@
 
 use super::*;
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 
 fn check(bytes: &[u8], taken: &mut usize) {
     let ip = 0xffff_ffff_8100_0000;
@@ -60,4 +61,98 @@ proptest! {
     fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
         check(&bytes, &mut 0);
     }
+}
+
+/// The other decoder's answer to [`added_to_gs`] and [`loads_constant`].
+mod judge {
+    use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpKind, Register};
+
+    use super::{Amount, GsWord};
+
+    pub const IP: u64 = 0xffff_ffff_8100_0000;
+
+    fn decoded(bytes: &[u8]) -> Instruction {
+        Decoder::with_ip(64, bytes, IP, DecoderOptions::NONE).decode()
+    }
+
+    /// Also its length.
+    pub fn added_to_gs(bytes: &[u8]) -> Option<(GsWord, Amount, usize)> {
+        let insn = decoded(bytes);
+        let reg = insn.op1_register().number() as u8;
+        let amount = match insn.code() {
+            Code::Inc_rm32 => Amount::Const(1),
+            Code::Dec_rm32 => Amount::Const(-1),
+            Code::Add_rm32_imm8 | Code::Add_rm32_imm32 => Amount::Const(insn.immediate(1) as i32),
+            Code::Sub_rm32_imm8 | Code::Sub_rm32_imm32 => {
+                Amount::Const((insn.immediate(1) as i32).wrapping_neg())
+            }
+            Code::Add_rm32_r32 => Amount::Reg(reg),
+            Code::Sub_rm32_r32 => Amount::NegatedReg(reg),
+            _ => return None,
+        };
+        if insn.op0_kind() != OpKind::Memory
+            || insn.segment_prefix() != Register::GS
+            || insn.memory_index() != Register::None
+        {
+            return None;
+        }
+        let place = match insn.memory_base() {
+            Register::None | Register::RIP => GsWord::At(insn.memory_displacement64()),
+            base => {
+                GsWord::Behind { register: base.number() as u8, displacement: insn.memory_displacement64() }
+            }
+        };
+        Some((place, amount, insn.len()))
+    }
+
+    /// None for the forms that no compiler makes.
+    pub fn loads_constant(bytes: &[u8]) -> Option<(u8, u64)> {
+        let insn = decoded(bytes);
+        let register = insn.op0_register().number() as u8;
+        match insn.code() {
+            Code::Mov_rm64_imm32 if insn.op0_kind() == OpKind::Register => {
+                Some((register, insn.immediate(1)))
+            }
+            Code::Mov_r32_imm32 => Some((register, insn.immediate(1))),
+            Code::Lea_r64_m if insn.memory_base() == Register::RIP => {
+                Some((register, insn.memory_displacement64()))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Each opcode, ModRM and SIB byte, with the REX prefixes that compilers use.
+#[test]
+fn words_of_a_cpu_and_constants_are_those_of_the_full_decoder() {
+    let (mut words, mut constants) = (0, BTreeSet::new());
+    let tail = [0x12, 0x80, 0x34, 0xff, 0x08, 0x2d, 0x03, 0x80, 0, 0];
+    for rex in [None, Some(0x41), Some(0x44), Some(0x45), Some(0x48), Some(0x49), Some(0x4c)] {
+        let is_prefix = |byte: &u8| matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3);
+        for opcode in (0..=255).filter(|byte| !is_prefix(byte)) {
+            for modrm in 0..=255 {
+                for sib in [0x24, 0x25, 0x12] {
+                    let code = [rex.as_slice(), &[opcode, modrm, sib], &tail].concat();
+                    let loaded = loads_constant(&code, judge::IP);
+                    // Not with prefixes that mean nothing there, which no compiler makes.
+                    assert!(loaded.is_none() || loaded == judge::loads_constant(&code), "{code:02x?}");
+                    constants.extend(loaded.map(|(register, _)| (opcode, register)));
+
+                    let code = [&[0x65], &code[..]].concat();
+                    let expected = judge::added_to_gs(&code);
+                    let len = expected.map_or(code.len(), |(.., len)| len);
+                    let added = added_to_gs(&code[..len], judge::IP.wrapping_add(len as u64));
+                    assert_eq!(added, expected.map(|(place, amount, _)| (place, amount)), "{code:02x?}");
+                    words += u32::from(added.is_some());
+                    // Bytes that are missing are not made up.
+                    let shorter = added_to_gs(&code[..len - 1], judge::IP);
+                    assert!(expected.is_none() || shorter.is_none(), "{code:02x?}");
+                }
+            }
+        }
+    }
+    assert!(words > 2000, "{words}");
+    // Three forms, each for 16 registers; `mov $VALUE, %r32` has the number in its opcode.
+    let registers = |opcode| constants.iter().filter(|(of, _)| *of == opcode).count();
+    assert_eq!((registers(0xc7), registers(0x8d), constants.len()), (16, 16, 48));
 }
