@@ -32,7 +32,7 @@ rows() {
 
 echo '| page | bytes | CPU ms | of it script | document ms | drawn ms | interactive ms |'
 echo '|---|---:|---:|---:|---:|---:|---:|'
-rows pages_quick
+KPRISM_LONG_RUN=$run rows pages_quick
 echo
 echo '| while zooming | CPU ms a frame | frame every ms | 95 % within ms |'
 echo '|---|---:|---:|---:|'

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Any bytes as GDB's agent bytecode: refused with an offset in them, or it becomes a program that ends, optimised as
+//! Any bytes as GDB's agent bytecode: listed to the last byte; refused with an offset in them, or it becomes a program that ends, optimised as
 //! well as not, and eBPF.
 #![no_main]
 
@@ -29,6 +29,8 @@ fuzz_target!(|bytes: &[u8]| {
     if bytes.len() > 512 {
         return;
     }
+    let steps = kprism_expr::agent::listing::list(bytes);
+    assert!(steps.iter().all(|step| step.at < bytes.len()));
     match kprism_expr::agent::translate(bytes, Space::User, 4) {
         Ok(func) => {
             let (mut a, mut b) = (Anything([0; 4]), Anything([0; 4]));

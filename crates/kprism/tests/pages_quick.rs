@@ -22,7 +22,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use kprism_test::{APT, BPF, BROWSER, GCOV_KERNEL, QEMU, ROOT, UPROBES, needs, test};
+use kprism_test::{APT, BPF, BROWSER, GCOV_KERNEL, QEMU, ROOT, UPROBES, needs, skip, test};
 use serde_json::{Value, json};
 use served::{View, stored};
 use webdriver::Browser;
@@ -344,6 +344,23 @@ fn pages_of_probes_are_quick() {
     measure(&browser, &hits, "#plots .bin");
     ok(&["diff", text(&run), text(&run), "--html", text(&compared)]);
     measure(&browser, &compared, "table tr");
+    assert_eq!(browser.console(), Vec::<Value>::new());
+}
+
+/// The page has no more bytes than the aim for a run of 10 billion instructions.
+#[test]
+fn the_page_of_a_long_run_is_quick() {
+    needs(&[BROWSER]);
+    let Ok(run) = std::env::var("KPRISM_LONG_RUN") else {
+        skip("a measurement: bench/pages/run.sh RUN");
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let page = dir.path().join("flow-long.html");
+    ok(&["report", "-q", "-i", &run, "--html", text(&page)]);
+    let bytes = std::fs::metadata(&page).unwrap().len();
+    assert!(bytes < 5_000_000, "{bytes} bytes");
+    let browser = Browser::start(&dir.path().join("browser"), 1400, 1000);
+    measure(&browser, &page, "path.arc");
     assert_eq!(browser.console(), Vec::<Value>::new());
 }
 

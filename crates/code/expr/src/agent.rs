@@ -6,6 +6,8 @@
 //! depth of the stack and its *round*: a backward jump goes to the next round. This unrolls loops, at most [`ROUNDS`]
 //! times; after that the program fails with [`Fault::Loop`].
 
+pub mod listing;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ir::{

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A compiled expression with all its steps, to be shown.
 
+use crate::agent::listing::Step;
 use crate::emit::{self, Cpu, Error, Output, Program};
 use crate::lower::Lowered;
 use crate::opt;
@@ -12,6 +13,8 @@ pub struct Explained {
     pub place: String,
     /// Its address, if it is known.
     pub address: Option<u64>,
+    /// GDB's bytecode, if the expression is that.
+    pub bytecode: Vec<Step>,
     /// The expression's type, the names that it uses, and its IR, optimised.
     pub lowered: Lowered,
     /// The IR before it was optimised, as text.
@@ -37,6 +40,6 @@ impl Explained {
         let plain = lowered.func.to_string();
         opt::optimise(&mut lowered.func);
         let program = emit::program(&lowered.func, cpu, output)?;
-        Ok(Explained { place, address, lowered, plain, program, cpu })
+        Ok(Explained { place, address, bytecode: Vec::new(), lowered, plain, program, cpu })
     }
 }

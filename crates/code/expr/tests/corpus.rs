@@ -7,6 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use kprism_expr::agent::listing;
 use kprism_expr::dwarf::{Debug, Image, Place};
 use kprism_expr::emit::{self, Cpu, Output};
 use kprism_expr::interp::{self, Machine, extend};
@@ -189,6 +190,9 @@ fn run_agents(lines: &str, exprs: &str, theirs: &[&str], core: &mut Core) -> (us
     for ((forms, theirs), expr) in lines.chunks(3).zip(theirs).zip(exprs.lines()) {
         for (form, text) in forms.iter().enumerate() {
             let Some(code) = assemble(text) else { continue };
+            let is_step = |line: &&str| line.trim_start().starts_with(|c: char| c.is_ascii_digit());
+            let listed: Vec<String> = listing::list(&code).iter().map(ToString::to_string).collect();
+            assert_eq!(listed, text.split(';').filter(is_step).map(str::trim_end).collect::<Vec<_>>());
             if code.contains(&0x1c) && text.contains("ref_double") {
                 continue;
             }

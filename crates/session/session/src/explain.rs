@@ -64,7 +64,8 @@ pub fn explain(request: &Request, progress: &Progress) -> Result<Explained> {
         let space = if request.exec.is_some() { Space::User } else { Space::Kernel };
         let func = agent::translate(&bytes, space, request.vars.len().max(1) as u16)?;
         let lowered = Lowered { func, ty: "long".to_owned(), signed: true, uses: Vec::new() };
-        return explained(request, Bare(space).describe(), lowered, None);
+        let bytecode = agent::listing::list(&bytes);
+        return Ok(Explained { bytecode, ..explained(request, Bare(space).describe(), lowered, None)? });
     }
     let text = request.expr.as_str();
     let (place, expr) = match (&request.at, text.split_once(" if ")) {

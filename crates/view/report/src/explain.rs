@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A compiled expression as text and JSON: the names that it reads, its IR, its eBPF.
+//! A compiled expression as text and JSON: GDB's bytecode, if it is that, the names that it reads, its IR, its eBPF.
 
 use kprism_expr::emit::Cpu;
 use kprism_expr::explained::Explained;
@@ -13,6 +13,10 @@ pub fn to_text(of: &Explained, plain: bool) -> String {
         Some(pc) => format!("at {place}, {pc:#x}\n"),
         None => format!("at {place}\n"),
     };
+    if !of.bytecode.is_empty() {
+        out += "\nGDB's bytecode\n";
+        out.extend(of.bytecode.iter().map(|step| format!("  {step}\n")));
+    }
     if !lowered.uses.is_empty() {
         out += "\nnames\n";
         let width = |f: fn(&Use) -> &str| lowered.uses.iter().map(|u| f(u).len()).max().unwrap_or(0);
@@ -46,6 +50,7 @@ pub fn to_json(of: &Explained) -> Value {
     let code: String = program.bytes().iter().map(|b| format!("{b:02x}")).collect();
     json!({
         "place": place, "address": of.address.map(|pc| format!("{pc:#x}")), "type": lowered.ty,
+        "bytecode": of.bytecode.iter().map(|step| json!({"offset": step.at, "text": step.text})).collect::<Vec<_>>(),
         "names": lowered.uses.iter().map(name).collect::<Vec<_>>(), "entry_probe_keeps": kept(of),
         "ir": lowered.func.to_string().lines().collect::<Vec<_>>(),
         "ebpf": program.listing().lines().collect::<Vec<_>>(), "code": code,
