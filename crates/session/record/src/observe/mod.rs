@@ -240,8 +240,8 @@ impl Recording<'_> {
             if is_due && !asked && !is_over && Instant::now() > next {
                 let start = Instant::now();
                 self.try_to_begin();
-                // The guest stands still meanwhile: at most a tenth of its time.
-                next = Instant::now() + ATTEMPTS.max(start.elapsed() * 10);
+                // The guest stands still meanwhile: at most a fifth of its time. A guest that lives for seconds only is to be found in them.
+                next = Instant::now() + ATTEMPTS.max(start.elapsed() * 4);
             }
             std::thread::sleep(POLL);
         }
