@@ -104,7 +104,7 @@ impl Agent<'_> {
             at,
             what: format!("{size} bytes of operand expected, the expression ends at {:#x}", self.code.len()),
         })?;
-        Ok(bytes.iter().fold(0, |n, b| n << 8 | u64::from(*b)))
+        Ok(big_endian(bytes))
     }
 
     /// Returns the target of a jump in this round, or None if the loop exceeded [`ROUNDS`].
@@ -395,6 +395,11 @@ impl Agent<'_> {
         self.b.push(Op::Record(Record::Format(number as u16, args)), Width::W64);
         Ok(at + 3 + len)
     }
+}
+
+/// The number that an operand's bytes are.
+fn big_endian(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |n, b| n << 8 | u64::from(*b))
 }
 
 /// Number of values that the opcode pops; None for opcodes that cannot be translated.

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use super::big_endian;
+
 /// An opcode with its operand, or a byte that is none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
@@ -36,17 +38,16 @@ fn one(opcode: u8, rest: &[u8]) -> (String, usize) {
     let Some(operand) = rest.get(..size) else {
         return (format!("{name}, and {} of {size} bytes of its operand", rest.len()), rest.len());
     };
-    let number = |bytes: &[u8]| bytes.iter().fold(0, |n: u64, byte| n << 8 | u64::from(*byte));
     match operand {
         [] => (name.to_owned(), 0),
         [count, length @ ..] if opcode == PRINTF => {
-            let length = number(length) as usize;
+            let length = big_endian(length) as usize;
             let text = rest.get(size..size + length).unwrap_or(&rest[size..]);
             let format = String::from_utf8_lossy(text);
             let format = format.trim_end_matches('\0').escape_debug();
             (format!("{name} \"{format}\", {count} args"), size + text.len())
         }
-        _ => (format!("{name} {}", number(operand)), size),
+        _ => (format!("{name} {}", big_endian(operand)), size),
     }
 }
 

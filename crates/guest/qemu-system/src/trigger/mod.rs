@@ -76,9 +76,12 @@ impl Triggers {
     pub fn measure(&self, op: Op) -> bool {
         self.0.iter().any(|(_, trigger)| match &trigger.watch.event {
             Event::Interval(Interval::IrqsOff { .. }) => !matches!(op, Op::Add(..)),
-            Event::Interval(Interval::PreemptOff { count }) => {
-                matches!(op, Op::Add(word, _) if !matches!(word, GsWord::At(address) if address != *count))
-            }
+            Event::Interval(Interval::PreemptOff { count }) => match op {
+                Op::Add(GsWord::At(address), _) => address == *count,
+                // Known when it runs.
+                Op::Add(GsWord::Behind { .. }, _) => true,
+                _ => false,
+            },
             _ => false,
         })
     }

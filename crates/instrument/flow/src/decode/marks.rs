@@ -6,8 +6,7 @@
 //!
 //! Marked in kernel code: instructions that switch interrupts (`cli`, `sti`, `pushf`, `popf`), change the preemption
 //! count (arithmetic on the per-CPU count, arch/x86/include/asm/preempt.h, whose address may be in a register that the function
-//! loads with it), or wait (`hlt`, `mwait`). On request:
-//! instruction patterns, addresses, and functions by name.
+//! loads with it), or wait (`hlt`, `mwait`). On request: instruction patterns, addresses, and functions by name.
 
 use std::ops::Range;
 
@@ -190,10 +189,11 @@ impl Markers {
             _ if let Some(function) = self.called_with_count(insn) => {
                 // The caller loads the constant right before: `mov $0x200, %esi`.
                 let argument = (LOAD as u64..=FAR).find_map(|distance| {
+                    let at = ip.wrapping_sub(distance);
                     let mut code = [0; LOAD];
-                    (around.code)(ip.wrapping_sub(distance), &mut code);
-                    let [0xbe, count @ ..] = code else { return None };
-                    Some(i32::from_le_bytes(count))
+                    let known = (around.code)(at, &mut code);
+                    let (register, count) = loads_constant(&code[..known], at)?;
+                    (register == ESI).then_some(count as i32)
                 });
                 let amount = |argument: i32| match function {
                     Counting::Disable => argument,
@@ -269,6 +269,8 @@ enum Counting {
 /// Length of the instruction `mov $CONSTANT, %esi`, and the largest distance at which it is looked for before a call; bytes.
 const LOAD: usize = 5;
 const FAR: u64 = 32;
+/// Number of the register of a second argument.
+const ESI: u8 = 6;
 
 /// The largest distance at which a register's load is looked for, bytes. In Debian's 6.12, it is 739 at most.
 const NEAR: u64 = 2048;
@@ -373,6 +375,11 @@ mod tests {
         assert_eq!(op(Kind::Jump { target: enable }, end), Some(Op::PreemptCall(-0x200)));
         assert_eq!(op(Kind::Call { target: disable }, end), Some(Op::PreemptCall(0x201)));
         assert_eq!(op(Kind::Call { target: enable }, end + 0x100), Some(Op::PreemptCall(0)));
+        // Of `mov $0x201, %esi`, two bytes are not known.
+        let around = Around { func: start..start + 0x200, code: within(start, &code[..3]) };
+        let insn = Insn { len: 5, kind: Kind::Call { target: disable } };
+        let cut = markers.kernel_op(&insn, &[0xe8, 0, 0, 0, 0], end, &around);
+        assert_eq!(cut, Some(Op::PreemptCall(0)));
         assert!(markers.may_be(&Insn { len: 5, kind: Kind::Call { target: enable } }, &[0xe8], end));
     }
 }

@@ -69,12 +69,12 @@ pub fn record(settings: &Settings, progress: &Progress) -> Result<Imported> {
         _ => Ok(kprism_signals::snapshot_requested().then_some(Request::Snapshot)),
     };
     let tick = if watch.is_some() { perf::SHORT_TICK } else { perf::TICK };
-    let told = || progress.say(&format!("what perf wrote is in {}", data.display()));
-    let ended = perf::run(&program, &line, settings.duration, tick, &asked).inspect_err(|_| {
+    let say_where = || {
         if data.exists() {
-            told()
+            progress.say(&format!("what perf wrote is in {}", data.display()));
         }
-    })?;
+    };
+    let ended = perf::run(&program, &line, settings.duration, tick, &asked).inspect_err(|_| say_where())?;
     let counted = watch.map(Watch::end);
     if let Some(counted) = &counted {
         progress.say(&when_line(counted));
@@ -82,8 +82,7 @@ pub fn record(settings: &Settings, progress: &Progress) -> Result<Imported> {
     let imported = import_and_note(settings, &data, &words, &ended, counted.as_ref(), progress);
     match &imported {
         Ok(imported) if !settings.keep_perf_data && !imported.empty => remove(&data, progress),
-        _ if data.exists() => told(),
-        _ => {}
+        _ => say_where(),
     }
     imported.with_context(|| format!("perf record {ended}; what it said is above"))
 }
