@@ -4,8 +4,12 @@
 #   make sql      build kprism-sql, for `kprism lake sql`; compiles DuckDB the first time (see docs/lake.md)
 #   make recorder-arm64  build kprism-recorder for boards with 64-bit ARM, beside the rest (see docs/board.md; PROFILE=checked)
 #   make demo     install what is missing, record the demo workload, print tables, write report.html
-#   make test     install what is missing, check and run everything that can be tested
+#   make test     install what is missing, check and run everything that can be tested; ~/.cache/kprism/last-test keeps how it ended
 #   make test-fresh  the same on a bare Debian in a folder (SUITE=trixie ORDER=test,demo AS=user RUST=with: see scripts/test-fresh.sh)
+#   make check    what can be told without running anything: format, lints, documentation, layers, lock files (minutes; see scripts/check.sh)
+#   make test-changed  check, and the tests that a change concerns (SINCE=main: what is not there; see scripts/changed.py)
+#   make test-papers  each command of docs/papers.md as it stands there, and the figures on that page (LONG=1: benchmarks and kernels too)
+#   make programs  the programs and kernel modules that those commands share with the guest: target/tlb, flow-cost, ptat, lttng
 #   make bench    measure recording and reading against their peers, and write the tables of docs/benchmarks.md (half an hour)
 #   make bench-flow-cost  what traces of the paper's micro-benchmarks cost (see docs/flow-cost.md)
 #   make test-gcov-kernel  build a kernel with gcov (once, 11 minutes of one CPU) and let gcov and lcov judge all of it
@@ -20,6 +24,7 @@
 #   make bench-cover-jitter  what they cost a real-time kernel in latency (see docs/measurements/cover.md); builds two kernels
 #   make bench-func  what measuring a function adds to each call of it, and the paper's tables (see docs/func-bpf.md); builds three kernels
 #   make bench-workloads  sqlite, fio and redis, table 2 of paper 1, and single operations of the kernel (see docs/workloads/)
+#   make bench-ops  single operations of the kernel without and with gcov's counters; builds two kernels (see docs/measurements/workloads.md)
 #   make test-tlb  a search with huge pages, predicted and measured (PTAT paper, 6.2)
 #   make bench-tlb  what it costs to see every TLB miss, by each method, and by others (see docs/tlb.md)
 #   make fuzz     fuzz each target for FUZZ_SECONDS (default 60); needs a nightly toolchain and cargo-fuzz
@@ -40,7 +45,7 @@ KPRISM := $(TARGET)/release/kprism
 RUN ?= kprism.data
 HTML ?= report.html
 
-.PHONY: all sql recorder-arm64 demo test test-fresh test-gcov-kernel test-kernel-tests test-probe soak test-expr-kernel test-profile-use bench bench-cover bench-cover-overhead bench-cover-jitter bench-flow-cost bench-func bench-probe bench-tlb bench-workloads test-tlb fuzz pictures figures install dist wheel test-dist setup-demo setup-test
+.PHONY: all sql recorder-arm64 demo test check test-changed test-papers programs test-fresh test-gcov-kernel test-kernel-tests test-probe soak test-expr-kernel test-profile-use bench bench-cover bench-cover-overhead bench-cover-jitter bench-flow-cost bench-func bench-ops bench-probe bench-tlb bench-workloads test-tlb fuzz pictures figures install dist wheel test-dist setup-demo setup-test
 
 all:
 	$(CARGO) build --release --workspace
@@ -65,6 +70,21 @@ demo: setup-demo
 
 test: setup-test
 	@CARGO="$(CARGO)" sh scripts/test.sh
+
+check: setup-demo
+	@CARGO="$(CARGO)" sh scripts/check.sh
+
+SINCE ?= main
+test-changed: setup-test
+	@CARGO="$(CARGO)" SINCE="$(SINCE)" sh scripts/test.sh
+
+programs: setup-demo
+	$(CARGO) build --release --workspace
+	@KPRISM=$(KPRISM) OUT=$(TARGET) sh scripts/programs.sh
+
+test-papers: setup-test
+	$(CARGO) build --release --workspace
+	@KPRISM=$(abspath $(KPRISM)) python3 tests/papers/run.py $(if $(LONG),--long) $(if $(SEED),--seed $(SEED)) $(PAPERS)
 
 test-fresh:
 	@sh scripts/test-fresh.sh
@@ -140,6 +160,11 @@ bench-probe:
 bench-workloads: setup-test
 	$(CARGO) build --release -p kprism -p kprism-observer -p kprism-agent
 	@KPRISM=$(KPRISM) OUT=$(TARGET)/workloads sh bench/workloads/run.sh
+
+bench-ops: setup-test
+	$(CARGO) build --release -p kprism -p kprism-observer -p kprism-agent
+	@export KPRISM=$(KPRISM) OUT=$(TARGET)/workloads && plain=$$(sh bench/kernel.sh --uncounted) && counted=$$(sh bench/kernel.sh) && \
+		sh bench/workloads/ops.sh "$$plain/arch/x86/boot/bzImage" "$$counted/arch/x86/boot/bzImage"
 
 test-tlb: setup-test
 	$(CARGO) build --profile checked -p kprism -p kprism-observer -p kprism-agent

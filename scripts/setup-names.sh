@@ -46,6 +46,7 @@ mmdebstrap           =                    -
 e2fsprogs            =                    e2fsprogs
 qemu-utils           =                    qemu-img
 libcap2-bin          =                    libcap
+npm                  =                    nodejs-npm
 '
 
 # distribution [FILE]: debian, ubuntu or fedora, by an os-release; `other` if it is none of them, nor like one.

@@ -162,6 +162,8 @@ if [ "$purpose" = test ]; then
 	need openssh-server "is that machine, on the loopback and in a guest" test -x /usr/sbin/sshd
 	need busybox-static "its shell and tools are enough there, in a test" have busybox
 	need qemu-system-arm "is a board, in a test of the recorder for 64-bit ARM" have qemu-system-aarch64
+	sh "$(dirname "$0")/axe.sh" --have ||
+		need npm "fetches axe-core, which judges our pages' accessibility in a test" have npm
 	need libcap2-bin "gives a program single rights, in a test" have setcap
 	# What qemu-x86_64 takes depends on the release: see there.
 	if ! sh "$(dirname "$0")/qemu-user.sh" --have; then
@@ -178,6 +180,8 @@ if [ "$purpose" = test ] && [ $toolchain = here ]; then
 	# Only rustup adds them. Without, the check is skipped, and make test says so.
 	have rustup >/dev/null || components=
 fi
+arm64_target=aarch64-unknown-linux-musl
+fetch_arm64_target() { rustup target add "$arm64_target"; }
 
 # --- what apt does not have ------------------------------------------------------------------------
 
@@ -187,7 +191,7 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/kprism
 fetch() {
 	what=$1 tests=$2
 	shift 2
-	say "fetching $what into $cache"
+	say "fetching $what (cache: $cache)"
 	"$@" </dev/null >&2 || say "$what could not be had: $tests will be skipped"
 }
 
@@ -228,6 +232,10 @@ fetch_all() {
 		fetch "a disk image with systemd" "a test of images by lab run and by observe" sh "$here/systemd-image.sh"
 	if [ "$system" = debian ] && ! sh "$here/arm64-guest.sh" --have; then
 		fetch "Debian's kernel for 64-bit ARM" "a test of the recorder for boards" sh "$here/arm64-guest.sh"
+	fi
+	# Debian's own toolchain has no such library.
+	if have rustup >/dev/null && [ $toolchain = here ] && ! [ -d "$(rustc --print target-libdir --target $arm64_target)" ]; then
+		fetch "Rust's library for 64-bit ARM (into the toolchain)" "the recorder for boards" fetch_arm64_target
 	fi
 	[ -n "${KPRISM_LIBIPT:-}" ] || [ -d "$cache/tools/libipt" ] ||
 		fetch "libipt's source" "its own test suite" sh "$here/libipt.sh"

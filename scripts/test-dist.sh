@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
 # The packages on machines without Rust: a bare Debian in a folder, what `make dist` wrote, the commands of docs/install.md as root, and
-# then the tour of README.md as an ordinary user. Called by `make test-dist`, as root.
+# then the tour of docs/tour.md as an ordinary user. Called by `make test-dist`, as root.
 #
 #   SUITE=trixie        or bookworm
 #   FROM=archive        or deb, or container (contrib/container/Containerfile, without an engine; SUITE is the recipe's)
 #   DIST=target/dist    the folder with the packages
-#   HEADINGS=…          sections of README.md, separated by `;`: "A tour;The account of a run"
+#   HEADINGS=…          sections of docs/tour.md, separated by `;`: "A tour;The account of a run"
 #   KEEP=no             or yes: the folder stays
 #
 # Commands that cannot be run as they stand are in tests/dist/skip.tsv, with the reason; each is printed. Logs are in
@@ -87,7 +87,7 @@ done
 echo "kprism check" >"$commands"
 run "$user" "$folder"
 # shellcheck disable=SC2086 # split at semicolons
-(IFS=';' && set -f && python3 tests/dist/console.py README.md --skip $skip $HEADINGS) >"$commands"
+(IFS=';' && set -f && python3 tests/dist/console.py docs/tour.md --skip $skip $HEADINGS) >"$commands"
 run "$user" "$folder"
 
 printf '== %s, %s: %d commands, %d failed; %s\n' "$SUITE" "$FROM" "$ran" "$failed" "$log" | tee -a "$log"

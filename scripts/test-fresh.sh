@@ -5,7 +5,7 @@
 # `make test-fresh`, as root (it makes file systems and mounts). What is committed is what is tried.
 #
 #   SUITE=bookworm      or trixie
-#   ORDER=demo,test     targets of the Makefile, in this order; test,demo is the other
+#   ORDER=demo,test     targets that ./x is given, in this order; test,demo is the other
 #   AS=root             or user, who has sudo
 #   RUST=without        or with: this machine's toolchain of rustup, read-only
 #   CARGO_CACHE=yes     what cargo has downloaded here is used there; no: downloaded anew
@@ -101,14 +101,9 @@ inside() {
 }
 
 failed=0
-# README: on a machine without even make, this comes first.
-inside "sh scripts/setup.sh --yes" >"$place/setup.log" 2>&1 || {
-	failed=1
-	tail -n 20 "$place/setup.log"
-}
 for target in $(echo "$ORDER" | tr , ' '); do
 	began=$(date +%s)
-	if inside "make $target" >"$place/$target.log" 2>&1; then result=ok; else result=FAILED failed=1; fi
+	if inside "./x $target" >"$place/$target.log" 2>&1; then result=ok; else result=FAILED failed=1; fi
 	printf '== %s %s: %s after %d s; %s\n' "$SUITE" "$target" "$result" $(($(date +%s) - began)) "$place/$target.log"
 	if [ "$target" = test ]; then sed -n '/^skipped:$/,$p' "$place/$target.log"; fi
 	tail -n 3 "$place/$target.log"

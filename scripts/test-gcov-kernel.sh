@@ -32,7 +32,8 @@ for built in "${XDG_CACHE_HOME:-$HOME/.cache}"/kprism/gcov-kernel/*/whole; do
 	fi
 done
 KPRISM_GCOV_KERNEL=1 $CARGO test --profile checked -p kprism --test cover_kernel --test cover_windows -- --nocapture --test-threads 1
-# The page of all of it, in a browser.
+# The page of all of it, in a browser, and how soon it answers.
+KPRISM_GCOV_KERNEL=1 $CARGO test --profile checked -p kprism --test pages_quick kernels_coverage -- --nocapture
 "$KPRISM" report cover -i "$work/run" --html "$work/cover.html"
 KPRISM_COVER_PAGE=$work/cover.html \
 	$CARGO test --profile checked -p kprism-report --test cover whole_kernel -- --nocapture

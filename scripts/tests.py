@@ -1,25 +1,79 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Runs all tests of the workspace as `cargo test` does, several programs at once: `scripts/tests.py CARGO PROFILE`.
+"""Runs tests of the workspace as `cargo test` does, several programs at once.
+
+    tests.py CARGO PROFILE [--results FOLDER] [--since REVISION] [--only PATTERN,…]
 
 Cargo runs one program of tests after another, and most of ours wait: for a guest to boot, a browser, the kernel. So
 cargo compiles, tells the programs, and runs the documentation's examples; this script runs the programs, as many at
 once as the machine has CPUs, at most KPRISM_TEST_PROGRAMS. What a program prints is printed as a whole when it ends.
+
+A test that fails is run a second time, alone, by its exact name. If it passes then, it is *unsteady*: with CI set in the
+environment it is counted apart and the run goes on; without, it is a failure. Either way it is kept, with the first failure's text,
+in ~/.cache/kprism/unsteady. A program in which more than RETRIED tests fail is broken rather than unsteady, and is not tried again.
+
+Into FOLDER go `totals` (passed, failed, ignored, unsteady), and lines are added to `skipped`, `slow`, `failures` and `unsteady`.
+Always the whole workspace is compiled: of a choice of packages, cargo would compile what they depend on anew, with other features.
 Exits with 1 if anything failed.
 """
 
+import argparse
 import concurrent.futures
+import datetime
+import fnmatch
 import json
 import os
 import subprocess
 import sys
+import typing
 
-# A program that hangs must not take the report of all others with it.
+import changed
+import outcomes
+
+#: A program that hangs must not take the report of all others with it.
 LONGEST_S = 30 * 60
+#: Most failed tests of a program that are tried again.
+RETRIED = 5
+#: A program that took this long is in the table of what took longest.
+LONG_S = 10
+
+
+class Program(typing.NamedTuple):
+    """A program of tests: its package and the package's folder, cargo's kind of target, the source, and the file."""
+
+    package: str
+    kind: str
+    source: str
+    executable: str
+    folder: str
+
+    @property
+    def name(self):
+        """`package::target`, by which --only chooses: `kprism::cli`, `kprism-pt::lib`."""
+        stem = os.path.splitext(self.source)[0].split("/")
+        last = stem[-2] if stem[-1] in ("main", "mod") and len(stem) > 2 else stem[-1]
+        return f"{self.package}::{last}"
+
+
+class Counts(typing.NamedTuple):
+    """What became of the tests of a program, after the second try."""
+
+    passed: int = 0
+    failed: int = 0
+    ignored: int = 0
+    unsteady: int = 0
+
+
+class Ended(typing.NamedTuple):
+    """A program that was run: what to print, the counts, and the lines for each file of results."""
+
+    text: str
+    counts: Counts
+    lines: dict
 
 
 def programs(cargo, profile):
-    """Compiles all tests. Gives (package, kind, source, executable, folder) of each program; None: it does not compile."""
+    """Compiles all tests. Gives the programs; None: they do not compile."""
     command = [*cargo, "test", "--workspace", "--profile", profile, "--no-run", "--message-format", "json-render-diagnostics"]
     found = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as compiled:
@@ -28,7 +82,8 @@ def programs(cargo, profile):
             if message["reason"] == "compiler-artifact" and message["profile"]["test"] and message["executable"]:
                 target, folder = message["target"], os.path.dirname(message["manifest_path"])
                 source = os.path.relpath(target["src_path"], folder)
-                found.append((os.path.basename(folder), target["kind"][0], source, message["executable"], folder))
+                package = changed.package_name(folder)
+                found.append(Program(package, target["kind"][0], source, message["executable"], folder))
     return found if compiled.returncode == 0 else None
 
 
@@ -38,47 +93,140 @@ def library_path():
     return ":".join(filter(None, [own.stdout.strip(), os.environ.get("LD_LIBRARY_PATH")]))
 
 
-def run(program, libraries):
-    """Runs a program of tests in its package's folder, as cargo does. Gives what it printed, and whether all passed."""
-    package, kind, source, executable, folder = program
-    environment = os.environ | {"CARGO_MANIFEST_DIR": folder, "LD_LIBRARY_PATH": libraries}
-    child = subprocess.Popen([executable], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
+def execute(program, arguments, libraries):
+    """Runs a program in its package's folder, as cargo does. Gives its exit code, what it printed, and why it was ended, if it was."""
+    environment = os.environ | {"CARGO_MANIFEST_DIR": program.folder, "LD_LIBRARY_PATH": libraries}
+    child = subprocess.Popen([program.executable, *arguments], cwd=program.folder, env=environment, stdin=subprocess.DEVNULL,
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    failure = None
+    why = None
     try:
         printed, _ = child.communicate(timeout=LONGEST_S)
     except subprocess.TimeoutExpired as expired:
         child.kill()
         # Not to the end of the output, which programs that it started may hold open.
-        printed, failure = expired.output or b"", f"it was not over after {LONGEST_S // 60} minutes"
+        printed, why = expired.output or b"", f"it was not over after {LONGEST_S // 60} minutes"
         child.wait()
-    printed = printed.decode(errors="replace")
-    if child.returncode != 0 and not failure and "\ntest result: FAILED" not in printed:
-        failure = f"it ended with {child.returncode} before its result"
-    unittests = "" if kind == "test" else "unittests "
-    text = f"     Running {unittests}{source} of {package} ({executable})\n{printed}"
-    if failure:
-        text += f"\nerror: the tests of {package}, {source}: {failure}\n"
-    return text, child.returncode == 0
+    return child.returncode, printed.decode(errors="replace"), why
+
+
+def passes_alone(program, name, libraries):
+    """Runs one test again, alone. Gives whether it ran and passed, and what it printed."""
+    code, printed, _ = execute(program, [name, "--exact"], libraries)
+    result = outcomes.outcome(printed)
+    return code == 0 and result is not None and (result.passed, result.failed) == (1, 0), printed
+
+
+def run(program, libraries, lenient):
+    """Runs a program, and what failed in it a second time. With `lenient`, unsteady tests are no failures."""
+    code, printed, why = execute(program, [], libraries)
+    result = outcomes.outcome(printed)
+    unittests = "" if program.kind == "test" else "unittests "
+    text = f"     Running {unittests}{program.source} of {program.package} ({program.executable})\n{printed}"
+    lines = {"skipped": outcomes.reasons(printed), "slow": [], "failures": [], "unsteady": []}
+    if result is None or why or (code != 0) != (result.failed > 0):
+        why = why or f"it ended with {code} {'before' if result is None else 'after'} its result"
+        error = f"error: the tests of {program.package}, {program.source}: {why}"
+        lines["failures"] += [*printed.splitlines()[-10:], error]
+        counts = Counts(result.passed, result.failed + 1, result.ignored) if result else Counts(failed=1)
+        return Ended(f"{text}\n{error}\n", counts, lines)
+    if result.seconds >= LONG_S:
+        lines["slow"].append(f"{int(result.seconds):6} s  {program.source} ({program.name})")
+    if result.failed == 0:
+        return Ended(text, Counts(result.passed, 0, result.ignored), lines)
+
+    unsteady = 0
+    again = len(result.names) == result.failed <= RETRIED
+    if not again:
+        text += f"\nnot tried again: {result.failed} tests failed, at most {RETRIED} are, by their names ({len(result.names)} known)\n"
+    for name in result.names:
+        first = outcomes.text_of(name, printed)
+        good, second = passes_alone(program, name, libraries) if again else (False, "")
+        if good:
+            unsteady += 1
+            text += f"\nunsteady: {program.name} {name} failed, and passed when it was run again\n"
+            lines["unsteady"] += [f"{program.name} {name}", *(f"  {line}" for line in first)]
+        elif again:
+            text += f"\nfailed again: {program.name} {name}\n{second}"
+        if not good or not lenient:
+            known = " (it passed when it was run again: unsteady)" if good else ""
+            lines["failures"] += [f"{program.name} {name}{known}", *(f"  {line}" for line in first)]
+    if result.names == []:
+        lines["failures"].append(f"{program.name}: {result.failed} tests, whose names it did not list")
+    forgiven = unsteady if lenient else 0
+    return Ended(text, Counts(result.passed, result.failed - forgiven, result.ignored, forgiven), lines)
+
+
+def examples(cargo, profile):
+    """Runs the examples of the documentation, by cargo, whose output has a result for each package."""
+    command = [*cargo, "test", "--workspace", "--profile", profile, "--doc", "--no-fail-fast"]
+    ran = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    printed = ran.stdout.decode(errors="replace")
+    totals = [[int(number) for number in result.groups()[1:4]] for result in outcomes.RESULT.finditer(printed)]
+    passed, failed, ignored = (sum(column) for column in zip(*totals)) if totals else (0, 0, 0)
+    lines = {"skipped": outcomes.reasons(printed)}
+    if (ran.returncode != 0) != (failed > 0):
+        failed += 1
+    if failed:
+        lines["failures"] = ["examples of the documentation", *printed.splitlines()[-60:]]
+    return Ended(printed, Counts(passed, failed, ignored), lines)
+
+
+def keep_unsteady(lines):
+    """Adds unsteady tests to the user's file of them, with the date and the commit."""
+    cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "kprism")
+    os.makedirs(cache, exist_ok=True)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL, text=True)
+    now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    with open(os.path.join(cache, "unsteady"), "a") as file:
+        file.write(f"{now} {head.stdout.strip() or 'commit not known'}\n" + "".join(f"  {line}\n" for line in lines))
 
 
 def main():
-    cargo, profile = sys.argv[1].split(), sys.argv[2]
-    found = programs(cargo, profile)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("cargo")
+    parser.add_argument("profile")
+    parser.add_argument("--results")
+    parser.add_argument("--since", default="")
+    parser.add_argument("--only", default="")
+    given = parser.parse_args()
+    cargo = given.cargo.split()
+    chosen = changed.chosen(cargo, given.since) if given.since else None
+    found = programs(cargo, given.profile)
     if found is None:
         return 1
+    if chosen:
+        found = [program for program in found if chosen.has(program)]
+    if given.only:
+        patterns = given.only.split(",")
+        found = [program for program in found if any(fnmatch.fnmatchcase(program.name, pattern) for pattern in patterns)]
+        if not found:
+            print(f"error: no program of tests is called {given.only}")
+            return 1
     # Those of the command line last longest, and unit tests shortest: the long ones first, so that none is left alone.
-    found.sort(key=lambda program: (program[0] != "kprism", program[1] != "test", program[0], program[2]))
+    found.sort(key=lambda program: (program.package != "kprism", program.kind != "test", program.package, program.source))
     at_once = int(os.environ.get("KPRISM_TEST_PROGRAMS", os.cpu_count() or 1))
-    passed, libraries = True, library_path()
+    libraries, lenient, total = library_path(), bool(os.environ.get("CI")), Counts()
+
+    def add(ended):
+        nonlocal total
+        print(ended.text, flush=True)
+        total = Counts(*map(sum, zip(total, ended.counts)))
+        if ended.lines.get("unsteady"):
+            keep_unsteady(ended.lines["unsteady"])
+        for name, lines in ended.lines.items() if given.results else ():
+            with open(os.path.join(given.results, name), "a") as file:
+                file.writelines(f"{line}\n" for line in lines)
+
     with concurrent.futures.ThreadPoolExecutor(at_once) as threads:
-        for ended in concurrent.futures.as_completed([threads.submit(run, program, libraries) for program in found]):
-            text, all_passed = ended.result()
-            passed &= all_passed
-            print(text, flush=True)
-    examples = [*cargo, "test", "--workspace", "--profile", profile, "--doc", "--no-fail-fast"]
-    passed &= subprocess.run(examples, stdin=subprocess.DEVNULL).returncode == 0
-    return 0 if passed else 1
+        for ended in concurrent.futures.as_completed([threads.submit(run, program, libraries, lenient) for program in found]):
+            add(ended.result())
+    if not given.only:
+        add(examples(cargo, given.profile))
+    if given.results:
+        with open(os.path.join(given.results, "totals"), "w") as file:
+            file.write(" ".join(map(str, total)) + "\n")
+    return 1 if total.failed else 0
 
 
 if __name__ == "__main__":

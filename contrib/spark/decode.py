@@ -35,6 +35,21 @@ def package():
     return kprism
 
 
+def extract(archive, folder):
+    """Extracts a tar archive, and nothing of it outside of the folder. Python has a filter for that since 3.12, 3.11.4, 3.10.12 and 3.9.17; Debian 12's
+    3.11.2 has none: there, links and special files, which no run has, are refused."""
+    if hasattr(tarfile, "data_filter"):
+        archive.extractall(folder, filter="data")
+        return
+    inside = os.path.realpath(folder) + os.sep
+    for member in archive.getmembers():
+        place = os.path.realpath(os.path.join(folder, member.name))
+        if not (place + os.sep).startswith(inside) or not (member.isfile() or member.isdir()):
+            raise ValueError(f"{archive.name}: {member.name} leads out of the archive, or is neither file nor folder")
+        member.mode &= 0o755
+    archive.extractall(folder)
+
+
 def unpacked(uri, scratch):
     """The run's folder: the folder itself, copied to `scratch`, as decoding writes into it, or what the archive holds."""
     name = os.path.basename(uri.rstrip("/"))
@@ -42,7 +57,7 @@ def unpacked(uri, scratch):
         if name.endswith(suffix):
             name = name[: -len(suffix)]
             with tarfile.open(uri) as archive:
-                archive.extractall(scratch, filter="data")
+                extract(archive, scratch)
             found = [top for top, _, files in os.walk(scratch) if "manifest.json" in files]
             if not found:
                 raise ValueError(f"{uri}: no manifest.json in it: not the archive of a run")

@@ -161,15 +161,15 @@ fn the_page_names_this_version_and_its_limits() {
     }
 }
 
-/// Commands of the tour that cannot be run as they stand are still in the README.
+/// Commands of the tour that cannot be run as they stand are still in it.
 #[test]
-fn the_tour_can_be_taken_out_of_the_readme() {
+fn the_tour_can_be_taken_out_of_its_page() {
     let script = top().join("tests/dist/console.py");
     let skip = top().join("tests/dist/skip.tsv");
     let mut command = Command::new("python3");
     command
         .arg(&script)
-        .arg(top().join("README.md"))
+        .arg(top().join("docs/tour.md"))
         .arg("--skip")
         .arg(skip)
         .args(["A tour", "The account of a run"]);

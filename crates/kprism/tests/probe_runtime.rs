@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use kprism_test::{BPF, ROOT, UPROBES, needs, test};
+use kprism_test::{BPF, MOUNTS, ROOT, UPROBES, needs, test};
 use serde_json::Value;
 
 struct Case {
@@ -71,6 +71,7 @@ impl Drop for Ticking {
 /// In a namespace of its own a process has another number than the programs see.
 #[test]
 fn in_a_pid_namespace() {
+    needs(&[MOUNTS]);
     let case = Case::new();
     let program = case.program.to_str().unwrap();
     let own = ["unshare", "--pid", "--fork", "--mount-proc"];
@@ -249,6 +250,7 @@ fn what_becomes_of_the_command_is_said() {
 /// A full disk ends the recording: its records up to there are whole, and the rest is counted.
 #[test]
 fn a_full_disk_is_accounted_for() {
+    needs(&[MOUNTS]);
     let case = Case::new();
     let full = case.dir.path().join("full");
     std::fs::create_dir(&full).unwrap();

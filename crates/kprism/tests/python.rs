@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The Python package, as users have it: the wheel in a virtual environment, its tables in other people's readers, faults, the tour of the
-//! README by its console script, the notebooks, Spark.
+//! tour by its console script, the notebooks, Spark.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -139,14 +139,14 @@ fn faults_are_exceptions_in_the_programs_words() {
 }
 
 #[test]
-fn the_readmes_tour_runs_by_the_console_script() {
+fn the_tour_runs_by_the_console_script() {
     needs(&[QEMU, APT]);
     let installed = Installed::once();
     let place = tempfile::tempdir().unwrap();
     let commands = done(
         Command::new("python3")
             .arg(top().join("tests/dist/console.py"))
-            .arg(top().join("README.md"))
+            .arg(top().join("docs/tour.md"))
             .args(["--skip", "tests/dist/skip.tsv", "A tour"])
             .current_dir(top()),
     );

@@ -251,7 +251,7 @@ fn targets_of_another_kind() {
 
 #[test]
 fn folders_that_do_not_take_the_program() {
-    needs(&[ROOT, SSHD]);
+    needs(&[ROOT, SSHD, MOUNTS]);
     let _alone = alone();
     let keys = Keys::new();
     let ask = |mounts: &str| {

@@ -54,6 +54,9 @@ needs! {
         // SAFETY: it takes nothing and gives a number.
         unsafe { libc::geteuid() == 0 }
     };
+    /// Mounts that only the test sees. `unshare` makes them private, which the kernel refuses where `/` is no mount point, as in a chroot.
+    MOUNTS = "mounts of its own (unshare --mount)", "run the tests as root, where / is a mount point: not in a chroot",
+        || runs_with("unshare", &["--mount", "true"]);
     /// Loading programs and maps into the running kernel.
     BPF = "the right to load BPF programs", "run the tests as root, outside containers", may_load_bpf;
     /// Probes in programs.
@@ -340,7 +343,11 @@ fn perfetto_folder() -> PathBuf {
 }
 
 fn runs(program: &str, argument: &str) -> bool {
-    let started = Command::new(program).arg(argument).stdin(Stdio::null()).output();
+    runs_with(program, &[argument])
+}
+
+fn runs_with(program: &str, arguments: &[&str]) -> bool {
+    let started = Command::new(program).args(arguments).stdin(Stdio::null()).output();
     started.is_ok_and(|output| output.status.success())
 }
 
