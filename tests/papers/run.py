@@ -32,7 +32,7 @@ LONG = ("make ", "sh bench/", "kprism lab gcov-kernel")
 #: Commands that take minutes: not in the sample.
 SLOW = ("kprism flow-cost", "kprism impact", "lttng", "ptat")
 #: Commands that go on until they are interrupted, and what they say when they are up.
-SERVES = {"kprism gdbserver": "GDB"}
+SERVES = {"kprism gdbserver": "target remote"}
 #: A row of the sample begins only within this time; with the longest row, the sample takes less than two minutes.
 SAMPLE_S = 60
 #: No command may take longer; with --long, benchmarks may.
@@ -101,7 +101,14 @@ def what_lacks(command):
             return "needs root"
         if not pathlib.Path("/sys/kernel/btf/vmlinux").is_file():
             return "needs the running kernel's types (BTF)"
+        if not pathlib.Path("/sys/kernel/tracing/events").is_dir():
+            return "needs tracefs, as root has it outside of containers"
     return None
+
+
+def states(line, figure):
+    """Whether a line has this number, with commas or without, and not as a part of another."""
+    return re.search(rf"(?<![\d,.])(?:{figure}|{figure.replace(',', '')})(?!,?\d)", line)
 
 
 def run(row, folder, environment, long):
@@ -131,7 +138,7 @@ def run(row, folder, environment, long):
     if missing:
         with open(printed, errors="replace") as output:
             for line in output:
-                missing -= {figure for figure in missing if figure in line or re.search(rf"\b{figure.replace(',', '')}\b", line)}
+                missing -= {figure for figure in missing if states(line, figure)}
     return f"{', '.join(sorted(missing))}: on the page, and not in what its commands print" if missing else None
 
 
