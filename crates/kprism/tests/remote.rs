@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard};
 
-use kprism_test::{BPF, ROOT, SSHD, UPROBES, needs, test, until};
+use kprism_test::{BPF, MOUNTS, ROOT, SSHD, UPROBES, needs, test, until};
 use sshd::{Keys, PATIENCE, Sshd, kprism, left, processes};
 
 /// What is left on the target can be told only if one test at a time uses it.
