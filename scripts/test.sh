@@ -44,7 +44,7 @@ if [ -z "$KPRISM_TEST_ONLY" ]; then
 	# For the guest's kernel, which the above has fetched. Built once, 160 seconds of CPU.
 	printf '\n== kernel modules of LTTng\n'
 	sh scripts/lttng-modules.sh </dev/null || echo "== could not be had: the tests that need them will be skipped"
-	check "papers, a sample" env KPRISM="$PWD/${CARGO_TARGET_DIR:-target}/checked/kprism" python3 tests/papers/run.py --sample
+	check "papers, a sample" env KPRISM="${CARGO_TARGET_DIR:-target}/checked/kprism" python3 tests/papers/run.py --sample
 fi
 suite "tests" python3 scripts/tests.py "$CARGO" checked --since "$SINCE" --only "$KPRISM_TEST_ONLY"
 

@@ -72,9 +72,20 @@ class Ended(typing.NamedTuple):
     lines: dict
 
 
-def programs(cargo, profile):
-    """Compiles all tests. Gives the programs; None: they do not compile."""
-    command = [*cargo, "test", "--workspace", "--profile", profile, "--no-run", "--message-format", "json-render-diagnostics"]
+def targets(patterns):
+    """Arguments by which cargo compiles no other programs than these patterns may mean; none: it compiles all."""
+    chosen = []
+    for pattern in patterns:
+        last = pattern.rpartition("::")[2]
+        if any(sign in last for sign in "*?[") or last == "main":
+            return []
+        chosen += ["--lib"] if last == "lib" else ["--test", last]
+    return chosen
+
+
+def programs(cargo, profile, patterns=()):
+    """Compiles all tests, or those that the patterns mean. Gives the programs; None: they do not compile."""
+    command = [*cargo, "test", "--workspace", "--profile", profile, *targets(patterns), "--no-run", "--message-format", "json-render-diagnostics"]
     found = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as compiled:
         for line in compiled.stdout:
@@ -192,13 +203,13 @@ def main():
     given = parser.parse_args()
     cargo = given.cargo.split()
     chosen = changed.chosen(cargo, given.since) if given.since else None
-    found = programs(cargo, given.profile)
+    patterns = given.only.split(",") if given.only else []
+    found = programs(cargo, given.profile, patterns)
     if found is None:
         return 1
     if chosen:
         found = [program for program in found if chosen.has(program)]
-    if given.only:
-        patterns = given.only.split(",")
+    if patterns:
         found = [program for program in found if any(fnmatch.fnmatchcase(program.name, pattern) for pattern in patterns)]
         if not found:
             print(f"error: no program of tests is called {given.only}")

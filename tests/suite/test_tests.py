@@ -145,6 +145,11 @@ class Runs(unittest.TestCase):
         self.assertEqual(kept[1:3], ["  kprism-x::lab waits", "    no answer"])
         self.assertEqual(len(kept), 5)
 
+    def test_only_what_is_named_is_compiled(self):
+        self.assertEqual(tests.targets(["kprism::cli", "kprism-pt::lib"]), ["--test", "cli", "--lib"])
+        self.assertEqual(tests.targets(["kprism::cli", "kprism-pt::*"]), [])
+        self.assertEqual(tests.targets([]), [])
+
     def test_names_of_programs(self):
         name = lambda source: tests.Program("p", "test", source, "", "").name
         self.assertEqual([name("tests/cli.rs"), name("tests/probe/main.rs"), name("src/lib.rs")], ["p::cli", "p::probe", "p::lib"])
