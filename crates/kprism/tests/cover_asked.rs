@@ -171,7 +171,7 @@ fn sources_that_changed_since_are_named() {
     build(dir);
     assert_eq!(kprism(dir, "annotate a.c -i t").2, "");
     let unit = |value: &Value| {
-        let account = value["account"].as_array().unwrap().clone();
+        let account = value["run"]["account"].as_array().unwrap().clone();
         account.iter().find(|e| e["unit"] == "source files newer than the code").unwrap()["count"].clone()
     };
     assert_eq!(unit(&json(dir, "annotate a.c -i t --json")), 0);

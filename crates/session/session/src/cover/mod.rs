@@ -24,6 +24,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use kprism_profile::Filter;
+use kprism_store::Run;
 
 use crate::progress::Progress;
 
@@ -72,5 +73,10 @@ pub fn load(input: &Path, options: &Options, part: &Part, progress: &Progress) -
     if tracefile::begins(input) == tracefile::Begins::Tracefile {
         return tracefile::load(input, options);
     }
-    counters::load(input, options, progress)
+    let mut loaded = counters::load(input, options, progress)?;
+    // Counters of gcov need not belong to a run.
+    if input.join("manifest.json").exists() {
+        loaded.account = Run::open(input)?.manifest()?.with_recording(loaded.account);
+    }
+    Ok(loaded)
 }
