@@ -195,7 +195,7 @@ fn sleepgraphs_trace_is_events_and_its_log_is_refused_by_name() {
     let output = kprism(&["import", text(&trace), "-o", text(&run)]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() && said.contains("tells of no initcalls"), "{said}");
-    let output = kprism(&["report", "func", "-i", text(&run)]);
+    let output = kprism(&["report", "func", "-v", "-i", text(&run)]);
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
         shown.contains("suspend_resume") && shown.contains("account\n  seen            3 events"),

@@ -17,7 +17,6 @@ pub fn run(manifest: Option<&Manifest>, account: Option<&Account>) -> Value {
     json!({
         "command": manifest.map(|m| m.command.join(" ")),
         "kernel": kernel,
-        "created": manifest.map(|m| &m.created),
         "stopped": manifest.and_then(|m| m.stopped.as_ref()),
         "account": account,
     })

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Result;
 use kprism_profile::parse;
 use kprism_record::boot::{self as recorder, Plan, Recorded, collect, was_traced};
-use kprism_report::header::account_text;
+use kprism_report::header::{account_text, head};
 use kprism_report::{Style, boot as view};
 use kprism_session::Progress;
 use kprism_signals::Second;
@@ -148,8 +148,9 @@ fn show(
     out: &mut dyn Write,
 ) -> Result<Outcome> {
     let Recorded { run, manifest, boot } = recorded;
-    write!(out, "{}", view::to_text(boot, limit, style))?;
-    write!(out, "{}", account_text(manifest.account(Instrument::Boot).as_ref(), style))?;
+    let account = manifest.account(Instrument::Boot);
+    write!(out, "{}{}", head(account.as_ref(), style), view::to_text(boot, limit, style))?;
+    write!(out, "{}", account_text(account.as_ref(), style))?;
     let dir = run.dir().display();
     progress.say(&format!("\nrecorded in {dir}; see: kprism report boot -i {dir} --html boot.html"));
     Ok(Outcome::Done)

@@ -60,6 +60,7 @@ pub fn load(input: &Path, options: &Options, part: &Part, progress: &Progress) -
             bail!("{}: --merge adds up gcov's counters; this is read from the flow", input.display());
         }
         let mut loaded = executed::load(input, options, part, progress)?;
+        loaded.account = Run::open(input)?.manifest()?.with_recording(loaded.account);
         loaded.windows = Windows::of(input).map(|windows| (None, windows)).into_iter().collect();
         return Ok(loaded);
     }

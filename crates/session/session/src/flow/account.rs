@@ -71,7 +71,7 @@ fn enter_cut(account: Account, recorded: &Recorded, lengths: &Lengths) -> Accoun
 impl Loaded {
     /// The account of the streams alone, for those who replay them: what was not decoded, and what files lack.
     pub fn account(&self, undecoded: Undecoded) -> Account {
-        let account = self.manifest.with_recording(undecoded.enter(Account::new(), &self.notes));
+        let account = undecoded.enter(Account::new(), &self.notes);
         match self.recorded.as_ref().filter(|recorded| recorded.knows_lengths()) {
             Some(recorded) => enter_cut(account, recorded, &self.lengths()),
             None => account,
