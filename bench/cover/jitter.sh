@@ -58,12 +58,12 @@ print()
 runs = [json.load(open(f"{out}/jitter-{kernel}.json")) for kernel in kernels]
 print(f"{'interval, load':<16}{'plain: count':>13}{'p50':>8}{'p99':>8}{'longest':>9}{'gcov: count':>13}{'p50':>8}{'p99':>8}{'longest':>9}{'ratio of p99':>14}{'longest':>9}")
 for name in ("irqs", "preempt", "spinlock"):
-    rows = [next(delta["instructions"] for delta in run["deltas"] if delta["name"] == name) for run in runs]
+    rows = [next(delta["instructions"] for delta in run["rows"] if delta["name"] == name) for run in runs]
     print(f"{name:<16}" + "".join(f"{row['count']:>13,}{row['p50']:>8,}{row['p99']:>8,}{row['max']:>9,}" for row in rows), end="")
     print(f"{rows[1]['p99'] / rows[0]['p99']:>14.2f}{rows[1]['max'] / rows[0]['max']:>9.2f}")
 for kernel, run in zip(kernels, runs):
     for name in ("irqs", "preempt"):
-        delta = next(delta for delta in run["deltas"] if delta["name"] == name)
+        delta = next(delta for delta in run["rows"] if delta["name"] == name)
         longest = delta["longest"][0]
         print(f"longest {name}, {kernel}: {longest['instructions']:,}, began in {longest['from']}")
 END

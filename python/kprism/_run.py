@@ -8,7 +8,7 @@ import json
 import os
 import warnings
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, Optional, Union
 
 from . import _kprism
 from ._program import command
@@ -38,6 +38,12 @@ class Run:
         return json.loads(self._run.manifest())
 
     @property
+    def fault(self) -> Optional[str]:
+        """Why the run is not whole; `None` if nothing was lost, guessed or not understood. Decodes the run first."""
+        self._decode()
+        return self._run.fault()
+
+    @property
     def instruments(self) -> list[str]:
         """The instruments that recorded into it, such as `flow` or `tlb`."""
         return self._run.instruments()
@@ -61,6 +67,9 @@ class Run:
         try:
             self._run.decode()
             self._decoded = True
+            fault = self._run.fault()
+            if fault is not None:
+                warnings.warn(f"{self.path}: not whole: {fault}", KprismWarning, stacklevel=3)
         finally:
             self._tell()
 

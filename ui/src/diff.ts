@@ -9,6 +9,7 @@ import { type Frame, type Header, type Weight, pathTo, readData } from "./data.t
 import { type Change, Diff, type DiffData, type DiffPath, type Pair, SIDES, SIDE_NAMES, type Side } from "./diff-data.ts";
 import { h, s, segmented } from "./dom.ts";
 import { count, duration, exact, percent, plural, share, weighed, weightName } from "./format.ts";
+import { isWhole, wholeness } from "./losses.ts";
 import { markReady } from "./ready.ts";
 import { searchKey } from "./search-key.ts";
 import { SortedTable } from "./tables.ts";
@@ -60,8 +61,7 @@ function header(diff: Diff): HTMLElement {
   const title = data.name === "all" ? "Two runs" : data.name;
   const run = (side: Side) => {
     const head: Header = data.headers[side];
-    const lost = head.lost_bytes + head.decode_errors > 0
-      ? h("span", { class: "bad" }, ` · ${plural(head.lost_bytes, "lost byte")}, ${plural(head.decode_errors, "decode error")}`) : null;
+    const lost = isWhole(head.account) ? null : h("span", { class: "bad" }, ` · account: ${wholeness(head.account)}`);
     return h("div", { class: `run ${side ? "new" : "old"}` },
       h("span", { class: "badge" }, SIDE_NAMES[side]),
       h("div", {}, h("code", {}, head.command || "imported trace"),

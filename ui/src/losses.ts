@@ -3,16 +3,16 @@
 
 import type { AccountEntry, CpuRow, Data, ErrorRow } from "./data.ts";
 import { h } from "./dom.ts";
-import { count, duration, exact, percent, plural, share } from "./format.ts";
+import { count, duration, exact, percent, share } from "./format.ts";
 import { SortedTable } from "./tables.ts";
 
 export function losses(data: Data): DocumentFragment {
   const out = document.createDocumentFragment();
-  const { lost_bytes, decode_errors } = data.header;
-  out.append(h("p", { class: lost_bytes + decode_errors > 0 ? "warning" : "good" },
-    lost_bytes + decode_errors > 0
-      ? `${plural(decode_errors, "place")} could not be decoded and ${plural(lost_bytes, "byte")} of the streams went unused. Numbers above are of what was decoded.`
-      : "Everything that was recorded was decoded: no bytes lost, no errors."));
+  const whole = isWhole(data.header.account);
+  out.append(h("p", { class: whole ? "good" : "warning" },
+    whole ? "Everything that was recorded was decoded: nothing lost, guessed or not understood."
+      : whole === null ? "It is not known whether everything is in these numbers."
+      : "Not everything is in the numbers above: they are of what was decoded."));
   out.append(account(data.header.account));
   if (data.errors.length > 0) {
     out.append(timeline(data));
@@ -52,12 +52,26 @@ export function losses(data: Data): DocumentFragment {
   return out;
 }
 
+/** A count that makes the result incomplete: it is not known to be zero. */
+const isFault = (entry: AccountEntry) => entry.fate !== "seen" && entry.fate !== "kept" && entry.count !== 0;
+
+/** Whether nothing was lost, guessed or not understood; null where there is no account. */
+export function isWhole(entries: AccountEntry[] | null): boolean | null {
+  return entries && entries.length > 0 ? !entries.some(isFault) : null;
+}
+
+/** "whole", "not whole", "not known". */
+export function wholeness(entries: AccountEntry[] | null): string {
+  const whole = isWhole(entries);
+  return whole === null ? "not known" : whole ? "whole" : "not whole";
+}
+
 /** What was seen, kept, lost, not understood and guessed. */
 export function account(entries: AccountEntry[] | null): HTMLElement {
   if (!entries) return h("p", { class: "note" }, "Account: not known; an older kprism made these tables.");
   const list = h("dl", { class: "account" });
   for (const entry of entries) {
-    const fault = entry.fate !== "seen" && entry.fate !== "kept" && entry.count !== 0;
+    const fault = isFault(entry);
     const text = entry.count === null ? `${entry.unit} not known` : `${exact(entry.count)} ${entry.unit}`;
     list.append(h("dt", {}, entry.fate.replace("_", " ")), h("dd", fault ? { class: "bad" } : {}, text));
     for (const place of entry.places ?? []) list.append(h("dd", { class: "note" }, place));

@@ -15,7 +15,7 @@ import { sectionLinks } from "./fragment.ts";
 import { Histogram } from "./histogram.ts";
 import { intervals } from "./intervals.ts";
 import { Lanes } from "./lanes.ts";
-import { account, losses } from "./losses.ts";
+import { account, isWhole, losses, wholeness } from "./losses.ts";
 import { momentParts, singlesList } from "./moments.ts";
 import { partsTable } from "./parts.ts";
 import { panel } from "./panel.ts";
@@ -49,8 +49,7 @@ function header(data: Data): HTMLElement {
     fact("clock", head.clock),
     fact("CPUs", String(head.vcpus)),
     fact("tasks", String(data.tasks.length)),
-    own ? fact("lost events", exact(own.lost), own.lost > 0) : fact("lost bytes", exact(head.lost_bytes), head.lost_bytes > 0));
-  if (!own) facts.append(fact("decode errors", exact(head.decode_errors), head.decode_errors > 0));
+    fact("account", wholeness(head.account), !isWhole(head.account)));
   if (head.exit_code !== null) facts.append(fact("exit code", String(head.exit_code), head.exit_code !== 0));
   const about = [head.kernel && `Linux ${head.kernel}`, recordedBy(head.source, !!own), head.created].filter(Boolean).join(" · ");
   const warning = head.stopped ? h("p", { class: "warning" }, `Recording ended early: ${head.stopped}`) : null;

@@ -124,7 +124,7 @@ fn a_board_is_recorded_and_left_as_it_was() {
     let output = guest.on(&["record", "boot"], &run, &[]);
     assert_eq!(output.status.code(), Some(0), "{}", error(&output));
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.contains("initcalls") && said.contains("account"), "{said}");
+    assert!(said.contains("initcalls") && said.contains("whole"), "{said}");
     assert!(error(&output).contains("see: kprism report boot -i"), "{}", error(&output));
     same_as_log(&run, &run.join("streams/ftrace/dmesg"));
 

@@ -95,7 +95,7 @@ fn bootgraphs_pair_is_a_boot() {
     ];
     assert_eq!(initcalls(boot), expected);
     // Calls of functions, with the durations that the text has; one end has no beginning.
-    let account = &boot["account"];
+    let account = &boot["run"]["account"];
     assert_eq!(count(account, "kept", "long calls"), 4, "{account}");
     assert_eq!(count(account, "lost", "ends without a call"), 1);
     assert_eq!(count(account, "lost", "events"), 12, "written and not there");
@@ -119,7 +119,7 @@ fn files_of_a_pair_may_be_gzips() {
     }
     let (found, _) = boot(&dir.path().join("host_boot_dmesg.txt.gz"), &dir.path().join("run"));
     assert_eq!(initcalls(&found).len(), 2);
-    assert_eq!(count(&found["account"], "kept", "long calls"), 4);
+    assert_eq!(count(&found["run"]["account"], "kept", "long calls"), 4);
 }
 
 #[test]
@@ -129,8 +129,8 @@ fn a_log_alone_tells_of_the_initcalls() {
     fs::write(&log, LOG).unwrap();
     let (found, _) = boot(&log, &run);
     assert_eq!(initcalls(&found).len(), 2);
-    assert_eq!(count(&found["account"], "guessed", "initcalls with the log's coarse times"), 2);
-    assert_eq!(count(&found["account"], "lost", "events"), Value::Null, "nobody knows");
+    assert_eq!(count(&found["run"]["account"], "guessed", "initcalls with the log's coarse times"), 2);
+    assert_eq!(count(&found["run"]["account"], "lost", "events"), Value::Null, "nobody knows");
     let output = kprism(&["report", "func", "-i", text(&run)]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(2) && said.contains("kprism report boot"), "{said}");
@@ -195,7 +195,7 @@ fn sleepgraphs_trace_is_events_and_its_log_is_refused_by_name() {
     let output = kprism(&["import", text(&trace), "-o", text(&run)]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() && said.contains("tells of no initcalls"), "{said}");
-    let output = kprism(&["report", "func", "-i", text(&run)]);
+    let output = kprism(&["report", "func", "-v", "-i", text(&run)]);
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
         shown.contains("suspend_resume") && shown.contains("account\n  seen            3 events"),

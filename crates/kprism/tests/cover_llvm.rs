@@ -72,7 +72,8 @@ fn a_profile_of_clang_s_comes_by_a_tracefile() {
     }
     assert_eq!(report["totals"]["functions_hit"], judge["functions"]["covered"]);
     assert_eq!(report["totals"]["branches_taken"], judge["branches"]["covered"]);
-    let guessed = report["account"].as_array().unwrap().iter().find(|entry| entry["fate"] == "guessed");
+    let guessed =
+        report["run"]["account"].as_array().unwrap().iter().find(|entry| entry["fate"] == "guessed");
     assert!(guessed.unwrap()["count"].as_u64().unwrap() > 10, "{report}");
 
     // Written again, it counts the same.

@@ -19,7 +19,7 @@ fn report(folder: &Path, input: &[&str]) -> Value {
 
 /// A count of the account whose unit begins so.
 fn counted(report: &Value, unit: &str) -> u64 {
-    let entries = report["account"].as_array().unwrap();
+    let entries = report["run"]["account"].as_array().unwrap();
     let found = entries.iter().filter(|entry| entry["unit"].as_str().unwrap().starts_with(unit));
     found.map(|entry| entry["count"].as_u64().unwrap()).sum()
 }

@@ -284,7 +284,7 @@ fn a_reset_in_the_window_is_never_subtracted() {
     assert_eq!(kprism(dir, &["report", "cover", "-i", ".", "--strict"]).status.code(), Some(0));
     fs::write(dir.join("work.gcno"), "damaged").unwrap();
     assert_eq!(kprism(dir, &["report", "cover", "-i", ".", "--strict"]).status.code(), Some(4));
-    let account = json(dir, &["report", "cover", "-i", ".", "--json"])["account"].clone();
+    let account = json(dir, &["report", "cover", "-i", ".", "--json"])["run"]["account"].clone();
     let lost = account.as_array().unwrap().iter().find(|entry| entry["unit"] == "objects left out").unwrap();
     assert_eq!(lost["count"], 1, "{account}");
 }

@@ -232,7 +232,7 @@ fn tlb_misses_and_switches_of_the_flow() {
         events.iter().filter(|e| e.name == "tlb_misses").filter_map(|e| e.number(field)).sum::<i64>()
     };
     let report = json(&["report", "tlb", "--json", "-i", text(&run)]);
-    let account = report["account"].as_array().unwrap();
+    let account = report["run"]["account"].as_array().unwrap();
     let kept = account.iter().find(|e| e["fate"] == "kept" && e["unit"] == "misses").unwrap();
     assert_eq!(sum("misses"), kept["count"].as_i64().unwrap());
     let switches = listed(&run, &["--tlb-interval", "100us"]);

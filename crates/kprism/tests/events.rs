@@ -431,7 +431,7 @@ fn tlb_misses_are_counted_alike() {
         ok(&["record", "tlb", "-q", "-o", text(&run), "--", "ls", "/bin"]);
     }
     let report = json(&["report", "tlb", "--json", "-i", text(&run)]);
-    let account = report["account"].as_array().unwrap();
+    let account = report["run"]["account"].as_array().unwrap();
     let kept = account.iter().find(|e| e["fate"] == "kept" && e["unit"] == "misses").unwrap()["count"]
         .as_u64()
         .unwrap();

@@ -111,7 +111,7 @@ fn lines_of_an_unmodified_program_are_those_of_gcov() {
         assert_eq!(called(&report, name), count, "calls of {name}");
     }
     // Instructions of the kernel, and of programs without debug information, are not in it, and are counted.
-    let account = report["account"].as_array().unwrap().clone();
+    let account = report["run"]["account"].as_array().unwrap().clone();
     let count = |fate: &str, unit: &str| {
         let found = account.iter().find(|entry| entry["fate"] == fate && entry["unit"] == unit);
         found.unwrap_or_else(|| panic!("{fate} {unit}: {account:?}"))
@@ -130,7 +130,10 @@ fn lines_of_an_unmodified_program_are_those_of_gcov() {
         .lines()
         .filter(|l| l.split_whitespace().next().is_some_and(|w| w.len() > 1 && w.ends_with('~')));
     assert!(inferred > 0 && marked.count() == inferred, "{inferred} lines are told from others:\n{shown}");
-    assert!(shown.contains("\nnot whole: lost ") && value["account"] == report["account"], "{shown}");
+    assert!(
+        shown.starts_with("not whole\n  lost ") && value["run"]["account"] == report["run"]["account"],
+        "{shown}"
+    );
     assert_eq!(guest::kprism(&[&annotate[..], &["--strict"]].concat()).status.code(), Some(4));
     for option in [&["--build-dir", "/"][..], &["--since-boot"]] {
         assert_eq!(guest::kprism(&[&annotate[..], option].concat()).status.code(), Some(2), "{option:?}");
@@ -191,7 +194,7 @@ fn streams_that_are_not_whole_are_told() {
     ok(&["lab", "run", "-q", "--smp", "2", "-o", text(&run), "--share", text(&share), "--", "/share/plain"]);
     let whole = json(&["report", "cover", "-q", "--json", "-i", text(&run), "--comm", "plain"]);
     let count = |report: &serde_json::Value, unit: &str| {
-        let found = report["account"].as_array().unwrap().iter().find(|entry| entry["unit"] == unit);
+        let found = report["run"]["account"].as_array().unwrap().iter().find(|entry| entry["unit"] == unit);
         found.unwrap_or_else(|| panic!("{unit}: {report}"))["count"].as_u64().unwrap()
     };
     for unit in ["decode errors", "bytes of packets skipped", "damaged or missing files"] {

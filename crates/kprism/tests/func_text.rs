@@ -81,7 +81,7 @@ fn events_without_calls_are_shown_by_name_task_and_time() {
     ];
     assert_eq!(rows, expected);
     assert_eq!(report["run"]["account"][0]["count"], 4, "{report}");
-    let (text, _) = ok(&["report", "-i", run, "--comm", "cat"]);
+    let (text, _) = ok(&["report", "-v", "-i", run, "--comm", "cat"]);
     assert!(text.contains("account\n  seen            4 events"), "{text}");
     assert!(text.contains("p_vfs_open_0") && !text.contains("vfs_read"), "{text}");
     // One by one, with the task's name, and stacks behind their events.
@@ -154,7 +154,7 @@ fn an_end_without_a_call_is_counted() {
                 0)   0.250 us    |    inner();\n \
                 0)   1.500 us    |  }\n";
     let (run, _) = import(dir.path(), "orphan", text);
-    let (shown, _) = ok(&["report", "func", "-i", run.to_str().unwrap()]);
+    let (shown, _) = ok(&["report", "func", "-v", "-i", run.to_str().unwrap()]);
     assert!(shown.contains("kept            3 calls") && shown.contains("1 end without a call"), "{shown}");
     let (account, _) = ok(&["report", "func", "-i", run.to_str().unwrap(), "--json"]);
     let strict = kprism(&["info", "--strict", "-i", run.to_str().unwrap()]);

@@ -21,7 +21,7 @@ fn tree() -> PathBuf {
 
 /// The rows of a report by the tests' names.
 fn rows(report: &Value) -> BTreeMap<String, Value> {
-    let rows = report["tests"].as_array().expect("rows").iter();
+    let rows = report["rows"].as_array().expect("rows").iter();
     rows.map(|row| (row["name"].as_str().expect("a name").to_owned(), row.clone())).collect()
 }
 
@@ -95,7 +95,7 @@ fn tests_of_which_everything_is_known() {
     let again = dir.path().join("again");
     let output = kprism(&[&lab[..], &[text(&again), "known"]].concat());
     let second: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(second["tests"], report["tests"]);
+    assert_eq!(second["rows"], report["rows"]);
 
     let xml = dir.path().join("tests.xml");
     ok(&["report", "tests", "-q", "-i", text(&run), "--junit", text(&xml)]);
@@ -114,7 +114,7 @@ fn suites_of_the_kernel() {
     let run = dir.path().join("run");
     let tree = ["lab", "kunit", "-q", "--tree", text(&tree), "-o", text(&run)];
     let report = json(&[&tree[..], &["--json", "bits*", "list*", "kunit-try-catch-test"]].concat());
-    let results = report["tests"].as_array().unwrap();
+    let results = report["rows"].as_array().unwrap();
     assert!(results.len() > 30, "{}", results.len());
     for row in results {
         assert_eq!(row["result"], "passed", "{row}");
@@ -128,7 +128,7 @@ fn suites_of_the_kernel() {
     // What is shown follows the options.
     let sorted =
         json(&["report", "tests", "-i", text(&run), "--json", "--sort", "instructions", "--limit", "3"]);
-    let most = sorted["tests"].as_array().unwrap();
+    let most = sorted["rows"].as_array().unwrap();
     assert_eq!(most.len(), 3);
     assert!(most.windows(2).all(|two| number(&two[0], "instructions") >= number(&two[1], "instructions")));
 

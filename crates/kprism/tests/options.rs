@@ -394,7 +394,7 @@ fn options_of_misses_too() {
     let (run, file) = (dir.path().join("run"), dir.path().join("file"));
     ok(&["record", "tlb", "-q", "-o", text(&run), "--", "ls", "/"]);
     let process = guest::json(&["report", "tlb", "processes", "--json", "-i", text(&run)]);
-    let process = process["processes"][0]["tgid"].as_u64().unwrap().to_string();
+    let process = process["rows"][0]["tgid"].as_u64().unwrap().to_string();
     let process: &'static str = process.leak();
     let of = |option: &str, view: View<'_>| {
         Some(match (option, view) {

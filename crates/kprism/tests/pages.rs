@@ -109,7 +109,7 @@ fn misses_on_a_page() {
     // The sums of the page are those of the tables.
     let told = json(&["report", "tlb", "objects", "-i", text(&run)]);
     let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{value}"));
-    let mut listed: Vec<(u64, String)> = told["objects"]
+    let mut listed: Vec<(u64, String)> = told["rows"]
         .as_array()
         .unwrap()
         .iter()
@@ -134,7 +134,7 @@ fn misses_on_a_page() {
         assert_eq!(own, number(&object["misses"][0]), "{object}");
     }
     let told = json(&["report", "tlb", "distribution", "-i", text(&run)]);
-    for row in told["distribution"].as_array().unwrap() {
+    for row in told["rows"].as_array().unwrap() {
         for together in [1, 4, 8] {
             let curves = data["curves"].as_array().unwrap().iter();
             let curve = curves
@@ -159,8 +159,8 @@ fn misses_on_a_page() {
                 .collect()
         })
         .collect();
-    assert_eq!(told["advice"], Value::from(of_page));
-    assert_eq!(told["account"], data["account"]);
+    assert_eq!(told["rows"], Value::from(of_page));
+    assert_eq!(told["run"]["account"], data["account"]);
 
     // The table has them as the terminal: texts too. A click tells who allocated it, and the address keeps it.
     let first = "#objects tbody tr:nth-child(1)";
@@ -276,7 +276,7 @@ const BARS: &str = "return [...document.querySelectorAll('#plots .plot')].map((p
 fn hits_on_a_page() {
     let probed = Probed::new(&["--collect", "count,text,$comm,count * 3"]);
     let told = probed.json();
-    let records = told["records"].as_array().unwrap();
+    let records = told["rows"].as_array().unwrap();
     assert_eq!(records.len(), 300);
     // A recorder that lost some says so.
     let path = probed.run.join("streams/probe/probes.json");

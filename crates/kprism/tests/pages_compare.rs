@@ -325,8 +325,7 @@ fn misses_on_a_page() {
     }
     for (run, side) in [(&old, "old"), (&new, "new")] {
         let own = json(&["report", "tlb", "objects", "-i", text(run)]);
-        let own =
-            own["objects"].as_array().unwrap().iter().map(|o| o["misses"].as_u64().unwrap()).sum::<u64>();
+        let own = own["rows"].as_array().unwrap().iter().map(|o| o["misses"].as_u64().unwrap()).sum::<u64>();
         let key = format!("misses_{side}");
         for section in ["objects", "functions", "processes"] {
             let sum =

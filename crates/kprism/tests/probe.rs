@@ -210,7 +210,7 @@ fn tables_for_other_tools() {
     assert_eq!(csv.lines().count(), 101);
     let all: Value =
         serde_json::from_slice(&std::fs::read(dir.path().join("records.json")).unwrap()).unwrap();
-    assert_eq!(all["records"].as_array().unwrap().len(), 100);
+    assert_eq!(all["rows"].as_array().unwrap().len(), 100);
 }
 
 /// What was collected as Parquet is what it is as text, by Arrow's own reader.
@@ -384,12 +384,12 @@ fn counted_in_the_guest(report: &dyn Fn(&str) -> Value) {
     let slots = |n: usize| &rows[0]["histograms"][n]["slots"];
     assert_eq!(slots(0), &json!([{"from": 4, "to": 7, "count": 20}]));
     assert_eq!(slots(1), &json!([{"from": 0, "to": 7, "count": 20}]));
-    assert_eq!((&rows[0]["histograms"][0]["sum"], &counts["records"]), (&json!(140), &json!([])));
+    assert_eq!((&rows[0]["histograms"][0]["sum"], &counts["rows"]), (&json!(140), &json!([])));
     let counted = report("counted");
     assert_eq!(counted["totals"][0]["rows"], json!([{"key": {"$retval": 7}, "count": 20, "histograms": []}]));
     assert_eq!(counted["variables"], json!({"sum": 141}));
     let values = |report: &Value, name: &str| -> Vec<Value> {
-        report["records"].as_array().unwrap().iter().map(|r| r["values"][name].clone()).collect()
+        report["rows"].as_array().unwrap().iter().map(|r| r["values"][name].clone()).collect()
     };
     let turn = report("turn");
     assert_eq!(values(&turn, "$n"), [1, 2, 3]);
@@ -413,7 +413,7 @@ fn counted_in_the_guest(report: &dyn Fn(&str) -> Value) {
         ("latest", &json!(7)),
     ];
     assert_eq!(found, wanted);
-    let lines: Vec<&Value> = sums["records"].as_array().unwrap().iter().map(|one| &one["text"]).collect();
+    let lines: Vec<&Value> = sums["rows"].as_array().unwrap().iter().map(|one| &one["text"]).collect();
     assert_eq!(lines, vec![&json!("dd: 7 of null\n"); 20]);
     let last = report("last");
     // The end's own record has no values.

@@ -64,7 +64,7 @@ fn place() -> String {
 }
 
 fn values(report: &Value, name: &str) -> Vec<i64> {
-    let records = report["records"].as_array().unwrap();
+    let records = report["rows"].as_array().unwrap();
     records.iter().filter_map(|record| record["values"][name].as_i64()).collect()
 }
 
@@ -106,7 +106,7 @@ fn counts_and_histograms_are_those_of_what_is_printed() {
         .collect();
     assert_eq!(calls.len(), 99);
     assert_eq!(report["counts"][0]["passed"], 99);
-    assert_eq!(report["records"], json!([]));
+    assert_eq!(report["rows"], json!([]));
     let rows = report["totals"][0]["rows"].as_array().unwrap();
     assert_eq!(rows.iter().map(|row| row["count"].as_u64().unwrap()).sum::<u64>(), 99);
     let counts: Vec<u64> = rows.iter().map(|row| row["count"].as_u64().unwrap()).collect();
@@ -230,7 +230,7 @@ fn variables_are_set_by_hits() {
         &["100", "b"],
     );
     let mut sum = 1000;
-    for (number, record) in report["records"].as_array().unwrap().iter().enumerate() {
+    for (number, record) in report["rows"].as_array().unwrap().iter().enumerate() {
         let n = 10 * number as i64;
         sum += n;
         assert_eq!(record["values"], json!({"n": n, "$sum": sum, "$calls": number + 1}));
@@ -262,8 +262,7 @@ fn threads_have_variables_of_their_own() {
         for first in [1000, 2000, 3000, 4000] {
             let of_thread =
                 |record: &&Value| record["values"]["token"].as_i64().unwrap() / 1000 == first / 1000;
-            let records: Vec<&Value> =
-                report["records"].as_array().unwrap().iter().filter(of_thread).collect();
+            let records: Vec<&Value> = report["rows"].as_array().unwrap().iter().filter(of_thread).collect();
             let expected: Vec<(i64, i64)> = tokens(first).zip(1..).collect();
             let found: Vec<(i64, i64)> = records
                 .iter()
@@ -272,7 +271,7 @@ fn threads_have_variables_of_their_own() {
                 .collect();
             assert_eq!(found, expected);
         }
-        assert_eq!(report["records"].as_array().unwrap().len(), 240);
+        assert_eq!(report["rows"].as_array().unwrap().len(), 240);
         assert_eq!(report["counts"].as_array().unwrap().last().unwrap()["hits"], 360);
         // They end with their threads, so there is none to tell of at the end.
         assert_eq!(report["variables"], Value::Null);
@@ -295,7 +294,7 @@ fn threads_have_variables_of_their_own() {
     // As options, beside a variable of all threads.
     let set = ["--thread-var", "n", "--var", "all=5", "--set", "$n++", "--set", "$all += $n"];
     let (_, report) = case.recorded(&[&["began"][..], &set, &["--collect", "$n,$all"]].concat(), &[]);
-    let records = report["records"].as_array().unwrap();
+    let records = report["rows"].as_array().unwrap();
     let counts: i64 = records.iter().map(|record| record["values"]["$n"].as_i64().unwrap()).sum();
     assert_eq!((records.len(), counts), (240, 4 * 60 * 61 / 2));
     assert_eq!(report["variables"], json!({"all": 5 + counts}));
@@ -335,7 +334,7 @@ fn hits_switch_the_recording() {
         &["1000", "b"],
     );
     assert_eq!(values(&report, "n"), [291, 293, 295, 297, 299]);
-    let records = report["records"].as_array().unwrap();
+    let records = report["rows"].as_array().unwrap();
     assert_eq!(records[5]["values"], json!({}));
     assert_eq!((passed(&report, 0), passed(&report, 1)), (150, 1));
 }
@@ -426,7 +425,7 @@ fn gdb_finds_the_same_values() {
     // A program that can be loaded anywhere.
     let symbols =
         said.lines().find_map(|line| line.find("symbol-file").map(|at| &line[at..])).expect("an offset");
-    let records = report["records"].as_array().unwrap();
+    let records = report["rows"].as_array().unwrap();
     let mut script = format!("set pagination off\nset print null-stop on\n{symbols}\ntarget tfile run.tf\n");
     for number in 0..records.len() {
         script += &format!("tfind {number}\necho == {number}\\n\ntdump\nprint $trace_timestamp\n");

@@ -142,7 +142,7 @@ vfs_read if called_by("no_such_function")
     assert!(passed[9] >= 3, "{passed:?}");
     let names = |probe: usize| -> Vec<String> {
         let probe = &report["probes"][probe]["place"];
-        let record = report["records"].as_array().unwrap().iter().find(|r| &r["probe"] == probe).unwrap();
+        let record = report["rows"].as_array().unwrap().iter().find(|r| &r["probe"] == probe).unwrap();
         let frames = record["values"]["$callers"].as_array().unwrap();
         frames.iter().map(|frame| frame.as_str().unwrap().to_owned()).collect()
     };
@@ -209,7 +209,7 @@ fn containers() {
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let found = report(&run);
     let found: Vec<&Value> =
-        found["records"].as_array().unwrap().iter().map(|r| &r["values"]["$container"]).collect();
+        found["rows"].as_array().unwrap().iter().map(|r| &r["values"]["$container"]).collect();
     assert_eq!(found.iter().filter(|value| ***value == json!(id)).count(), 6, "{found:?}");
     let lines = kprism(&["script", "probe", "-i", run.to_str().unwrap()]);
     assert!(String::from_utf8_lossy(&lines.stdout).contains(&format!("in {id}\n")), "{lines:?}");

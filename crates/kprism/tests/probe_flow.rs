@@ -157,7 +157,7 @@ fn types_are_those_of_the_guests_kernel() {
         ok(&[&args[..], &["--", "sh", "-c", "/bin/true; /bin/true | /bin/true"]].concat());
         let report = json(&["report", "probe", "-q", "--json", "--limit", "0", "-i", text(&run)]);
         std::fs::remove_dir_all(&run).unwrap();
-        let records = report["records"].as_array().unwrap().iter();
+        let records = report["rows"].as_array().unwrap().iter();
         records.map(|record| record["values"].clone()).collect()
     };
     // By fentry: the new task has its parent's name yet.

@@ -76,7 +76,7 @@ impl Case {
         let counts = report["counts"].as_array().unwrap().iter();
         let counts = counts.map(|c| (c["hits"].as_u64().unwrap(), c["passed"].as_u64().unwrap())).collect();
         let text = |record: &Value| format!("{} {}", record["place"], record["values"]);
-        let mut records: Vec<String> = report["records"].as_array().unwrap().iter().map(text).collect();
+        let mut records: Vec<String> = report["rows"].as_array().unwrap().iter().map(text).collect();
         records.sort();
         (counts, records)
     }

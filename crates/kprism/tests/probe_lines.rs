@@ -109,12 +109,12 @@ fn lines_are_those_that_the_program_prints() {
     let first = printed.lines().next().unwrap();
     let shown = case.ok(&["report", "probe", "-i", "run", "--limit", "1"]);
     assert!(shown.contains(&format!(" {}: {first}\n", place())), "{shown}");
-    assert_eq!(report["records"][0]["text"], format!("{first}\n"));
-    assert_eq!(report["records"][3]["values"]["n"], 3);
+    assert_eq!(report["rows"][0]["text"], format!("{first}\n"));
+    assert_eq!(report["rows"][3]["values"]["n"], 3);
     // Flags, widths, precisions; a name for an enumerator; what cannot be read.
     let format = r#""%-5d|%+05d|%#lx|%c|%s|%8s|%.3s|%p|%d%%\n", n, a, total, 'a' + n % 26, item->colour, $comm, who, item, 100 / (n - 2)"#;
     let (_, report) = case.recorded(&[&place(), "--printf", format], &[]);
-    let records = report["records"].as_array().unwrap();
+    let records = report["rows"].as_array().unwrap();
     for record in records {
         let (values, n) = (&record["values"], record["values"]["n"].as_i64().unwrap());
         let a = format!("{}{:04}", if n < 50 { '-' } else { '+' }, (n - 50).abs());
@@ -187,7 +187,7 @@ fn aggregates_are_exact_with_several_threads() {
     let (_, report) = case.recorded(&options, &[]);
     // Every second address is bad.
     assert_eq!(check(&report["totals"][0]["rows"][0], &calls), 10_000);
-    assert_eq!(report["records"], json!([]));
+    assert_eq!(report["rows"], json!([]));
     // Per key: with the latest value all CPUs have one cell.
     for latest in [false, true] {
         let more: &[&str] = if latest { &["--latest", "big,value"] } else { &[] };
@@ -252,7 +252,7 @@ fn a_file_of_probes() {
         let sums: i64 = sums.iter().map(|row| row["aggregates"][0]["value"].as_i64().unwrap()).sum();
         assert_eq!(sums, 150 * 150);
         assert_eq!(report["variables"]["odd"], first + 150);
-        let texts = report["records"].as_array().unwrap().iter().filter_map(|record| record["text"].as_str());
+        let texts = report["rows"].as_array().unwrap().iter().filter_map(|record| record["text"].as_str());
         let texts: Vec<&str> = texts.collect();
         // The kernel chooses the order of probes at one instruction: an odd call is counted before the line, or after it.
         for (n, text) in (290..300).zip(&texts) {

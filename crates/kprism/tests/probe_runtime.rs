@@ -92,13 +92,13 @@ fn in_a_pid_namespace() {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{said}");
-    assert_eq!(case.report()["records"].as_array().unwrap().len(), 50, "{said}");
+    assert_eq!(case.report()["rows"].as_array().unwrap().len(), 50, "{said}");
     // Everybody's but the recorder's, of a process outside of the namespace too.
     let _outside = Ticking::start(&case.program);
     let (said, code) =
         case.record(&own, &["tick", "-a", "--stop-after", "50", "--collect", "n", "--duration", "20s"], &[]);
     assert_eq!(code, Some(0), "{said}");
-    assert_eq!(case.report()["records"].as_array().unwrap().len(), 50, "{said}");
+    assert_eq!(case.report()["rows"].as_array().unwrap().len(), 50, "{said}");
     let (said, code) = case.record(&own, &["tick", "-p", "4000000"], &[]);
     assert_eq!(code, Some(2), "{said}");
 }
@@ -147,7 +147,7 @@ fn children_that_have_touched_nothing() {
     let (said, code) = case.record(&[], &[probe, "--collect", "text,*pair"], &["--", program, "fork", "100"]);
     assert_eq!(code, Some(0), "{said}");
     let report = case.report();
-    let records = report["records"].as_array().unwrap();
+    let records = report["rows"].as_array().unwrap();
     assert_eq!(records.len(), 100, "{said}");
     for record in records {
         assert_eq!(record["values"]["text"], "a string of the file", "{record}");
@@ -157,7 +157,7 @@ fn children_that_have_touched_nothing() {
     let probe = "child if text == \"a string of the file\"";
     let (said, code) = case.record(&[], &[probe, "--collect", "*pair"], &["--", program, "fork", "100"]);
     assert_eq!(code, Some(0), "{said}");
-    assert_eq!(case.report()["records"].as_array().unwrap().len(), 100, "{said}");
+    assert_eq!(case.report()["rows"].as_array().unwrap().len(), 100, "{said}");
     assert!(!said.contains("bad read"), "{said}");
     // As a key too.
     let (said, code) = case.record(&[], &["child", "--by", "text"], &["--", program, "fork", "100"]);
@@ -191,7 +191,7 @@ fn what_could_not_be_done_is_said() {
     assert_eq!(output.status.code(), Some(0), "{said}");
     assert_eq!(case.hits(), [3, 0], "{said}");
     let values: Vec<Value> =
-        case.report()["records"].as_array().unwrap().iter().map(|r| r["values"]["-n"].clone()).collect();
+        case.report()["rows"].as_array().unwrap().iter().map(|r| r["values"]["-n"].clone()).collect();
     assert_eq!(values, [-2, -1, 0].map(Value::from), "{said}");
     // One of the two is outside of the file.
     let mut compiled: Value =
@@ -269,7 +269,7 @@ fn a_full_disk_is_accounted_for() {
     assert!(said.contains("No space left on device") && said.contains("is kept"), "{said}");
     let report: Value = serde_json::from_str(&read("report.json")).expect("JSON");
     let count = |unit: &str| {
-        let mut all = report["account"].as_array().unwrap().iter();
+        let mut all = report["run"]["account"].as_array().unwrap().iter();
         all.find(|entry| entry["unit"] == unit).unwrap()["count"].as_u64().unwrap()
     };
     assert!(count("records") > 1000 && count("records missing from the file") > 0, "{report}");
@@ -284,7 +284,7 @@ fn the_time_of_a_command_ends_after_enough_too() {
     let options = ["tick", "--collect", "n", "--stop-after", "3", "--duration", "1s"];
     let (said, code) = case.record(&["timeout", "-s", "KILL", "60"], &options, &["--", program]);
     assert_eq!(code, Some(0), "{said}");
-    assert_eq!(case.report()["records"].as_array().unwrap().len(), 3, "{said}");
+    assert_eq!(case.report()["rows"].as_array().unwrap().len(), 3, "{said}");
 }
 
 /// The last record of a recorder that was killed may be half of one.
@@ -298,8 +298,8 @@ fn records_before_damage_are_shown() {
     let bytes = std::fs::read(&hits).unwrap();
     std::fs::write(&hits, &bytes[..bytes.len() - 3]).unwrap();
     let report = case.report();
-    assert_eq!(report["records"].as_array().unwrap().len(), 3, "{report}");
-    assert!(report["account"].to_string().contains("expected a record of"), "{report}");
+    assert_eq!(report["rows"].as_array().unwrap().len(), 3, "{report}");
+    assert!(report["run"]["account"].to_string().contains("expected a record of"), "{report}");
     for args in [&["script", "probe", "-i", "run"][..], &["export", "-i", "run", "-o", "-.csv"]] {
         let output =
             Command::new(env!("CARGO_BIN_EXE_kprism")).args(args).current_dir(case.dir.path()).output();

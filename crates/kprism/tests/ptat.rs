@@ -178,7 +178,7 @@ fn a_strides_walks_are_those_predicted() {
     // Reports name the array.
     let json = ok(kprism().args(["report", "tlb", "objects", "--json", "-i"]).arg(&run));
     let json: Value = serde_json::from_str(&json).expect("JSON");
-    let top = &json["objects"][0];
+    let top = &json["rows"][0];
     assert_eq!(
         (json["source"].as_str(), top["misses"].as_u64()),
         (Some("bus"), Some(PAGES * (ROUNDS + 1))),
@@ -238,7 +238,7 @@ fn threads_walk_while_others_are_in_the_kernel() {
     // The account has it, and nothing is left to guess.
     let json = ok(kprism().args(["report", "tlb", "objects", "--json", "-i"]).arg(&run));
     let json: Value = serde_json::from_str(&json).expect("JSON");
-    let account = json["account"].as_array().expect("an account");
+    let account = json["run"]["account"].as_array().expect("an account");
     let of = |fate: &str| account.iter().filter(|e| e["fate"] == fate).collect::<Vec<_>>();
     assert!(!of("not_understood").is_empty() && !of("guessed").is_empty(), "{account:?}");
     for entry in [of("not_understood"), of("guessed"), of("lost")].concat() {
@@ -298,12 +298,12 @@ fn each_process_of_a_family_has_its_own_misses() {
         let json = ok(kprism().args(["report", "tlb", "processes", "--json", "-i"]).arg(&run));
         let json: Value = serde_json::from_str(&json).expect("JSON");
         for (name, pid) in names {
-            let rows = json["processes"].as_array().expect("rows");
+            let rows = json["rows"].as_array().expect("rows");
             let row =
                 rows.iter().find(|row| row["tgid"] == pid).unwrap_or_else(|| panic!("{name}: {rows:?}"));
             assert_eq!(row["comm"], "family", "{row}");
         }
-        for entry in json["account"].as_array().expect("an account") {
+        for entry in json["run"]["account"].as_array().expect("an account") {
             let fine = entry["fate"] == "seen" || entry["fate"] == "kept" || entry["count"] == 0;
             assert!(fine, "{entry}");
         }
@@ -386,10 +386,13 @@ fn a_full_disk_is_told_and_what_was_written_is_kept() {
     );
     let json = ok(kprism().args(["report", "tlb", "objects", "--json", "-i"]).arg(&run));
     let json: Value = serde_json::from_str(&json).expect("JSON");
-    let lost =
-        json["account"].as_array().expect("an account").iter().find(|e| e["unit"] == "accesses not written");
+    let lost = json["run"]["account"]
+        .as_array()
+        .expect("an account")
+        .iter()
+        .find(|e| e["unit"] == "accesses not written");
     assert!(lost.is_some_and(|e| e["count"].as_u64() > Some(0)), "{json}");
-    assert!(json["objects"][0]["misses"].as_u64() > Some(8192), "{json}");
+    assert!(json["rows"][0]["misses"].as_u64() > Some(8192), "{json}");
 }
 
 /// Longest common subsequence, each place paired as early as can be: for each place in `a`, its partner in `b`.
@@ -498,7 +501,7 @@ fn the_bus_and_the_observer_agree() {
     assert_eq!((begin, end), (b, e), "the same addresses");
     let json = ok(kprism().args(["report", "tlb", "processes", "--json", "-i"]).arg(&observed));
     let json: Value = serde_json::from_str(&json).expect("JSON");
-    let tgid = json["processes"]
+    let tgid = json["rows"]
         .as_array()
         .and_then(|all| all.iter().find(|p| p["comm"] == "stride"))
         .and_then(|p| p["tgid"].as_u64())
@@ -578,7 +581,7 @@ fn views(run: &Path) -> Vec<Value> {
                 serde_json::from_str(&ok(kprism().args(["report", "tlb", view, "--json", "-i"]).arg(run)))
                     .expect("JSON");
             let boards = ["boards", "tags on the bus", "their entry's", "never mapped", "out of order"];
-            if let Some(account) = json["account"].as_array_mut() {
+            if let Some(account) = json["run"]["account"].as_array_mut() {
                 account.retain(|e| {
                     !boards.iter().any(|b| e["unit"].as_str().is_some_and(|unit| unit.contains(b)))
                 });
@@ -747,7 +750,7 @@ fn a_capture_by_boards_gives_what_the_recording_gives() {
         );
         let json = ok(kprism().args(["report", "tlb", "objects", "--json", "-i"]).arg(&run));
         let json: Value = serde_json::from_str(&json).expect("JSON");
-        let lost = json["account"]
+        let lost = json["run"]["account"]
             .as_array()
             .expect("an account")
             .iter()

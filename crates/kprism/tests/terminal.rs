@@ -450,7 +450,7 @@ fn tests_of_a_kernel_are_browsed() {
         put("out", out);
     }
     let report = json(&["report", "tests", "--json", "--limit", "0", "-i", path]);
-    let rows = report["tests"].as_array().unwrap();
+    let rows = report["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 3);
     // The same cells in each row; the test's name comes first on the screen.
     let printed = kprism(&["report", "tests", "--limit", "0", "-i", path]);

@@ -135,14 +135,14 @@ fn strides_miss_in_the_predicted_sequence() {
     let run = run.to_str().expect("UTF-8");
     let json: Value =
         serde_json::from_str(&ok(&["report", "tlb", "objects", "-i", run, "--json"])).expect("JSON");
-    let top = &json["objects"][0];
+    let top = &json["rows"][0];
     assert_eq!((top["misses"].as_u64(), top["kind"].as_str()), (Some(2048 * 4), Some("mmap")), "{top}");
     assert_eq!(top["bytes"].as_u64(), Some(2048 * 4096), "{top}");
     let csv = ok(&["report", "tlb", "objects", "-i", run, "--csv", "--limit", "1"]);
     assert!(csv.lines().nth(1).is_some_and(|line| line.contains(",8192,")), "{csv}");
     let advice: Value =
         serde_json::from_str(&ok(&["report", "tlb", "advice", "-i", run, "--json"])).expect("JSON");
-    let top = &advice["advice"][0];
+    let top = &advice["rows"][0];
     // 8 MiB are four huge pages, which miss once each, and again where the kernel's own 2M pages push them out.
     assert_eq!(top["huge_mib"].as_u64(), Some(8), "{top}");
     assert!(top["object_after"].as_u64().is_some_and(|n| (4..=8).contains(&n)), "{top}");
@@ -206,7 +206,7 @@ fn misses_are_named_by_arrays_and_by_where_they_were_allocated() {
         let json: Value =
             serde_json::from_str(&ok(&["report", "tlb", "objects", "-i", run, "--json", "--limit", "0"]))
                 .expect("JSON");
-        let objects = json["objects"].as_array().expect("objects");
+        let objects = json["rows"].as_array().expect("objects");
         let misses = |o: &Value| o["misses"].as_u64().expect("a number");
         let all: u64 = objects.iter().map(misses).sum();
         let unknown: u64 = objects.iter().filter(|o| o["kind"] == "unknown").map(misses).sum();
@@ -345,8 +345,7 @@ fn a_condition_keeps_what_a_filter_of_all_misses_finds() {
         dir.path().join("all").to_str().unwrap(),
     ]))
     .expect("JSON");
-    let stride =
-        processes["processes"].as_array().unwrap().iter().find(|row| row["comm"] == "stride").unwrap();
+    let stride = processes["rows"].as_array().unwrap().iter().find(|row| row["comm"] == "stride").unwrap();
     let stride = stride["tgid"].as_u64().unwrap() as u32;
     type Judge = fn(u32, u32, &Miss) -> bool;
     let conditions: [(&str, Judge); 3] = [
@@ -369,9 +368,11 @@ fn a_condition_keeps_what_a_filter_of_all_misses_finds() {
         let report: Value =
             serde_json::from_str(&ok(&["report", "tlb", "--json", "-i", path])).expect("JSON");
         let of = |fate: &str, unit: &str| {
-            let entries = report["account"].as_array().unwrap();
+            let entries = report["run"]["account"].as_array().unwrap();
             let entry = entries.iter().find(|e| e["fate"] == fate && e["unit"] == unit);
-            entry.unwrap_or_else(|| panic!("{fate} {unit}: {}", report["account"]))["count"].as_u64().unwrap()
+            entry.unwrap_or_else(|| panic!("{fate} {unit}: {}", report["run"]["account"]))["count"]
+                .as_u64()
+                .unwrap()
         };
         let unknown = of("lost", "misses whose condition could not be computed");
         if condition.contains("$comm") {

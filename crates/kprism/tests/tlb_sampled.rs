@@ -64,7 +64,7 @@ fn page_faults_are_sampled_with_their_addresses() {
         let begin = begin.expect("an address");
         let json = view(run, "objects");
         assert_eq!((json["source"].as_str(), json["complete"].as_bool()), (Some("samples"), Some(false)));
-        let top = &json["objects"][0];
+        let top = &json["rows"][0];
         let number = |key: &str| top[key].as_u64().expect(key);
         assert_eq!((number("start"), number("bytes")), (begin, PAGES * 4096), "{top}");
         if period == 1 {
@@ -77,7 +77,7 @@ fn page_faults_are_sampled_with_their_addresses() {
         let width = (high - low) as f64 / (3.92 * ((PAGES * period) as f64).sqrt());
         assert!((0.95..1.1).contains(&width), "{low} to {high}");
         let functions = view(run, "functions");
-        assert_eq!(functions["functions"][0]["function"].as_str(), Some("main"), "{functions}");
+        assert_eq!(functions["rows"][0]["function"].as_str(), Some("main"), "{functions}");
         // Hits were not sampled: what larger pages would do cannot be told.
         let advice = kprism(&["report", "tlb", "advice", "-i", run]);
         assert!(!advice.status.success());
@@ -94,7 +94,7 @@ fn page_faults_are_sampled_with_their_addresses() {
     let run = dir.path().join("imported");
     let run = run.to_str().expect("UTF-8");
     ok(&["-q", "import", data.to_str().expect("UTF-8"), "-o", run]);
-    let top = view(run, "objects")["objects"][0].clone();
+    let top = view(run, "objects")["rows"][0].clone();
     assert_eq!(top["misses"].as_u64(), Some(PAGES), "{top}");
     // One that was cut off gives what is there, and says that it is not all.
     let (bytes, cut) = (std::fs::read(&data).expect("perf.data"), dir.path().join("cut.data"));
@@ -102,8 +102,8 @@ fn page_faults_are_sampled_with_their_addresses() {
     ok(&["-q", "import", cut.to_str().expect("UTF-8"), "-o", run]);
     let json = view(run, "objects");
     let damaged = |e: &&Value| e["fate"] == "not_understood" && e["count"].as_u64() > Some(0);
-    assert!(json["account"].as_array().is_some_and(|all| all.iter().any(|e| damaged(&e))), "{json}");
-    assert!(json["objects"][0]["misses"].as_u64().is_some_and(|n| n > 0 && n < PAGES), "{json}");
+    assert!(json["run"]["account"].as_array().is_some_and(|all| all.iter().any(|e| damaged(&e))), "{json}");
+    assert!(json["rows"][0]["misses"].as_u64().is_some_and(|n| n > 0 && n < PAGES), "{json}");
     // What has no misses is refused, and what it has is named.
     let data = dir.path().join("clock.data");
     let clock = ["record", "-q", "-e", "cpu-clock:u", "-d", "-o"];

@@ -101,7 +101,7 @@ fn objects(run: &Path) -> Vec<Value> {
     let text =
         ok(&["report", "tlb", "objects", "-i", run.to_str().expect("UTF-8"), "--json", "--limit", "0"]);
     let json: Value = serde_json::from_str(&text).expect("JSON");
-    json["objects"].as_array().expect("objects").clone()
+    json["rows"].as_array().expect("objects").clone()
 }
 
 #[test]
@@ -387,7 +387,7 @@ fn counters_of_perf_are_compared() {
         let (run, file) = (run.to_str().expect("UTF-8"), file.to_str().expect("UTF-8"));
         let text = ok(&["report", "tlb", "counters", "--counters", file, "-i", run, "--json"]);
         let json: Value = serde_json::from_str(&text).expect("JSON");
-        json["counters"].as_array().expect("rows").clone()
+        json["rows"].as_array().expect("rows").clone()
     };
     let real = bench.0.path().join("stat");
     let events = "dTLB-load-misses:u,dTLB-store-misses:u,page-faults";
@@ -452,7 +452,7 @@ fn programs_that_handle_signals_run_on() {
     let run_text = run.to_str().expect("UTF-8");
     let report = ok(&["report", "tlb", "functions", "-i", run_text, "--json", "--limit", "0"]);
     let report: Value = serde_json::from_str(&report).expect("JSON");
-    let rows = report["functions"].as_array().expect("rows");
+    let rows = report["rows"].as_array().expect("rows");
     // `next` touches its stack alone, which is always there: it does not miss anew at each signal.
     let of_next = rows
         .iter()
@@ -497,12 +497,12 @@ fn programs_are_found_and_named() {
         };
         let functions = view("functions");
         let misses = |o: &Value| o["misses"].as_u64().expect("a number");
-        let rows = functions["functions"].as_array().expect("rows");
+        let rows = functions["rows"].as_array().expect("rows");
         let all: u64 = rows.iter().map(misses).sum();
         // The loader of a program that has one is known too; what is left is the vDSO and code before any mapping is told.
         let unknown: u64 = rows.iter().filter(|row| row["function"] == "[unknown]").map(misses).sum();
         assert!(unknown * 20 <= all, "{program}: {unknown} of {all} by unknown functions: {functions}");
-        assert_eq!(view("processes")["processes"][0]["comm"], comm, "{program}");
+        assert_eq!(view("processes")["rows"][0]["comm"], comm, "{program}");
     }
     // What QEMU cannot run is refused before a run is made of it.
     let text = folder.join("text");
@@ -588,7 +588,7 @@ fn a_condition_keeps_some_misses() {
     let report: Value =
         serde_json::from_str(&ok(&["report", "tlb", "--json", "--strict", "-i", run.to_str().unwrap()]))
             .unwrap();
-    let units: HashMap<&str, u64> = report["account"]
+    let units: HashMap<&str, u64> = report["run"]["account"]
         .as_array()
         .unwrap()
         .iter()

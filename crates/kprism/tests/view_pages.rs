@@ -74,7 +74,7 @@ fn pages_of_stored_runs() {
 
     follow(&browser, &view, 0, "report", "durations");
     let told = json(&["report", "durations", "--json", "--limit", "0", "-i", text(&durations)]);
-    let rows = told["functions"].as_array().or(told["rows"].as_array()).expect("rows").len();
+    let rows = told["rows"].as_array().expect("rows").len();
     let shown = "return document.querySelectorAll('#durations .sorted-table:first-of-type tbody tr.can-choose').length";
     let first = browser.run(shown).as_u64().unwrap();
     assert!(first > 0 && rows > 0, "{first} of {rows}");
@@ -130,7 +130,7 @@ fn the_page_of_misses() {
     let browser = Browser::start(&dir.path().join("browser"), 1400, 1000);
     follow(&browser, &view, 0, "tlb", "TLB misses");
     let told = json(&["report", "tlb", "objects", "--json", "--limit", "0", "-i", text(&tlb)]);
-    let misses: u64 = told["objects"].as_array().unwrap().iter().map(|o| o["misses"].as_u64().unwrap()).sum();
+    let misses: u64 = told["rows"].as_array().unwrap().iter().map(|o| o["misses"].as_u64().unwrap()).sum();
     assert_eq!(
         browser.run("return Number(document.querySelector('canvas.heat').dataset.shown)"),
         json!(misses)

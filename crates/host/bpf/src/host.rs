@@ -112,10 +112,32 @@ fn refuses(file: &Path) -> bool {
     std::fs::File::open(file).err().is_some_and(refused)
 }
 
+/// Places at which tracefs is mounted.
+const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+
 /// Returns the mount point of tracefs, without mounting it.
 pub fn tracefs() -> Option<PathBuf> {
-    let places = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
-    places.iter().map(PathBuf::from).find(|place| place.join("trace").exists())
+    TRACEFS.iter().map(PathBuf::from).find(|place| place.join("trace").exists())
+}
+
+/// Why [`tracefs`] found none, with the remedy: it is not mounted, or its folder (mode 0700 as a rule) is root's.
+pub fn no_tracefs() -> String {
+    no_tracefs_in(&TRACEFS.map(Path::new))
+}
+
+fn no_tracefs_in(places: &[&Path]) -> String {
+    let is_closed = |place: &&&Path| {
+        let looked = place.join("trace").symlink_metadata();
+        looked.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+    };
+    match places.iter().find(is_closed) {
+        Some(place) => format!(
+            "no permission to look into {}: run as root, or let root open tracefs (mount -o remount,mode=755 {})",
+            place.display(),
+            places[0].display()
+        ),
+        None => "tracefs is not mounted: mount -t tracefs tracefs /sys/kernel/tracing (as root)".to_owned(),
+    }
 }
 
 /// Reads the monotonic clock, which programs read too, in ns.
@@ -201,10 +223,7 @@ pub(crate) fn pmu_type(pmu: &str) -> Result<u32, Error> {
 pub(crate) fn tracepoint_id(system: &str, name: &str) -> Result<u64, Error> {
     let what = format!("tracepoint {system}:{name}");
     let Some(tracefs) = tracefs() else {
-        return Err(Error::refused(
-            what,
-            "tracefs is not mounted: mount -t tracefs tracefs /sys/kernel/tracing",
-        ));
+        return Err(Error::refused(what, no_tracefs()));
     };
     let path = tracefs.join("events").join(system).join(name).join("id");
     let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;

@@ -145,8 +145,7 @@ fn module_fd(module: &str) -> Result<Option<OwnedFd>, Error> {
 /// because the kernel takes long to produce it, and callers need it too.
 pub fn functions(kallsyms: &str) -> Result<Vec<Function>, Error> {
     let Some(tracefs) = host::tracefs() else {
-        let remedy = "tracefs is not mounted: mount -t tracefs tracefs /sys/kernel/tracing";
-        return Err(Error::refused("the list of traceable functions", remedy));
+        return Err(Error::refused("the list of traceable functions", host::no_tracefs()));
     };
     let read = |path: &Path| std::fs::read_to_string(path).map_err(Error::io(path));
     let text = read(&tracefs.join("available_filter_functions"))?;

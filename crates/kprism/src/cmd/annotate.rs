@@ -8,13 +8,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow, bail};
 use kprism_flow::replay::Task;
 use kprism_image::symbols::Symbols;
-use kprism_report::Style;
 use kprism_script::annotate::{self, Annotation};
 use kprism_script::{Select, Syntax};
 use kprism_signals::Second;
 use kprism_store::Run;
 
-use super::output::{print_json, wants_color, words};
+use super::output::{print_json, style, words};
 use crate::exit::{self, Outcome};
 use crate::given::Given;
 use kprism_session::Progress;
@@ -86,7 +85,7 @@ pub fn run(
             what: &args.func,
             branches: args.branches,
             json: args.json,
-            style: Style { color: wants_color(color) },
+            style: style(color, progress),
             strict: args.strict,
         };
         let who = kprism_session::cover::Part { filter: args.tasks.filter(), call: None };
@@ -101,7 +100,7 @@ pub fn run(
     let run = Run::open(&args.input)?;
     if args.misses || kprism_session::tlb::is_alone(&run) {
         given.only("a function's misses", &["func", "input", "syntax", "misses", "json", "debug_dir"])?;
-        let style = Style { color: wants_color(color) };
+        let style = style(color, progress);
         return super::tlb_annotate::annotate(args, &run, style, progress, out);
     }
     given.only(
@@ -150,7 +149,7 @@ pub fn run(
     if args.json {
         print_json(&annotation.to_json(symbols), out)?;
     } else {
-        let style = Style { color: wants_color(color) };
+        let style = style(color, progress);
         write!(out, "{}", annotation.to_text(symbols, source.as_mut(), style))?;
     }
     whole(Outcome::Done)

@@ -7,12 +7,11 @@ use std::path::PathBuf;
 use anyhow::Result;
 use kprism_bisect::{Ended, Settings, bisect, render};
 use kprism_gate::Rule;
-use kprism_report::Style;
 use kprism_session::Progress;
 use kprism_signals::Second;
 
 use super::guest_args::{GuestArgs, PlaceArgs};
-use super::output::{print_json, wants_color};
+use super::output::{print_json, style};
 use crate::exit::{self, Outcome};
 
 /// Help that follows the options.
@@ -91,7 +90,7 @@ pub fn run(
     let found = bisect(&settings, progress)?;
     match args.json {
         true => print_json(&render::json(&found), out)?,
-        false => write!(out, "{}", render::text(&found, Style { color: wants_color(color) }))?,
+        false => write!(out, "{}", render::text(&found, style(color, progress)))?,
     }
     Ok(match found.ended {
         Ended::First { .. } => Outcome::Done,

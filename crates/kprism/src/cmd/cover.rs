@@ -7,7 +7,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use kprism_report::cover::{self, diff, patch};
-use kprism_report::{Style, Table};
+use kprism_report::header::head;
+use kprism_report::{Style, Table, shape};
 use serde_json::json;
 
 use super::output::{ROWS, Shown, print_json, write_file};
@@ -96,9 +97,13 @@ pub fn of_two(
         no_match(view.path, progress);
     }
     if view.shown.json {
-        let value = diff::to_json(&before, &after, &changes);
+        let mut value = diff::to_json(&before, &after, &changes);
+        value["runs"] = json!({"old": {"account": of_old}, "new": {"account": of_new}});
         let outcome = show(table, view, value, out)?;
         return judge_own(view.strict, &accounts, outcome, progress);
+    }
+    for (side, account) in [("OLD", &of_old), ("NEW", &of_new)] {
+        write!(out, "{side} {}", head(Some(account), view.shown.style))?;
     }
     writeln!(out, "{}", diff::summary(&before, &after, &changes))?;
     let outcome = show(table, view, json!({}), out)?;
@@ -161,8 +166,9 @@ pub fn of_patch(
     let mut value = json!({});
     if view.shown.json {
         value["totals"] = totals.to_json();
-        value["account"] = json!(account);
+        value["run"] = shape::run(None, Some(&account));
     } else if !found.is_empty() {
+        write!(out, "{}", head(Some(&account), view.shown.style))?;
         writeln!(out, "{}\n", totals.to_text())?;
     }
     let outcome = show(patch::table(&found), view, value, out)?;
@@ -178,6 +184,7 @@ fn show(
     let outcome = Outcome::of_rows(view.shown.arrange(&mut table)?);
     if view.shown.json {
         value["rows"] = table.to_json();
+        value["hidden"] = table.hidden.into();
         print_json(&value, out)?;
     } else {
         diff::shorten(&mut table);

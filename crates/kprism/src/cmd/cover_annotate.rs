@@ -8,9 +8,9 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::Result;
-use kprism_report::Style;
 use kprism_report::cover::{self, source};
-use serde_json::json;
+use kprism_report::header::head;
+use kprism_report::{Style, shape};
 
 use super::cover::Selection;
 use super::output::print_json;
@@ -85,15 +85,13 @@ pub fn annotate(
     };
     if view.json {
         let mut value = source::to_json(path, found, shown);
-        value["account"] = json!(account);
+        value["run"] = shape::run(None, Some(&account));
         print_json(&value, out)?;
     } else {
+        write!(out, "{}", head(Some(&account), view.style))?;
         writeln!(out, "{}\n{}", view.style.bold(path), cover::summary(&found.totals()))?;
         write!(out, "{}", source::header(shown, view.style))?;
         write!(out, "{}", source::to_text(found, text.as_deref(), shown, view.style))?;
-        if let Some(reason) = account.fault() {
-            writeln!(out, "\n{}", view.style.alert(&format!("not whole: {reason}")))?;
-        }
     }
     judge_own(view.strict, &[(input, &account)], Outcome::Done, progress)
 }

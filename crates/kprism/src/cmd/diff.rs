@@ -11,14 +11,14 @@ use kprism_report::calltree::Weight;
 use kprism_report::compared::Comparison;
 use kprism_report::diff::{self, Diff, Scale, Within};
 use kprism_report::environment::Compared;
-use kprism_report::header::Header;
-use kprism_report::{Style, boot, durations, html};
-use kprism_store::{Environment, Instrument};
+use kprism_report::header::{Header, head};
+use kprism_report::{Style, boot, durations, html, shape};
+use kprism_store::{Environment, Instrument, Run};
 use serde_json::json;
 
 use super::cover;
 use super::cover_args::COVERAGE;
-use super::output::{Select, Shown, print_json, wants_color, words, write_file};
+use super::output::{Select, Shown, default_rows, print_json, style, words, write_file};
 use super::strict::StrictArgs;
 use crate::exit::Outcome;
 use crate::given::Given;
@@ -60,9 +60,9 @@ pub struct Args {
     /// Sort functions by this column of the JSON; differences by their size, `-COLUMN` turns it round
     #[arg(long, value_name = "COLUMN", allow_hyphen_values = true)]
     pub sort: Option<String>,
-    /// Show no more than this many rows of each table; 0 shows all
-    #[arg(long, value_name = "ROWS", default_value_t = 30)]
-    pub limit: usize,
+    /// Show no more than this many rows of each table; 0 shows all [default: 30; JSON has all]
+    #[arg(long, value_name = "ROWS")]
+    pub limit: Option<usize>,
     /// Print as JSON
     #[arg(long)]
     pub json: bool,
@@ -83,6 +83,11 @@ pub struct Args {
 }
 
 impl Args {
+    /// Rows of each table.
+    fn rows(&self) -> usize {
+        self.limit.unwrap_or(default_rows(self.json, 30))
+    }
+
     /// The runs that are read.
     pub fn runs(&self) -> Vec<&Path> {
         std::iter::once(&self.old).chain(&self.new).map(PathBuf::as_path).collect()
@@ -180,9 +185,9 @@ pub fn run(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    let style = Style { color: wants_color(color) };
+    let style = style(color, progress);
     let (path, sort) = (args.under.as_deref(), args.sort.as_deref());
-    let shown = Shown { sort, rows: args.limit, json: args.json, csv: false, style };
+    let shown = Shown { sort, rows: args.rows(), json: args.json, csv: false, style };
     let view = cover::View { path, shown, strict: args.strict };
     let who = kprism_session::cover::Part { filter: args.select.filter(), call: None };
     let asked = (&args.cover.options(), &who);
@@ -280,9 +285,9 @@ pub fn run(
     }
     let frames = if args.json { usize::MAX } else { diff::FRAMES };
     let mut paths = diff::paths_table(&diff, weight, scale, frames);
-    if args.limit > 0 {
-        functions.limit(args.limit);
-        paths.limit(args.limit);
+    if args.rows() > 0 {
+        functions.limit(args.rows());
+        paths.limit(args.rows());
     }
     if args.json {
         let mut value = diff::to_json(&diff, scale, &functions, &paths);
@@ -312,7 +317,7 @@ fn compared(
         write_file(file, comparison.render().context("HTML comparison")?, progress)?;
         return Ok(Outcome::Done);
     }
-    comparison.limit(args.limit);
+    comparison.limit(args.rows());
     match args.json {
         true => print_json(&comparison.to_json(), out)?,
         false => write!(out, "{}", comparison.to_text(style))?,
@@ -329,20 +334,31 @@ fn diff_boots(
     out: &mut dyn Write,
 ) -> Result<Outcome> {
     let titles = [args.old.display().to_string(), new.display().to_string()];
+    let manifests = [Run::open(&args.old)?.manifest()?, Run::open(new)?.manifest()?];
+    let paths = [&args.old, new];
     let (old, new) = (kprism_session::boot::load(&args.old)?, kprism_session::boot::load(new)?);
+    let account = kprism_session::boot::account_of_run;
+    let accounts = [account(paths[0], &old)?, account(paths[1], &new)?];
     if let Some(file) = &args.html {
-        let page = boot::render_two((&old, &titles[0]), (&new, &titles[1])).context("HTML page")?;
+        let page = boot::render_two((&old, &titles[0]), (&new, &titles[1]), accounts.each_ref().map(Some))
+            .context("HTML page")?;
         write_file(file, page, progress)?;
         return Ok(Outcome::Done);
     }
     let compared = kprism_boot::compare(&old, &new);
     let mut changes = boot::changes(&compared);
-    if args.limit > 0 {
-        changes.limit(args.limit);
+    if args.rows() > 0 {
+        changes.limit(args.rows());
     }
-    match args.json {
-        true => print_json(&boot::compared_json(&compared, &changes), out)?,
-        false => write!(out, "{}", boot::compared_text(&compared, &changes, style))?,
+    if args.json {
+        let mut value = boot::compared_json(&compared, &changes);
+        value["runs"] = json!({"old": shape::run(Some(&manifests[0]), Some(&accounts[0])), "new": shape::run(Some(&manifests[1]), Some(&accounts[1]))});
+        print_json(&value, out)?;
+    } else {
+        for (side, account) in ["OLD", "NEW"].iter().zip(&accounts) {
+            write!(out, "{} {}", style.bold(side), head(Some(account), style))?;
+        }
+        write!(out, "{}", boot::compared_text(&compared, &changes, style))?;
     }
     Ok(Outcome::Done)
 }

@@ -69,7 +69,12 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
     let written = write(&request, format, out)?;
     let outcome = Outcome::of_rows(written.empty);
     match written.account {
-        Some(account) => judge_own(args.strict, &[(&args.input, &account)], outcome, progress),
+        Some(account) => {
+            if let Some(reason) = account.fault().filter(|_| !args.strict.strict) {
+                progress.note(&format!("{}: not whole: {reason}", args.input.display()));
+            }
+            judge_own(args.strict, &[(&args.input, &account)], outcome, progress)
+        }
         None => Ok(outcome),
     }
 }

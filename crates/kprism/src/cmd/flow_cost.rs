@@ -19,7 +19,7 @@ use serde_json::json;
 
 use super::ended;
 use super::guest_args::{GuestArgs, PlaceArgs, psb};
-use super::output::{print_json, wants_color, write_file};
+use super::output::{print_json, style, write_file};
 use crate::exit::{self, Outcome};
 
 pub const HELP: &str = "\
@@ -116,7 +116,7 @@ pub fn run(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    let style = Style { color: wants_color(color) };
+    let style = style(color, progress);
     if !args.input.is_empty() {
         return show_runs(args, style, progress, out);
     }

@@ -9,11 +9,11 @@ use anyhow::{Context, Result, bail};
 use kprism_gate::render::{FORMS, Form, json, text};
 use kprism_gate::summary::{self, Summary, Wanted};
 use kprism_gate::{Rule, Side, judge, metric};
-use kprism_report::Style;
 use kprism_session::{DEFAULT_RUN, Progress};
 
 use super::cover::read_patch;
-use super::output::{print_json, wants_color, write_file};
+use super::output::{print_json, style, write_file};
+use super::strict::StrictArgs;
 use crate::exit::{self, Outcome};
 
 /// The help that stands after the options.
@@ -37,7 +37,7 @@ only if a rank test calls it significant.
   kprism gate now --save baseline.json
   kprism gate now --baseline baseline.json --fail-if 'kernel_insns > +0.1%'
 
-Exit codes: 0 no rule fired, 2 error, 3 a rule fired.",
+Exit codes: 0 no rule fired, 2 error, 3 a rule fired, 4 none fired and a run is not whole (--strict).",
         metric::help()
     )
 }
@@ -77,6 +77,8 @@ pub struct Args {
     /// Print as JSON
     #[arg(long, requires = "fail_if")]
     pub json: bool,
+    #[command(flatten)]
+    pub strict: StrictArgs,
 }
 
 /// Judges, writes, prints.
@@ -112,8 +114,17 @@ pub fn run(
         let text = serde_json::to_string_pretty(&new.summaries[0])? + "\n";
         write_file(file, text, progress)?;
     }
+    let sides = old.iter().chain([&new]);
+    let fault = sides.flat_map(|side| &side.summaries).find_map(|summary| summary.fault.as_ref());
+    let passed = match fault.filter(|_| args.strict.strict) {
+        Some(reason) => {
+            progress.say(&format!("kprism: --strict: a run is not whole: {reason}"));
+            Outcome::Incomplete
+        }
+        None => Outcome::Done,
+    };
     if rules.is_empty() {
-        return Ok(Outcome::Done);
+        return Ok(passed);
     }
     let verdict = judge(&rules, old.as_ref(), &new)?;
     if args.same_environment
@@ -130,9 +141,9 @@ pub fn run(
     }
     match args.json {
         true => print_json(&json::value(&verdict), out)?,
-        false => write!(out, "{}", text::write(&verdict, Style { color: wants_color(color) }))?,
+        false => write!(out, "{}", text::write(&verdict, style(color, progress)))?,
     }
-    Ok(if verdict.failed() { Outcome::Code(exit::GATE) } else { Outcome::Done })
+    Ok(if verdict.failed() { Outcome::Code(exit::GATE) } else { passed })
 }
 
 /// The lines of `--patch`.

@@ -16,7 +16,7 @@ use kprism_session::Progress;
 use kprism_signals::Second;
 
 use super::guest_args::{GuestArgs, PlaceArgs};
-use super::output::{wants_color, write_file};
+use super::output::{style, write_file};
 use crate::exit::{self, Outcome};
 
 const HELP: &str = "\
@@ -77,7 +77,7 @@ pub fn run(
     match measure(args, progress) {
         Err(error) if is_interrupt(&error) => Ok(Outcome::Code(exit::INTERRUPTED)),
         Err(error) => Err(error),
-        Ok(page) => show(args, &page, Style { color: wants_color(color) }, progress, out),
+        Ok(page) => show(args, &page, style(color, progress), progress, out),
     }
 }
 

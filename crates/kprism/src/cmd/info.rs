@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use kprism_options::KeptOptions;
 use kprism_report::info;
-use kprism_store::Run;
+use kprism_store::{Manifest, Run};
 
 use super::output::print_json;
 use super::strict::StrictArgs;
@@ -29,6 +29,17 @@ pub struct Args {
     pub json: bool,
 }
 
+/// The manifest as it is, and what its reader found.
+#[derive(serde::Serialize)]
+struct Facts<'a> {
+    #[serde(flatten)]
+    manifest: &'a Manifest,
+    /// Recorded files that are missing or shorter.
+    absent: &'a [String],
+    /// Whether nothing was lost, guessed or not understood.
+    whole: bool,
+}
+
 /// Prints it.
 pub fn run(args: &Args, kept: &KeptOptions, out: &mut dyn Write) -> Result<Outcome> {
     if args.options {
@@ -38,7 +49,8 @@ pub fn run(args: &Args, kept: &KeptOptions, out: &mut dyn Write) -> Result<Outco
     let run = Run::open(&args.input)?;
     let manifest = run.manifest()?;
     if args.json {
-        print_json(&manifest, out)?;
+        let (absent, whole) = (&manifest.absent[..], manifest.is_whole());
+        print_json(&Facts { manifest: &manifest, absent, whole }, out)?;
     } else {
         write!(out, "{}", info::to_text(run.dir(), &run.instruments(), &manifest))?;
         if let Some(path) = kept.path() {

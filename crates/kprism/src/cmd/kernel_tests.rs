@@ -9,14 +9,13 @@ use kprism_export::kernel_tests::show;
 use kprism_lab::Ended;
 use kprism_record::guest::{self, Settings};
 use kprism_record::kernel_tests::{kselftest, kunit};
-use kprism_report::Style;
 use kprism_session::{Progress, flow, kernel_tests};
 use kprism_signals::Second;
 use kprism_store::KernelTests;
 
 use super::ended::{code, interrupted};
 use super::guest_args::{GuestArgs, PlaceArgs};
-use super::output::wants_color;
+use super::output::style;
 use super::report::tests;
 use crate::exit::{self, Outcome};
 
@@ -104,7 +103,7 @@ fn record_and_report(
     }
     flow::decode(&run, progress)?;
     let loaded = kernel_tests::load(run.dir(), &args.show.debug.files(), progress)?;
-    let shown = args.show.output.shown(0, Style { color: wants_color(color) });
+    let shown = args.show.output.shown(0, style(color, progress));
     show(&loaded, (&shown, args.show.junit.as_deref()), progress, out)?;
     Ok(match (&ran.ended, ran.exit_code) {
         (Ended::Normal, Some(code @ (0 | kunit::NOT_RUN))) => {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -11,6 +11,7 @@ use kprism_lake::{AddOptions, Engine, Format, Lake, Outcome as End, Query, Shard
 use kprism_session::Progress;
 
 use super::output::print_json;
+use super::strict::{StrictArgs, judge};
 use crate::exit::Outcome;
 
 /// The help that stands after the options.
@@ -60,6 +61,8 @@ pub struct AddArgs {
     /// Print as JSON
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub strict: StrictArgs,
 }
 
 /// Options of `kprism lake compact`.
@@ -193,7 +196,8 @@ fn add(args: &AddArgs, progress: &Progress, out: &mut dyn Write) -> Result<Outco
     if failed > 0 {
         bail!("{failed} of {} runs were not added", runs.len());
     }
-    Ok(Outcome::of_rows(done.is_empty()))
+    let runs: Vec<&Path> = runs.iter().map(PathBuf::as_path).collect();
+    judge(args.strict, &runs, Outcome::of_rows(done.is_empty()), progress)
 }
 
 fn compact(args: &CompactArgs, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {

@@ -191,6 +191,9 @@ pub fn run(
         Command::Record(args) => record::run(args, given, color, progress, out),
         Command::Report(args) => {
             let outcome = report::run(args, given, color, progress, out)?;
+            if given.first(&["csv", "html", "ftd", "junit"]).is_some() {
+                strict::tell(args.strict, &[&args.input], progress)?;
+            }
             strict::judge(args.strict, &[&args.input], outcome, progress)
         }
         Command::View(args) => view::run(args, progress, out),
@@ -199,18 +202,27 @@ pub fn run(
         Command::Impact(args) => impact::run(args, color, progress, out),
         Command::Diff(args) => {
             let outcome = diff::run(args, given, color, progress, out)?;
+            if given.first(&["html"]).is_some() {
+                strict::tell(args.strict, &args.runs(), progress)?;
+            }
             strict::judge(args.strict, &args.runs(), outcome, progress)
         }
         Command::Gate(args) => gate::run(args, color, progress, out),
         Command::Bisect(args) => bisect::run(args, color, progress, out),
         Command::Export(args) => {
             let outcome = export::run(args, given, progress, out)?;
+            strict::tell(args.strict, &[&args.input], progress)?;
             strict::judge(args.strict, &[&args.input], outcome, progress)
         }
         Command::Lake(command) => lake::run(command, progress, out),
-        Command::Script(args) => script::run(args, given, progress, out),
+        Command::Script(args) => {
+            let outcome = script::run(args, given, progress, out)?;
+            strict::tell(args.strict, &[&args.input], progress)?;
+            Ok(outcome)
+        }
         Command::Annotate(args) => {
             let outcome = annotate::run(args, given, color, progress, out)?;
+            strict::tell(args.strict, &[&args.input], progress)?;
             strict::judge(args.strict, &[&args.input], outcome, progress)
         }
         Command::Explain(args) => explain::run(args, progress, out),

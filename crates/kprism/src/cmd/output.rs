@@ -59,10 +59,15 @@ pub fn write_html(
 /// Rows of a table unless told otherwise.
 pub const ROWS: usize = 40;
 
+/// The rows that are shown unless told otherwise: a file for programs has all, because its sums would be wrong.
+pub fn default_rows(for_programs: bool, rows: usize) -> usize {
+    if for_programs { 0 } else { rows }
+}
+
 /// Length and form.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub struct FormArgs {
-    /// Show no more than this many rows; 0 shows all. CSV has all unless told otherwise
+    /// Show no more than this many rows; 0 shows all. JSON and CSV have all unless told otherwise
     #[arg(long, value_name = "ROWS")]
     pub limit: Option<usize>,
     /// Print as JSON
@@ -86,7 +91,7 @@ pub struct OutputArgs {
 impl FormArgs {
     /// With `rows` unless told otherwise.
     pub fn shown(&self, rows: usize, style: Style) -> Shown<'static> {
-        let rows = self.limit.unwrap_or(if self.csv { 0 } else { rows });
+        let rows = self.limit.unwrap_or(default_rows(self.json || self.csv, rows));
         Shown { sort: None, rows, json: self.json, csv: self.csv, style }
     }
 }
@@ -132,6 +137,11 @@ pub fn wants_color(choice: clap::ColorChoice) -> bool {
             !refused && std::io::stdout().is_terminal()
         }
     }
+}
+
+/// The style of what is printed.
+pub fn style(choice: clap::ColorChoice, progress: &Progress) -> Style {
+    Style { color: wants_color(choice), detail: progress.is_verbose() }
 }
 
 /// Input and outputs of a view.

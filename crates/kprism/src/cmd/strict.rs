@@ -36,6 +36,17 @@ pub fn judge(strict: StrictArgs, runs: &[&Path], outcome: Outcome, progress: &Pr
     Ok(outcome)
 }
 
+/// Says on standard error which of these runs are not whole: for a result that has no place for it, such as CSV and the files of
+/// other tools. With `--strict` the exit code and its reason say it. What a command finds out while it reads, it tells itself.
+pub fn tell(strict: StrictArgs, runs: &[&Path], progress: &Progress) -> Result<()> {
+    for run in runs.iter().filter(|run| !strict.strict && run.join("manifest.json").exists()) {
+        if let Some(reason) = Run::open(run)?.manifest()?.recording_fault() {
+            progress.note(&format!("{}: not whole: {reason}", run.display()));
+        }
+    }
+    Ok(())
+}
+
 /// The same of inputs whose account the command drew up itself, which need not be runs.
 pub fn judge_own(
     strict: StrictArgs,

@@ -10,6 +10,12 @@ use serde::{Deserialize, Serialize};
 /// Maximum number of places named for one count. The count itself is not limited.
 pub const PLACES: usize = 16;
 
+/// The head of a report on a run of which nothing is missing.
+pub const WHOLE: &str = "whole: nothing lost, guessed or not understood";
+
+/// Begins the head of every other report.
+pub const NOT_WHOLE: &str = "not whole";
+
 /// Effect of a count on the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -115,16 +121,45 @@ impl Account {
 
     /// The counts of losses, misunderstandings and guesses that are not zero, in words; `None` if there are none.
     pub fn fault(&self) -> Option<String> {
-        let entries = self.entries.iter().filter(|e| e.fate.is_fault() && e.count != Some(0));
+        let entries = self.entries.iter().filter(|e| e.is_fault());
         let texts: Vec<String> = entries.map(|e| format!("{} {}", e.fate.name(), e.to_text())).collect();
         (!texts.is_empty()).then(|| texts.join(", "))
     }
 
     /// Text with a line for each fate that has counts, and one for each place.
     pub fn to_text(&self) -> String {
+        self.text_of(|_| true)
+    }
+
+    /// The same of the counts that make the result incomplete: losses, misunderstandings and guesses that are not zero,
+    /// or not known. Empty if there are none.
+    pub fn faults_text(&self) -> String {
+        self.text_of(Entry::is_fault)
+    }
+
+    /// One line if the result is whole, otherwise one that says it is not, and the text of the faults.
+    pub fn head(&self) -> String {
+        match self.is_whole() {
+            true => format!("{WHOLE}\n"),
+            false if self.is_empty() => format!("{NOT_WHOLE}: nothing is known of what was lost\n"),
+            false => format!("{NOT_WHOLE}\n{}", self.faults_text()),
+        }
+    }
+
+    /// The same as [`Account::head`] in one line, without places.
+    pub fn line(&self) -> String {
+        match (self.is_whole(), self.fault()) {
+            (true, _) => WHOLE.into(),
+            (false, Some(fault)) => format!("{NOT_WHOLE}: {fault}"),
+            (false, None) => format!("{NOT_WHOLE}: nothing is known of what was lost"),
+        }
+    }
+
+    fn text_of(&self, is_shown: impl Fn(&Entry) -> bool) -> String {
         let mut text = String::new();
         for fate in Fate::ALL {
-            let of_fate: Vec<&Entry> = self.entries.iter().filter(|e| e.fate == fate).collect();
+            let of_fate: Vec<&Entry> =
+                self.entries.iter().filter(|e| e.fate == fate && is_shown(e)).collect();
             if of_fate.is_empty() {
                 continue;
             }
@@ -145,6 +180,11 @@ impl Account {
 }
 
 impl Entry {
+    /// True if the count makes the result incomplete: it is of a fault, and not known to be zero.
+    pub fn is_fault(&self) -> bool {
+        self.fate.is_fault() && self.count != Some(0)
+    }
+
     /// The count with its unit.
     pub fn to_text(&self) -> String {
         match self.count {
@@ -242,6 +282,22 @@ mod tests {
              \u{20}                   decode errors: cpu0.pt: 0x1f\n\
              \u{20}                   decode errors: cpu0.pt: \u{fffd}[2J\n"
         );
+    }
+
+    #[test]
+    fn the_head_has_the_faults_alone() {
+        let seen = Account::new().with(Fate::Seen, "events", 7).with(Fate::Lost, "bytes", 0);
+        assert_eq!(seen.head(), "whole: nothing lost, guessed or not understood\n");
+        let cut =
+            seen.at(Fate::Lost, "records", 2, vec!["hits.bin".into()]).with(Fate::Guessed, "names", None);
+        assert_eq!(
+            cut.head(),
+            "not whole\n\
+             \u{20} lost            2 records\n\
+             \u{20}                   records: hits.bin\n\
+             \u{20} guessed         names not known\n"
+        );
+        assert_eq!(Account::new().head(), "not whole: nothing is known of what was lost\n");
     }
 
     #[test]

@@ -21,19 +21,18 @@ impl Manifest {
     /// Describes what the condition left out, a line for each fact; nothing if the recording had no condition. `what`: the
     /// things that were left out, in the plural.
     pub fn filtered(&self, what: &str) -> Vec<String> {
-        let Some(condition) = self.options.get("condition").and_then(Value::as_str) else {
+        let facts = self.option_facts();
+        let Some(condition) = facts.condition else {
             return Vec::new();
         };
-        let condition = printable(condition);
-        let count = match self.options.get("filtered").and_then(Value::as_u64) {
+        let condition = printable(&condition);
+        let count = match facts.filtered {
             Some(count) => grouped(count),
             None => "nobody knows how many".to_owned(),
         };
         let mut lines = vec![format!("only {what} with `{condition}`: {count} others left out")];
-        let errors = self.options.get("condition_errors").and_then(Value::as_object);
-        for (kind, count) in errors.into_iter().flatten() {
-            let count = grouped(count.as_u64().unwrap_or(0));
-            let kind = printable(kind);
+        for (kind, count) in facts.condition_errors.unwrap_or_default() {
+            let (count, kind) = (grouped(count), printable(&kind));
             lines
                 .push(format!("{count} of these {what} because the condition could not be computed: {kind}"));
         }

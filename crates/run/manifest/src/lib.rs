@@ -13,10 +13,12 @@ pub mod hash;
 mod here;
 mod instrument;
 mod manifest;
+mod option_facts;
 
-pub use account::{Account, Entry, Fate, PLACES};
+pub use account::{Account, Entry, Fate, NOT_WHOLE, PLACES, WHOLE};
 pub use environment::{Difference, Environment};
 pub use facts::{CallLosses, DurationFacts, KernelTests, ProbeFacts};
 pub use here::{NOT_ENDED, begun, this_kernel};
 pub use instrument::{About, Instrument};
 pub use manifest::{Clock, Kernel, KernelModule, KernelTree, Manifest, Processor, RunKind};
+pub use option_facts::OptionFacts;

@@ -4,7 +4,7 @@
 //! described without reading its streams.
 
 use crate::hash::hex;
-use crate::{Account, DurationFacts, Environment, Instrument, KernelTests, ProbeFacts};
+use crate::{Account, DurationFacts, Environment, Fate, Instrument, KernelTests, ProbeFacts};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,6 +12,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use sha2::{Digest as _, Sha256};
+
+/// Said of a run of which nobody knows whether it is whole.
+const NO_ACCOUNT: &str = "it has no account of what was lost";
+
+/// Unit of recorded files that are missing or shorter than recorded.
+const FILES: &str = "files of the recording";
+
+/// Unit of options whose values are of another type than expected.
+const OPTIONS: &str = "options of the manifest";
+
+/// Unit of what a recording lacks that ended early.
+const AFTER_END: &str = "events after the early end of the recording";
 
 /// Origin of the streams of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -195,7 +207,15 @@ pub struct Manifest {
     /// The tests that the command was, if they are the kernel's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tests: Option<KernelTests>,
-    /// Account of each instrument.
+    /// Files that were recorded, by path below the run's folder, with their lengths in bytes; empty in runs of older
+    /// versions.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub files: BTreeMap<String, u64>,
+    /// Recorded files that were missing, or shorter than recorded, when the manifest was read. Not a part of the file.
+    #[serde(skip)]
+    pub absent: Vec<String>,
+    /// Account of each instrument, as far as it is known from its recorder and reader. [`Manifest::account`] adds what is
+    /// known of the recording.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub accounts: BTreeMap<Instrument, Account>,
     /// Fields of later versions, which are kept when the manifest is written again.
@@ -204,23 +224,57 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// True if there is at least one account and all accounts are whole; see [`Account::is_whole`].
+    /// True if there is at least one account, all accounts are whole (see [`Account::is_whole`]), and so is the recording.
     pub fn is_whole(&self) -> bool {
-        !self.accounts.is_empty() && self.accounts.values().all(Account::is_whole)
+        self.fault().is_none()
+    }
+
+    /// The account of an instrument, with what is known of the recording; `None` if it has none.
+    pub fn account(&self, instrument: Instrument) -> Option<Account> {
+        Some(self.with_recording(self.accounts.get(&instrument)?.clone()))
+    }
+
+    /// This account, with what is known of the recording: files that are missing or shorter, and an early end. An account
+    /// that has these already gets them anew.
+    #[must_use]
+    pub fn with_recording(&self, mut account: Account) -> Account {
+        account.entries.retain(|entry| ![FILES, AFTER_END, OPTIONS].contains(&entry.unit.as_str()));
+        if !self.absent.is_empty() {
+            account = account.at(Fate::Lost, FILES, self.absent.len() as u64, self.absent.clone());
+        }
+        if self.stopped.is_some() {
+            account = account.with(Fate::Lost, AFTER_END, None);
+        }
+        let misread = self.option_facts().misread;
+        if !misread.is_empty() {
+            account = account.at(Fate::NotUnderstood, OPTIONS, misread.len() as u64, misread);
+        }
+        account
     }
 
     /// Why the run is not whole, in words; `None` if it is.
     pub fn fault(&self) -> Option<String> {
-        match self.accounts.is_empty() && self.stopped.is_none() {
-            true => Some("it has no account of what was lost".into()),
-            false => self.recording_fault(),
-        }
+        self.recording_fault().or_else(|| self.accounts.is_empty().then(|| NO_ACCOUNT.into()))
     }
 
-    /// The same, of a run that need not have an account: an early end, or the first account that is not whole.
+    /// The same, of a run that need not have an account: an early end, files that are missing, or the first account that is
+    /// not whole.
     pub fn recording_fault(&self) -> Option<String> {
         if let Some(reason) = &self.stopped {
             return Some(format!("recording ended early: {reason}"));
+        }
+        if !self.absent.is_empty() {
+            return self.with_recording(Account::new()).fault().map(|fault| {
+                let more = if self.absent.len() > 1 { ", …" } else { "" };
+                format!("{fault}: {}{more}", self.absent[0])
+            });
+        }
+        // Tables without an account: of an older version, or what was written of them is lost.
+        let has_tables = self.instructions.is_some() || self.options.contains_key("durations");
+        let has_account =
+            [Instrument::Flow, Instrument::Durations].iter().any(|of| self.accounts.contains_key(of));
+        if has_tables && !has_account {
+            return Some(NO_ACCOUNT.into());
         }
         self.accounts.iter().find_map(|(name, account)| Some(format!("{name}: {}", account.fault()?)))
     }
@@ -261,6 +315,8 @@ impl Manifest {
             durations: DurationFacts::default(),
             probe: ProbeFacts::default(),
             tests: None,
+            files: BTreeMap::new(),
+            absent: Vec::new(),
             accounts: BTreeMap::new(),
             other: BTreeMap::new(),
         }
@@ -283,7 +339,6 @@ fn id_of(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Fate;
 
     #[test]
     fn recordings_have_ids_of_their_own() {
@@ -307,6 +362,25 @@ mod tests {
         assert_eq!(manifest.fault().as_deref(), Some("tlb: lost records not known"));
         manifest.stopped = Some("the disk is full".into());
         assert_eq!(manifest.fault().as_deref(), Some("recording ended early: the disk is full"));
+    }
+
+    #[test]
+    fn a_missing_file_is_in_every_account() {
+        let mut manifest = Manifest::new(RunKind::Lab, 1);
+        manifest.accounts.insert(Instrument::Flow, Account::new().with(Fate::Lost, "bytes", 0));
+        assert!(manifest.account(Instrument::Flow).is_some_and(|account| account.is_whole()));
+        assert_eq!(manifest.account(Instrument::Tlb), None);
+        manifest.absent = vec!["streams/cpu1.pt: missing".into()];
+        let account = manifest.account(Instrument::Flow).expect("an account");
+        assert_eq!(account.fault().as_deref(), Some("lost 1 file of the recording"));
+        assert!(account.head().contains("streams/cpu1.pt: missing"), "{}", account.head());
+        assert_eq!(
+            manifest.fault().as_deref(),
+            Some("lost 1 file of the recording: streams/cpu1.pt: missing")
+        );
+        manifest.absent.clear();
+        manifest.stopped = Some("killed".into());
+        assert!(!manifest.account(Instrument::Flow).is_some_and(|account| account.is_whole()));
     }
 
     /// Facts stand beside the other fields, and fields of later versions stay.

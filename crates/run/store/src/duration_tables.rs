@@ -103,8 +103,11 @@ pub fn load_times(run: &Run, profile: &Profile) -> Result<Times> {
     if nodes.len() != profile.nodes.len() {
         return Err(t.bad(nodes.len(), format!("{} contexts in `nodes`", profile.nodes.len())));
     }
+    // Counts that are not there would be zeros that nobody measured.
     let options = run.manifest()?.options;
-    let counts: Counts =
-        options.get(COUNTS).and_then(|v| serde_json::from_value(v.clone()).ok()).unwrap_or_default();
+    let counts: Option<Counts> = options.get(COUNTS).and_then(|v| serde_json::from_value(v.clone()).ok());
+    let counts = counts.ok_or_else(|| {
+        t.bad(0, format!("the manifest's options have no `{COUNTS}` that belong to it; remove tables/ to have it made again"))
+    })?;
     Ok(Times { funcs, nodes, counts })
 }

@@ -4,7 +4,7 @@
 //! dates would make equal runs differ.
 
 use crate::records::Values;
-use crate::{Entry, Instrument, Manifest, RunKind};
+use crate::{Account, Entry, Instrument, Manifest, RunKind};
 
 /// A table: its name and its columns, which have the same number of rows.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,8 +53,9 @@ fn one_row(m: &Manifest) -> NamedTable {
 }
 
 fn accounts(m: &Manifest) -> NamedTable {
-    let rows: Vec<(Instrument, &Entry)> = m
-        .accounts
+    let accounts: Vec<(Instrument, Account)> =
+        m.accounts.iter().map(|(name, account)| (*name, m.with_recording(account.clone()))).collect();
+    let rows: Vec<(Instrument, &Entry)> = accounts
         .iter()
         .flat_map(|(name, account)| account.entries.iter().map(|entry| (*name, entry)))
         .collect();

@@ -6,7 +6,7 @@
 use kprism_layout::GcovFiles;
 use serde::Deserialize;
 
-use crate::{Manifest, Result, StoreError, io_at, write_atomically};
+use crate::{Manifest, Result, StoreError, files, io_at, write_atomically};
 use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -268,7 +268,7 @@ impl Run {
         self.dir.join("stderr")
     }
 
-    /// Reads the manifest.
+    /// Reads the manifest, and finds out which of the recorded files are missing or shorter ([`Manifest::absent`]).
     ///
     /// # Errors
     /// [`StoreError::Manifest`] with line and column if it is not the expected JSON; [`StoreError::Io`] if it cannot be
@@ -276,16 +276,20 @@ impl Run {
     pub fn manifest(&self) -> Result<Manifest> {
         let path = self.manifest_path();
         let bytes = fs::read(&path).map_err(io_at(&path))?;
-        serde_json::from_slice(&bytes).map_err(|source| StoreError::Manifest { path, source })
+        let mut manifest: Manifest =
+            serde_json::from_slice(&bytes).map_err(|source| StoreError::Manifest { path, source })?;
+        manifest.absent = files::absent(self, &manifest);
+        Ok(manifest)
     }
 
-    /// Writes the manifest in one step. A reader never sees a part of it.
+    /// Writes the manifest in one step, with the lengths of the recorded files. A reader never sees a part of it.
     ///
     /// # Errors
     /// [`StoreError::Io`] if the file cannot be written.
     pub fn write_manifest(&self, manifest: &Manifest) -> Result<()> {
         let path = self.manifest_path();
-        let mut json = serde_json::to_vec_pretty(manifest)
+        let manifest = Manifest { files: files::list(self, manifest), ..manifest.clone() };
+        let mut json = serde_json::to_vec_pretty(&manifest)
             .map_err(|source| StoreError::Manifest { path: path.clone(), source })?;
         json.push(b'\n');
         write_atomically(&path, &json)

@@ -462,6 +462,9 @@ fn adopt(manifest: &mut Manifest, collected: Manifest, has_flow: bool) {
         decode_errors: _,
         lost_bytes: _,
         tests: _,
+        // Listed anew in the folder that the files are collected into.
+        files: _,
+        absent: _,
         // The guest has none of its own.
         processor: _,
     } = collected;

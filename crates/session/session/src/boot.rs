@@ -106,6 +106,15 @@ fn of(text: &[u8]) -> (Read, TextCounts, BTreeMap<u32, String>) {
     (found, counts, std::mem::take(&mut reader.comms))
 }
 
+/// The account of the traced boot in this run's folder, with what is known of its recording.
+///
+/// # Errors
+/// What was collected, or the manifest, cannot be read.
+pub fn account_of_run(dir: &Path, boot: &Boot) -> Result<Account> {
+    let manifest = Run::open(dir)?.manifest()?;
+    Ok(manifest.with_recording(account(boot, &Collected::load(dir)?)))
+}
+
 /// The part of a boot's trace that became initcalls and calls.
 pub fn account(boot: &Boot, collected: &Collected) -> Account {
     let endless = boot.initcalls.iter().filter(|call| call.address != 0 && call.result.is_none()).count();

@@ -92,9 +92,7 @@ pub fn of_program(file: &Path, pattern: Option<&str>) -> Result<Vec<Event>> {
 /// tracefs is not mounted, or cannot be read.
 pub fn running(pattern: Option<&str>) -> Result<Vec<Event>> {
     let Some(tracefs) = kprism_bpf::host::tracefs() else {
-        bail!(
-            "tracefs is not mounted: mount -t tracefs tracefs /sys/kernel/tracing (as root); or name a vmlinux with -k"
-        );
+        bail!("{}; or name a vmlinux with -k", kprism_bpf::host::no_tracefs());
     };
     let events = tracefs.join("events");
     let folders = |folder: &Path| -> Result<Vec<PathBuf>> {

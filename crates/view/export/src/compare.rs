@@ -58,13 +58,18 @@ fn side(path: &Path, manifest: &Manifest, about: &str, account: Option<&Account>
     let kernel = manifest.kernel.as_ref().map(|kernel| format!("Linux {}", kernel.release));
     let about: Vec<String> =
         kernel.into_iter().chain([about.to_owned()]).filter(|text| !text.is_empty()).collect();
-    let mut all = account.map_or(Vec::new(), faults);
+    let account = account.map(|account| manifest.with_recording(account.clone()));
+    let mut all = match &account {
+        Some(account) => faults(account),
+        None => vec!["not known what was lost: an older kprism made these tables".to_owned()],
+    };
     all.extend(manifest.stopped.as_ref().map(|why| format!("the recording ended early: {why}")));
     Side {
         path: path.display().to_string(),
         title: manifest.command.join(" "),
         about: about.join(" · "),
         faults: all,
+        account,
     }
 }
 

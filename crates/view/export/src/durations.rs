@@ -113,7 +113,7 @@ fn events(
     }
     let mut table = view::events(&rows);
     shown.arrange(&mut table)?;
-    let account = run.manifest()?.accounts.remove(&Instrument::Durations);
+    let account = run.manifest()?.account(Instrument::Durations);
     if shown.csv {
         out.write_all(table.to_csv().as_bytes())?;
     } else if shown.json {
@@ -157,12 +157,13 @@ fn show_tree(
     let tree = tree::by_comm(profile, filter);
     if shown.json {
         let run = view::header_json(header, &times.counts);
-        return json_to(out, &json!({"run": run, "tree": calltree::to_json(profile, &tree, options)}));
+        let (tree, hidden) = calltree::to_json(profile, &tree, options, shown.rows);
+        return json_to(out, &json!({"run": run, "tree": tree, "hidden": hidden}));
     }
     let text = calltree::to_text(profile, &tree, options, shown.style);
     writeln!(out, "{}", view::header(header, profile, &times.counts, shown.style))?;
     write!(out, "{}", calltree::limited(&text, shown.rows, shown.style))?;
-    write!(out, "\n{}", header.account_text(shown.style))?;
+    write!(out, "{}", header.account_text(shown.style))?;
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use kprism_report::header::account_text;
+use kprism_report::header::{account_text, head};
 use kprism_report::{Shown, kernel_tests as view};
 use kprism_session::Progress;
 use kprism_session::kernel_tests::Tests;
@@ -38,7 +38,7 @@ pub fn show(
     } else {
         let style = shown.style;
         table.select(&view::shown(tests));
-        writeln!(out, "{}\n", style.bold(&view::summary(tests)))?;
+        writeln!(out, "{}\n{}", style.bold(&view::summary(tests)), head(Some(account), style))?;
         write!(out, "{}\n{}", table.to_text(style), view::failures(tests, style))?;
         write!(out, "{}", account_text(Some(account), style))?;
     }

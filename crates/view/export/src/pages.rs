@@ -38,8 +38,9 @@ pub fn of(path: &Path, instrument: Instrument, progress: &Progress) -> Result<St
         Instrument::Probe => Ok(probes::page(&run, &[])?.0),
         Instrument::Boot => {
             let boot = kprism_session::boot::load(path)?;
+            let account = kprism_session::boot::account_of_run(path, &boot)?;
             let release = run.manifest()?.kernel.map_or_else(String::new, |k| format!(" of {}", k.release));
-            boot::render(&boot, &format!("Boot{release}")).context("HTML page")
+            boot::render(&boot, &format!("Boot{release}"), &account).context("HTML page")
         }
         Instrument::Cover => of_coverage(path, progress),
         Instrument::Flow | Instrument::Durations => bail!("{}: a flow has another page", path.display()),
@@ -48,11 +49,12 @@ pub fn of(path: &Path, instrument: Instrument, progress: &Progress) -> Result<St
 
 fn of_coverage(path: &Path, progress: &Progress) -> Result<String> {
     let options = Options { shows_text: true, ..Options::default() };
-    let Loaded { cover, runs, built, .. } = load_and_tell(path, &options, &Part::default(), progress)?;
+    let Loaded { cover, runs, built, account, .. } =
+        load_and_tell(path, &options, &Part::default(), progress)?;
     progress.step("writing the page");
     let texts = Texts::new(None, &built);
     let title = path.display().to_string();
-    let page = page::render(&cover, runs.as_ref(), None, &title, &|source| texts.text(source))?;
+    let page = page::render(&cover, runs.as_ref(), None, (&title, &account), &|source| texts.text(source))?;
     progress.clear();
     let Remarks { changed, short } = texts.into_remarks();
     changed.iter().chain(&short).take(5).for_each(|text| progress.note(text));

@@ -8,13 +8,12 @@ use anyhow::{Context, Result, bail};
 use kprism_probe::stream::Item;
 use kprism_profile::Profile;
 use kprism_profile::units::grouped;
-use kprism_report::header::account_text;
+use kprism_report::header::{account_text, head};
 use kprism_report::perfetto::Timeline;
 use kprism_report::{Shown, probe as view};
 use kprism_session::Progress;
 use kprism_session::probe::{self, Loaded};
 use kprism_store::Run;
-use serde_json::Value;
 
 use crate::request::{Request, Written};
 
@@ -129,20 +128,24 @@ pub fn show(run: &Run, tasks: &[u32], shown: &Shown<'_>, out: &mut dyn Write) ->
     let manifest = run.manifest()?;
     let account = loaded.account(&manifest);
     if shown.json {
-        let mut rows = Vec::new();
+        let (mut rows, mut hidden) = (Vec::new(), 0);
         loaded.each(|hit, values| {
-            rows.push(view::object(&description.probes[usize::from(hit.probe)], hit, &values));
-            Ok(shown.rows == 0 || rows.len() < shown.rows)
+            match shown.rows == 0 || rows.len() < shown.rows {
+                true => rows.push(view::object(&description.probes[usize::from(hit.probe)], hit, &values)),
+                false => hidden += 1,
+            }
+            Ok(true)
         })?;
         let nothing = rows.is_empty() && !description.has_counted();
         serde_json::to_writer_pretty(
             &mut *out,
-            &view::to_json(description, rows, &account, shown.rows, &named),
+            &view::to_json(description, (rows, hidden), (&manifest, &account), shown.rows, &named),
         )?;
         writeln!(out)?;
         return Ok(nothing);
     }
-    let last = manifest.options.get("last").and_then(Value::as_u64);
+    let last = manifest.option_facts().last;
+    write!(out, "{}", head(Some(&account), shown.style))?;
     writeln!(out, "{}", view::header(description, shown.rows, last, &named))?;
     let (mut lines, mut more) = (0, 0_u64);
     loaded.each(|hit, values| {
@@ -157,7 +160,7 @@ pub fn show(run: &Run, tasks: &[u32], shown: &Shown<'_>, out: &mut dyn Write) ->
     if more > 0 {
         writeln!(out, "… {} more records (--limit 0 shows all)", grouped(more))?;
     }
-    write!(out, "\n{}", account_text(Some(&account), shown.style))?;
+    write!(out, "{}", account_text(Some(&account), shown.style))?;
     Ok(lines == 0 && !description.has_counted())
 }
 
@@ -186,7 +189,7 @@ pub fn page(run: &Run, tasks: &[u32]) -> Result<(String, bool)> {
         &view::page::Input {
             title: &title,
             description,
-            last: manifest.options.get("last").and_then(Value::as_u64),
+            last: manifest.option_facts().last,
             account: &account,
             named: &|item: &Item, value| loaded.named(item, value),
         },

@@ -9,7 +9,7 @@ use kprism_profile::{Filter, Profile};
 use kprism_report::calltree::{self, Options, Weight};
 use kprism_report::header::Header;
 use kprism_report::html::{self, Budget};
-use kprism_report::{Shown, Table, deltas, durations, folded, lanes, perfetto, pprof, tables, tree};
+use kprism_report::{Shown, Table, deltas, durations, folded, lanes, perfetto, pprof, shape, tables, tree};
 use kprism_script::events;
 use kprism_session::{Progress, flow, held, open_profile, perfdata};
 use kprism_store::{Entry, Instrument, Manifest, Run, load_times};
@@ -155,15 +155,16 @@ pub(crate) fn table_json(request: &Request<'_>, out: &mut dyn Write) -> Result<W
         let filter = &request.filter;
         let value = if of.of_durations && request.subject != Subject::Tree {
             let (table, header) = of_durations(of, filter)?;
-            json!({"run": header, "rows": table.to_json()})
+            shape::report(header, &table)
         } else {
             let header = Header::new(&of.manifest, &of.profile).to_json();
             match table(request.subject, &of.profile, filter) {
-                Some(table) => json!({"run": header, "rows": table.to_json()}),
+                Some(table) => shape::report(header, &table),
                 None => {
                     let tree = tree::by_comm(&of.profile, filter);
                     let whole = Options { weight: of.weight, min_percent: 0.0, max_depth: usize::MAX };
-                    json!({"run": header, "tree": calltree::to_json(&of.profile, &tree, &whole)})
+                    let (tree, hidden) = calltree::to_json(&of.profile, &tree, &whole, 0);
+                    json!({"run": header, "tree": tree, "hidden": hidden})
                 }
             }
         };

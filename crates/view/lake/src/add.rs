@@ -89,7 +89,8 @@ pub fn add(lake: &Lake, folder: &Path, options: &AddOptions, progress: &Progress
     progress.step(&format!("adding {}", folder.display()));
     let Tables { tables, added, fault } = tables::all(&facts, &options.labels, progress)?;
     if let Some(fault) = fault {
-        progress.note(&format!("{}: {fault}; the table manifest has it as fault", folder.display()));
+        progress
+            .note(&format!("{}: not whole: {fault}; the table manifest has it as fault", folder.display()));
     }
     for (table, rows) in tables {
         let to = Lake::run_file(&table, &options.suite, &facts.day, &run_id);

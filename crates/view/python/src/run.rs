@@ -50,6 +50,12 @@ impl Run {
         text().map_err(|error| refused(&error))
     }
 
+    /// Why the run is not whole; none if nothing was lost, guessed or not understood. Known once it was decoded.
+    fn fault(&self) -> PyResult<Option<String>> {
+        let manifest = Folder::open(&self.folder).and_then(|run| run.manifest());
+        Ok(manifest.map_err(|error| refused(&error.into()))?.fault())
+    }
+
     /// Names of the instruments that recorded into the run.
     fn instruments(&self) -> PyResult<Vec<&'static str>> {
         let run = Folder::open(&self.folder).map_err(|error| refused(&error.into()))?;

@@ -4,10 +4,12 @@
 use std::fmt::Write as _;
 
 use kprism_boot::{Boot, Compared};
+use kprism_store::Account;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::html::{self, HtmlError};
+use crate::shape;
 use crate::table::{Cell, Column, Style, Table};
 use kprism_profile::units;
 
@@ -122,7 +124,10 @@ pub fn compared_text(compared: &Compared, changes: &Table, style: Style) -> Stri
 
 /// The same as JSON.
 pub fn compared_json(compared: &Compared, changes: &Table) -> Value {
-    json!({"span_ns": compared.span_ns, "initcall_ns": compared.initcall_ns, "initcalls": changes.to_json()})
+    json!({
+        "span_ns": compared.span_ns, "initcall_ns": compared.initcall_ns, "initcalls": changes.to_json(),
+        "hidden": changes.hidden,
+    })
 }
 
 /// A summary of the boot in a few lines, which a terminal shows before the tables.
@@ -174,16 +179,18 @@ pub fn to_text(boot: &Boot, limit: usize, style: Style) -> String {
     text
 }
 
-/// The whole boot as JSON.
-pub fn to_json(boot: &Boot) -> Value {
-    json!({
-        "initcalls": initcalls(boot).to_json(),
-        "functions": functions(boot).to_json(),
-        "levels": levels(boot).to_json(),
-        "unnamed": boot.unnamed,
-        "coarse": boot.coarse,
-        "lost_events": boot.lost,
-    })
+/// The boot as JSON, `limit` rows of each table (0: all); `run` is what is said of the run.
+pub fn to_json(boot: &Boot, run: Value, limit: usize) -> Value {
+    let mut tables =
+        [("initcalls", initcalls(boot)), ("functions", functions(boot)), ("levels", levels(boot))];
+    if limit > 0 {
+        tables.iter_mut().filter(|(name, _)| *name != "levels").for_each(|(_, table)| table.limit(limit));
+    }
+    let mut value = shape::overview(run, tables.iter().map(|(name, table)| (*name, table)));
+    value["unnamed"] = json!(boot.unnamed);
+    value["coarse"] = json!(boot.coarse);
+    value["lost_events"] = json!(boot.lost);
+    value
 }
 
 type InitcallRow = (usize, i64, usize, u32, u64, u64, Option<i64>);
@@ -240,16 +247,22 @@ fn side<'a>(boot: &'a Boot, title: &'a str) -> Side<'a> {
 ///
 /// # Errors
 /// [`HtmlError`]; it does not depend on the boot.
-pub fn render(boot: &Boot, title: &str) -> Result<String, HtmlError> {
+pub fn render(boot: &Boot, title: &str, account: &Account) -> Result<String, HtmlError> {
     let (css, js) = (include_str!("../assets/boot.css"), include_str!("../assets/boot.js"));
-    html::page(title, css, js, &[side(boot, title)])
+    html::page(title, &[("", Some(account))], (css, js), &[side(boot, title)])
 }
 
 /// Renders two boots' charts, one above the other on one scale.
 ///
 /// # Errors
 /// As [`render`].
-pub fn render_two(old: (&Boot, &str), new: (&Boot, &str)) -> Result<String, HtmlError> {
+pub fn render_two(
+    old: (&Boot, &str),
+    new: (&Boot, &str),
+    accounts: [Option<&Account>; 2],
+) -> Result<String, HtmlError> {
     let (css, js) = (include_str!("../assets/boot.css"), include_str!("../assets/boot.js"));
-    html::page(&format!("{} and {}", old.1, new.1), css, js, &[side(old.0, old.1), side(new.0, new.1)])
+    let heads = [("OLD", accounts[0]), ("NEW", accounts[1])];
+    let title = format!("{} and {}", old.1, new.1);
+    html::page(&title, &heads, (css, js), &[side(old.0, old.1), side(new.0, new.1)])
 }

@@ -124,10 +124,13 @@ pub fn limited(text: &str, rows: usize, style: Style) -> String {
 
 /// Formats the tree as JSON: nested objects
 /// `{name, module, kind, calls, instructions, total_instructions, self_ns, total_ns, children}`. Folded branches are
-/// counted in `folded`.
-pub fn to_json(profile: &Profile, tree: &Tree, options: &Options) -> Value {
+/// counted in `folded`. Has the first `rows` of the lines that the text has (0: all); the second value is the number of those
+/// left out.
+pub fn to_json(profile: &Profile, tree: &Tree, options: &Options, rows: usize) -> (Value, usize) {
     let totals = tree.totals();
-    let (lines, _) = lines(tree, options);
+    let (mut lines, _) = lines(tree, options);
+    let hidden = if rows == 0 { 0 } else { lines.len().saturating_sub(rows) };
+    lines.truncate(lines.len() - hidden);
     let mut folded = vec![0usize; tree.nodes.len()];
     let mut order = Vec::new();
     let mut path: Vec<u32> = Vec::new();
@@ -168,7 +171,7 @@ pub fn to_json(profile: &Profile, tree: &Tree, options: &Options) -> Value {
             None => root = value,
         }
     }
-    root
+    (root, hidden)
 }
 
 /// A node's name, with a mark unless it was simply called.

@@ -15,6 +15,7 @@ pub mod tlb;
 use std::collections::BTreeMap;
 
 use kprism_profile::units::printable;
+use kprism_store::Account;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -38,6 +39,8 @@ pub struct Side {
     pub about: String,
     /// Things lost, not understood or guessed, in words; empty if none.
     pub faults: Vec<String>,
+    /// The account; `None` for tables of an older kprism.
+    pub account: Option<Account>,
 }
 
 /// A number of both runs.
@@ -121,6 +124,7 @@ impl Comparison {
             title: printable(&side.title),
             about: printable(&side.about),
             faults: side.faults.iter().map(|fault| printable(fault)).collect(),
+            account: side.account.clone(),
         };
         let section = |section: &Section| SectionData {
             id: section.id,
@@ -139,7 +143,8 @@ impl Comparison {
             sections: self.sections.iter().map(section).collect(),
         };
         let title = format!("{}: {} against {}", self.what, data.sides[1].path, data.sides[0].path);
-        html::page(&title, css, js, &data)
+        let [old, new] = self.sides.each_ref().map(|side| side.account.as_ref());
+        html::page(&title, &[("OLD", old), ("NEW", new)], (css, js), &data)
     }
 
     /// Keeps so many rows of each table in text and JSON; 0 keeps all.
@@ -157,7 +162,7 @@ impl Comparison {
             let texts: Vec<&str> = texts.iter().map(String::as_str).filter(|text| !text.is_empty()).collect();
             out += &format!("{} {}\n", style.bold(name), texts.join(" · "));
             for fault in &side.faults {
-                out += &format!("    {}\n", style.alert(&printable(fault)));
+                out += &format!("    {}\n", style.alert(&format!("not whole: {}", printable(fault))));
             }
         }
         for Fact { name, values: [old, new], .. } in &self.facts {
@@ -194,6 +199,7 @@ impl Comparison {
                 value[format!("{}_hidden", section.id)] = section.table.hidden.into();
             }
         }
+        value["hidden"] = self.sections.iter().map(|section| section.table.hidden).sum::<usize>().into();
         value
     }
 }

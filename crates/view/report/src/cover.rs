@@ -17,6 +17,7 @@ use kprism_image::glob::glob;
 use kprism_store::Account;
 use serde_json::{Value, json};
 
+use crate::shape;
 use crate::table::{Cell, Table};
 
 /// Unit of a row.
@@ -279,11 +280,12 @@ pub fn header(cover: &Cover, never: u64, files: usize, totals: &Totals) -> Strin
 
 /// A table with what is said of the coverage, as JSON. `files` and `totals` are of the sources that were chosen.
 pub fn to_json(cover: &Cover, files: usize, totals: &Totals, table: &Table, account: &Account) -> Value {
-    json!({
-        "objects": cover.objects, "files": files, "root": cover.root,
-        "totals": summary_json(totals), "rows": table.to_json(), "hidden": table.hidden,
-        "account": account,
-    })
+    let mut value = shape::report(shape::run(None, Some(account)), table);
+    value["objects"] = json!(cover.objects);
+    value["files"] = files.into();
+    value["root"] = json!(cover.root);
+    value["totals"] = summary_json(totals);
+    value
 }
 
 #[cfg(test)]

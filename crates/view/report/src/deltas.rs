@@ -278,8 +278,13 @@ pub fn stack(profile: &Profile, node: u32, frames: usize) -> String {
     if names.is_empty() { "[unknown]".to_owned() } else { names.join(" < ") }
 }
 
-/// One kind of interval as JSON.
-pub fn to_json(profile: &Profile, delta: &Delta) -> Value {
+/// One kind of interval as JSON, `rows` of each of its lists (0: all), and the number of rows left out.
+pub fn to_json(profile: &Profile, delta: &Delta, rows: usize) -> (Value, usize) {
+    let mut lists = [sites(profile, delta), longest(profile, delta)];
+    if rows > 0 {
+        lists.iter_mut().for_each(|table| table.limit(rows));
+    }
+    let [sites, longest] = &lists;
     let histogram = |h: &Histogram| {
         json!({
             "count": h.count, "sum": h.sum, "min": h.min, "max": h.max,
@@ -288,14 +293,15 @@ pub fn to_json(profile: &Profile, delta: &Delta) -> Value {
             "bins": h.bins.iter().map(|b| json!([b.low, b.high, b.count])).collect::<Vec<_>>(),
         })
     };
-    json!({
+    let value = json!({
         "name": delta.name, "from": delta.from, "to": delta.to,
         "scope": match delta.scope { Scope::Cpu => "cpu", Scope::Task => "task" },
         "ns": histogram(&delta.ns), "instructions": histogram(&delta.insns),
         "restarted": delta.restarted, "unfinished": delta.unfinished,
-        "sites": sites(profile, delta).to_json(),
-        "longest": longest(profile, delta).to_json(),
-    })
+        "sites": sites.to_json(),
+        "longest": longest.to_json(),
+    });
+    (value, sites.hidden + longest.hidden)
 }
 
 #[cfg(test)]

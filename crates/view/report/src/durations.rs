@@ -9,6 +9,7 @@ use kprism_profile::{Counts, Filter, Profile, Times};
 use serde_json::{Value, json};
 
 use crate::header::Header;
+use crate::shape;
 use crate::table::{Style, Table};
 
 mod events;
@@ -79,10 +80,15 @@ pub fn header(header: &Header, profile: &Profile, counts: &Counts, style: Style)
         units::duration(header.span_ns),
         units::printable(&header.clock),
     );
-    let lost = plural(counts.lost, "lost event");
-    out += ", ";
-    out += &if counts.lost == 0 { lost } else { style.alert(&lost) };
+    out.push('\n');
+    out += &crate::header::head(header.account.as_ref(), style);
+    let units = header.account.iter().flat_map(|account| &account.entries).map(|entry| entry.unit.as_str());
+    if units.into_iter().any(|unit| unit == "calls without an end") {
+        return out;
+    }
+    // The account of a flow has none of these, and tables of an older kprism have these counts alone.
     let notes = [
+        (counts.lost, "lost event", "lost events"),
         (
             counts.lost_uncounted,
             "place where events were lost uncounted",
@@ -92,10 +98,14 @@ pub fn header(header: &Header, profile: &Profile, counts: &Counts, style: Style)
         (counts.orphans, "end without a call", "ends without a call"),
         (counts.clock_jumps, "call across a jump of the clock", "calls across a jump of the clock"),
     ];
-    for (n, one, many) in notes.into_iter().filter(|(n, ..)| *n > 0) {
-        out += &format!(", {} {}", units::grouped(n), if n == 1 { one } else { many });
+    let notes = notes.into_iter().filter(|(n, ..)| *n > 0);
+    let notes: Vec<String> = notes
+        .map(|(n, one, many)| format!("{} {}", units::grouped(n), if n == 1 { one } else { many }))
+        .collect();
+    if !notes.is_empty() {
+        out += &style.alert(&notes.join(", "));
+        out.push('\n');
     }
-    out.push('\n');
     out
 }
 
@@ -121,7 +131,7 @@ pub fn header_json(header: &Header, counts: &Counts) -> Value {
 pub fn to_json(header: &Header, counts: &Counts, cost: Option<&TracingCost>, table: &Table) -> Value {
     let mut run = header_json(header, counts);
     run["tracing_cost"] = json!(cost);
-    json!({"run": run, "rows": table.to_json(), "hidden": table.hidden})
+    shape::report(run, table)
 }
 
 /// A table with what is said of the run, as text.
@@ -143,5 +153,5 @@ pub fn to_text(
         out += &cost_line(cost);
         out.push('\n');
     }
-    out + &format!("\n{}\n{}", table.to_text(style), of.account_text(style))
+    out + &format!("\n{}{}", table.to_text(style), of.account_text(style))
 }

@@ -67,9 +67,7 @@ impl Header {
             exit_code: manifest.exit_code,
             overflows: profile.totals.overflows(),
             stopped: manifest.stopped.clone(),
-            account: [Instrument::Durations, Instrument::Flow]
-                .iter()
-                .find_map(|of| manifest.accounts.get(of).cloned()),
+            account: [Instrument::Durations, Instrument::Flow].iter().find_map(|of| manifest.account(*of)),
             filtered: manifest.filtered("calls"),
         }
     }
@@ -99,20 +97,34 @@ impl Header {
             units::duration(self.span_ns),
             units::printable(&self.clock),
         ));
-        let faults = [(self.lost_bytes, "lost byte"), (self.errors, "decode error")];
-        let overflows = (self.overflows > 0).then_some((self.overflows, "overflow"));
-        for (n, one) in faults.into_iter().chain(overflows) {
-            let text = plural(n, one);
-            out.push_str(", ");
-            out.push_str(&if n == 0 { text } else { style.alert(&text) });
-        }
         out.push('\n');
+        out.push_str(&self.head(profile, style));
+        out
+    }
+
+    /// Whether the result is whole, and the first places that could not be decoded.
+    fn head(&self, profile: &Profile, style: Style) -> String {
+        let mut out = String::new();
         if let Some(reason) = &self.stopped {
             let text = format!("recording ended early: {}", units::printable(reason));
             out.push_str(&style.alert(&text));
             out.push('\n');
         }
-        for e in profile.errors.iter().take(ERRORS_SHOWN) {
+        out.push_str(&head(self.account.as_ref(), style));
+        // An account names these places itself.
+        let unnamed = if self.account.is_some() { 0 } else { ERRORS_SHOWN };
+        let counts =
+            [(self.lost_bytes, "lost byte"), (self.errors, "decode error"), (self.overflows, "overflow")];
+        let counts: Vec<String> = counts
+            .into_iter()
+            .filter(|(n, _)| unnamed > 0 && *n > 0)
+            .map(|(n, one)| format!("{} {one}{}", units::grouped(n), if n == 1 { "" } else { "s" }))
+            .collect();
+        if !counts.is_empty() {
+            out.push_str(&style.alert(&counts.join(", ")));
+            out.push('\n');
+        }
+        for e in profile.errors.iter().take(unnamed) {
             out.push_str(&format!(
                 "  CPU {} at stream byte {:#x}, {}, after {:#x}: {}\n",
                 e.cpu,
@@ -122,7 +134,12 @@ impl Header {
                 units::printable(&e.kind)
             ));
         }
-        let more = (self.errors + self.overflows).saturating_sub(ERRORS_SHOWN as u64);
+        let named = (self.account.iter().flat_map(|account| &account.entries))
+            .filter(|entry| entry.unit == "decode errors")
+            .map(|entry| entry.places.len())
+            .sum::<usize>()
+            .max(unnamed);
+        let more = (self.errors + self.overflows).saturating_sub(named as u64);
         if more > 0 {
             let more = units::grouped(more);
             out.push_str(&format!("  … {more} more (`kprism report errors`)\n"));
@@ -130,7 +147,7 @@ impl Header {
         out
     }
 
-    /// The last lines of a report.
+    /// The last lines of a report, if details are wanted.
     pub fn account_text(&self, style: Style) -> String {
         account_text(self.account.as_ref(), style)
     }
@@ -156,15 +173,24 @@ impl Header {
     }
 }
 
-/// An account as the last lines of a report.
+/// Says that nothing is known of what a result lacks.
+const NO_ACCOUNT: &str = "not known whether whole: an older kprism made these tables; remove tables/ of the run to have them made again";
+
+/// The head of a report: one line if nothing is missing, otherwise what was lost, not understood or guessed, with its places.
+pub fn head(account: Option<&Account>, style: Style) -> String {
+    match account {
+        None => style.alert(NO_ACCOUNT) + "\n",
+        Some(account) if account.is_whole() => style.dim(account.head().trim_end()) + "\n",
+        Some(account) => style.alert(account.head().trim_end()) + "\n",
+    }
+}
+
+/// The whole account as the last lines of a report, with what is zero; empty unless details are wanted.
 pub fn account_text(account: Option<&Account>, style: Style) -> String {
-    let Some(account) = account else {
-        return "account: not known: an older kprism made these tables; remove tables/ of the run to have them made again\n"
-            .to_owned();
-    };
-    let text = format!("account\n{}", account.to_text());
-    match account.is_whole() {
-        true => style.dim(text.trim_end()) + "\n",
-        false => style.alert(text.trim_end()) + "\n",
+    match account {
+        Some(account) if style.detail => {
+            style.dim(format!("\naccount\n{}", account.to_text()).trim_end()) + "\n"
+        }
+        _ => String::new(),
     }
 }

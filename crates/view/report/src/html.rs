@@ -18,11 +18,13 @@ mod prune;
 mod trees;
 
 use crate::diff::{Diff, Scale};
-use crate::header::Header;
+use crate::header::{self, Header};
 use crate::lanes::{self, Lane};
+use crate::table::Style;
 use askama::Template;
+use kprism_profile::units::printable;
 use kprism_profile::{Profile, Times};
-use kprism_store::Manifest;
+use kprism_store::{Account, Manifest};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -78,6 +80,28 @@ struct Page<'a> {
     css: &'a str,
     js: &'a str,
     data: &'a str,
+    heads: Vec<PageHead>,
+}
+
+/// What stands above a page: whether the run is whole.
+struct PageHead {
+    label: String,
+    text: String,
+    whole: bool,
+}
+
+/// An account that a page is headed by, with the name of its run where the page is of several.
+pub type Headed<'a> = (&'a str, Option<&'a Account>);
+
+impl PageHead {
+    fn new((name, account): &Headed<'_>) -> Self {
+        let text = header::head(*account, Style::default());
+        let (label, text) = match name.is_empty() {
+            true => ("Account of the run".to_owned(), text),
+            false => (format!("Account of {}", printable(name)), format!("{}: {text}", printable(name))),
+        };
+        PageHead { label, text: text.trim_end().to_owned(), whole: account.is_some_and(Account::is_whole) }
+    }
 }
 
 /// Errors in making a report.
@@ -199,7 +223,8 @@ pub fn render_durations(
 
 fn report(header: &Header, data: embed::Data) -> Result<String, HtmlError> {
     let title = if header.command.is_empty() { "imported trace" } else { &header.command };
-    page(title, include_str!("../assets/report.css"), include_str!("../assets/report.js"), &data)
+    let files = (include_str!("../assets/report.css"), include_str!("../assets/report.js"));
+    page(title, &[("", header.account.as_ref())], files, &data)
 }
 
 /// Renders two runs side by side, as one file. `paths` are the runs' folders, `name` is the compared part.
@@ -215,14 +240,22 @@ pub fn render_diff(
 ) -> Result<String, HtmlError> {
     let data = compare::Data::new(diff, scale, headers, paths, name);
     let title = format!("{name}: {} against {}", paths[1], paths[0]);
-    page(&title, include_str!("../assets/diff.css"), include_str!("../assets/diff.js"), &data)
+    let files = (include_str!("../assets/diff.css"), include_str!("../assets/diff.js"));
+    let accounts = headers.map(|header| header.account.as_ref());
+    page(&title, &[("OLD", accounts[0]), ("NEW", accounts[1])], files, &data)
 }
 
 /// Renders a page from its data, program and style.
-pub(crate) fn page(title: &str, css: &str, js: &str, data: &impl Serialize) -> Result<String, HtmlError> {
+pub(crate) fn page(
+    title: &str,
+    heads: &[Headed<'_>],
+    (css, js): (&str, &str),
+    data: &impl Serialize,
+) -> Result<String, HtmlError> {
+    let heads = heads.iter().map(PageHead::new).collect();
     let data = inert(&serde_json::to_string(data)?);
     let generator = concat!("kprism ", env!("CARGO_PKG_VERSION"));
-    Ok(Page { title, generator, policy: POLICY, css, js, data: &data }.render()?)
+    Ok(Page { title, generator, policy: POLICY, css, js, data: &data, heads }.render()?)
 }
 
 /// The page as a server on loopback gives it: it may also fetch from that server, and finds the facts of `view` in an element

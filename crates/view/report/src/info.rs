@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use kprism_profile::units::{grouped, printable, quoted};
-use kprism_store::{Instrument, Manifest, RunKind};
+use kprism_store::{Instrument, Manifest, NOT_WHOLE, RunKind, WHOLE};
 
 /// The facts on the run in the folder `dir`, which holds results of these instruments, a line each, with its accounts.
 pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest) -> String {
@@ -32,14 +32,19 @@ pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest) -> String {
             tree.gaps.iter().for_each(|gap| line("  note", printable(gap)));
         }
     }
-    if let Some(on) = m.options.get("on").and_then(|on| on.as_str()) {
-        let machine = m.options.get("machine").and_then(|name| name.as_str()).unwrap_or("no name");
+    let facts = m.option_facts();
+    if let Some(on) = &facts.on {
+        let machine = facts.machine.as_deref().unwrap_or("no name");
         line("recorded on", format!("{} ({}, through ssh)", printable(on), printable(machine)));
     }
     if !m.created.is_empty() {
         line("created", m.created.clone());
     }
     line("tool", m.tool.clone());
+    line(
+        "account",
+        m.fault().map_or_else(|| WHOLE.into(), |fault| format!("{NOT_WHOLE}: {}", printable(&fault))),
+    );
     if let Some(environment) = &m.environment {
         line("environment", environment.id.clone());
     }
@@ -63,16 +68,14 @@ pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest) -> String {
     if let Some(code) = m.exit_code {
         line("exit code", code.to_string());
     }
-    let condition = |name: &str| m.options.get(name).and_then(|text| text.as_str());
-    if condition("from").or(condition("until")).is_some() {
-        let windows = m.options.get("windows").and_then(serde_json::Value::as_u64);
-        line("windows", windows.map_or_else(|| "not counted".into(), grouped));
-        for (name, option) in [("  from", "from"), ("  until", "until")] {
-            condition(option).into_iter().for_each(|text| line(name, printable(text)));
+    if facts.from.as_ref().or(facts.until.as_ref()).is_some() {
+        line("windows", facts.windows.map_or_else(|| "not counted".into(), grouped));
+        for (name, condition) in [("  from", &facts.from), ("  until", &facts.until)] {
+            condition.iter().for_each(|text| line(name, printable(text)));
         }
     }
     if let Some(counts) = m.options.get("durations") {
-        let number = |key: &str| grouped(counts[key].as_u64().unwrap_or(0));
+        let number = |key: &str| counts[key].as_u64().map_or_else(|| "not counted".into(), grouped);
         line("calls", number("calls"));
         line("  without end", number("unfinished"));
         line("lost events", number("lost"));
@@ -88,7 +91,13 @@ pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest) -> String {
         line("  recorder's", grouped(recorded) + same);
     }
     line("decode errors", m.decode_errors.map_or_else(|| "not decoded yet".into(), grouped));
-    line("lost bytes", grouped(m.lost_bytes));
+    // The account has it, and what this count leaves out.
+    if !m.accounts.contains_key(&Instrument::Flow) {
+        line(
+            "lost bytes",
+            m.decode_errors.map_or_else(|| "not decoded yet".into(), |_| grouped(m.lost_bytes)),
+        );
+    }
     out + &ending(m)
 }
 
@@ -100,8 +109,10 @@ fn ending(m: &Manifest) -> String {
     }
     m.notes.iter().for_each(|note| out += &format!("{:<14}{}\n", "note", printable(note)));
     for (instrument, account) in &m.accounts {
+        let account = m.with_recording(account.clone());
         out += &format!("account of {instrument}\n{}\n", account.to_text().trim_end());
     }
+    m.absent.iter().for_each(|file| out += &format!("{:<14}{}\n", "absent", printable(file)));
     out
 }
 
@@ -113,7 +124,7 @@ fn kind(instruments: &[Instrument], m: &Manifest) -> &'static str {
         RunKind::Lab if holds(Instrument::Durations) || holds(Instrument::Probe) => {
             "lab (guest not observed: its own kernel recorded)"
         }
-        RunKind::Lab if m.options.get("method").is_some_and(|how| how == "ptat") => {
+        RunKind::Lab if m.option_facts().method.as_deref() == Some("ptat") => {
             "lab (guest not observed: its memory bus recorded)"
         }
         RunKind::Lab => "lab (guest not observed)",
@@ -127,7 +138,7 @@ fn kind(instruments: &[Instrument], m: &Manifest) -> &'static str {
 
 /// Recorded by `record tlb --method user`.
 fn is_user_mode(m: &Manifest) -> bool {
-    m.kind == RunKind::Host && m.options.get("method").is_some_and(|how| how == "user")
+    m.kind == RunKind::Host && m.option_facts().method.as_deref() == Some("user")
 }
 
 /// A line for each run: folder, time, instructions, kernel, command.

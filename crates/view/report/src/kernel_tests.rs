@@ -9,6 +9,7 @@ use kprism_profile::units::printable;
 use kprism_store::Account;
 use serde_json::{Value, json};
 
+use crate::shape;
 use crate::table::{Cell, Style, Table};
 use crate::xml::escaped;
 
@@ -142,12 +143,10 @@ pub fn failures(tests: &Tests, style: Style) -> String {
 pub fn to_json(tests: &Tests, account: &Account, table: &Table) -> Value {
     let said = |test: &&TestRun| !test.diagnostics.is_empty();
     let one = |test: &TestRun| json!({"suite": test.suite, "name": test.name, "lines": test.diagnostics});
-    json!({
-        "tests": table.to_json(),
-        "printed": tests.tests.iter().filter(said).map(one).collect::<Vec<_>>(),
-        "notes": tests.notes,
-        "account": account,
-    })
+    let mut value = shape::report(shape::run(None, Some(account)), table);
+    value["printed"] = tests.tests.iter().filter(said).map(one).collect();
+    value["notes"] = json!(tests.notes);
+    value
 }
 
 /// JUnit's XML, as the schema of Jenkins' xUnit plugin has it. Times are the guest's.

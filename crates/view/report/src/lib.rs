@@ -55,6 +55,7 @@ mod poisson;
 pub mod pprof;
 pub mod probe;
 pub mod rows;
+pub mod shape;
 pub mod table;
 pub mod tables;
 pub mod tlb;

@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use kprism_probe::stream::{Description, Hit, Probe, RecordingEffect};
 use kprism_probe::view::summary;
-use kprism_store::Account;
+use kprism_store::{Account, Manifest};
 use serde_json::{Map, Value, json};
+
+use crate::shape;
 
 mod counts;
 pub mod page;
@@ -79,16 +81,20 @@ pub fn so_far(since: Duration, description: &Description) -> String {
     title + &counted(description, LIVE_ROWS, "all at the end", None, &|_, value| value)
 }
 
-/// Everything as JSON, with these records, which [`object`] made.
+/// Everything as JSON, with these records, which [`object`] made, and the number of those that were left out.
 pub fn to_json(
     description: &Description,
-    records: Vec<Value>,
-    account: &Account,
+    (records, hidden): (Vec<Value>, usize),
+    (manifest, account): (&Manifest, &Account),
     limit: usize,
     named: Named<'_>,
 ) -> Value {
     let Description { probes, counts, variables, .. } = description;
-    let mut value = json!({"probes": probes, "counts": counts, "records": records, "account": account});
+    let run = shape::run(Some(manifest), Some(account));
+    let mut value = json!({"run": run, "probes": probes, "counts": counts, "rows": records});
+    let keys = description.all_tallied().map(|(_, _, all)| all.rows.len());
+    let left_out = keys.map(|keys| if limit == 0 { 0 } else { keys.saturating_sub(limit) }).sum::<usize>();
+    value["hidden"] = (hidden + left_out).into();
     let totals = description.all_tallied();
     let totals: Vec<Value> =
         totals.map(|(place, tally, all)| counts::object(place, tally, all, limit, named)).collect();

@@ -60,6 +60,8 @@ pub struct Table {
 pub struct Style {
     /// Use ANSI colours; only for terminals.
     pub color: bool,
+    /// Show zeros of the account, and legends, too.
+    pub detail: bool,
 }
 
 impl Style {

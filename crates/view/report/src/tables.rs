@@ -2,12 +2,12 @@
 //! Tables of functions, system calls, tasks and decode errors. Each is sorted by its first measure.
 
 use crate::header::Header;
-use crate::rows;
 use crate::table::{Cell, Style, Table};
+use crate::{rows, shape};
 use kprism_profile::Filter;
 use kprism_profile::Profile;
 use kprism_profile::units;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// Functions by self instructions. Percentages refer to all instructions of the selected tasks.
 pub fn functions(profile: &Profile, filter: &Filter) -> Table {
@@ -209,7 +209,7 @@ pub fn unlisted(header: &Header, profile: &Profile) -> u64 {
 
 /// A table with what is said of the run, as JSON. `unlisted`: see [`unlisted`]; of other tables `None`.
 pub fn to_json(header: &Header, table: &Table, unlisted: Option<u64>) -> Value {
-    let mut value = json!({"run": header.to_json(), "rows": table.to_json(), "hidden": table.hidden});
+    let mut value = shape::report(header.to_json(), table);
     if let Some(unlisted) = unlisted {
         value["unlisted"] = unlisted.into();
     }
@@ -232,13 +232,16 @@ pub fn to_text(
         );
         out += &format!("{}\n", style.alert(&text));
     }
-    out + &format!("\n{}", header.account_text(style))
+    out + &header.account_text(style)
 }
 
-/// The first rows of the main tables, by name. `limit` is the most rows of each; 0 leaves it to the table.
-pub fn overview(profile: &Profile, filter: &Filter, limit: usize) -> Vec<(&'static str, Table)> {
+/// The main tables, by name. `limit` is the most rows of each, 0 is all; `None` takes as many as fit on a screen.
+pub fn overview(profile: &Profile, filter: &Filter, limit: Option<usize>) -> Vec<(&'static str, Table)> {
     let of = |mut table: Table, rows: usize| {
-        table.limit(if limit == 0 { rows } else { rows.min(limit) });
+        match limit.unwrap_or(rows) {
+            0 => {}
+            rows => table.limit(rows),
+        }
         table
     };
     vec![
@@ -250,11 +253,7 @@ pub fn overview(profile: &Profile, filter: &Filter, limit: usize) -> Vec<(&'stat
 
 /// The overview with what is said of the run, as JSON.
 pub fn overview_json(header: &Header, tables: &[(&str, Table)]) -> Value {
-    let mut value = json!({"run": header.to_json()});
-    for (name, table) in tables {
-        value[*name] = table.to_json();
-    }
-    value
+    shape::overview(header.to_json(), tables.iter().map(|(name, table)| (*name, table)))
 }
 
 /// The same as text.
@@ -263,5 +262,5 @@ pub fn overview_text(header: &Header, profile: &Profile, tables: &[(&str, Table)
     for (name, table) in tables {
         out += &format!("\n{}\n{}", style.bold(name), table.to_text(style));
     }
-    out + &format!("\n{}", header.account_text(style))
+    out + &header.account_text(style)
 }

@@ -4,6 +4,7 @@
 
 use kprism_flow::vms::{Place, Residency};
 use kprism_profile::units::{duration, grouped};
+use kprism_store::{Account, Fate};
 use serde_json::{Value, json};
 
 use crate::table::{Cell, Column, Table};
@@ -139,8 +140,25 @@ impl Cpus<'_> {
         said
     }
 
+    /// The remarks as an account.
+    pub fn account(self) -> Account {
+        let sum = |of: fn(&Residency) -> u64| {
+            self.all.iter().fold(0u64, |sum, (_, found)| sum.saturating_add(of(found)))
+        };
+        Account::new()
+            .with(
+                Fate::Seen,
+                if self.in_ns { "ns of CPUs" } else { "TSC ticks of CPUs" },
+                sum(|found| found.observed),
+            )
+            .with(Fate::Lost, "changes of place that no packet told", sum(|found| found.unseen))
+            .with(Fate::Lost, "overflows of the processor's buffer", sum(|found| found.overflows))
+            .with(Fate::NotUnderstood, "bytes that are no packets", sum(|found| found.skipped))
+            .with(Fate::Lost, "times before a clock that went back", sum(|found| found.backwards))
+    }
+
     /// The remarks as JSON: an object for each CPU.
-    pub fn account(self) -> Value {
+    pub fn each_cpu(self) -> Value {
         let of = |(cpu, found): &(usize, Residency)| {
             json!({
                 "cpu": cpu, "observed": found.observed, "unknown": found.unknown, "times": found.times,

@@ -13,6 +13,7 @@ use kprism_cover::counters::{Collector, Marks, Object, Runs};
 use kprism_cover::cover::{BranchCount, ConditionCount, FunctionTotal, LineCount, Outcomes, Source, Way};
 use kprism_gcov::{UnitCounter, data, notes};
 use kprism_report::cover::page;
+use kprism_store::Account;
 use kprism_test::{skip, test};
 use webdriver::Browser;
 
@@ -50,7 +51,9 @@ fn sample() -> (Cover, Runs, String) {
 fn a_real_file_in_a_browser() {
     let dir = tempfile::tempdir().unwrap();
     let (cover, runs, source) = sample();
-    let page = page::render(&cover, Some(&runs), None, "a <script>", &|_| Some(source.clone())).unwrap();
+    let page =
+        page::render(&cover, Some(&runs), None, ("a <script>", &Account::new()), &|_| Some(source.clone()))
+            .unwrap();
     assert_eq!((page.files, page.without_source), (1, 0));
     let browser = open(dir.path(), &page.html);
     browser.wait("return document.querySelector('table.rows tbody tr')");
@@ -147,7 +150,7 @@ fn a_large_tree_in_a_browser() {
         let line = format!("\tif (x[{}] > 1) /* {} */ return 1;\n", source.lines.len(), source.path);
         (!source.path.ends_with("file3.c")).then(|| line.repeat(500))
     };
-    let page = page::render(&cover, None, None, "large", &source).unwrap();
+    let page = page::render(&cover, None, None, ("large", &Account::new()), &source).unwrap();
     assert_eq!((page.files, page.without_source), (1500, 1));
     let browser = open(dir.path(), &page.html);
     browser.wait("return document.querySelectorAll('table.rows tbody tr').length === 20");

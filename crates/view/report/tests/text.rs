@@ -42,7 +42,7 @@ fn text() {
 fn colour_is_only_added_never_needed() {
     let profile = sample::profile();
     let table = tables::functions(&profile, &Filter::default());
-    let coloured = table.to_text(Style { color: true });
+    let coloured = table.to_text(Style { color: true, ..Style::default() });
     assert!(coloured.contains("\x1b[31m"));
     let mut stripped = coloured;
     for code in ["1", "2", "31", "32", "0"] {
@@ -62,7 +62,7 @@ fn json_and_csv() {
     insta::assert_snapshot!("header_json", json(Header::new(&sample::manifest(), &profile).to_json()));
     let options = Options { min_percent: 12.0, ..Options::default() };
     let task = tree::of_task(&profile, 1);
-    insta::assert_snapshot!("tree_json", json(calltree::to_json(&profile, &task, &options)));
+    insta::assert_snapshot!("tree_json", json(calltree::to_json(&profile, &task, &options, 0).0));
     insta::assert_snapshot!("syscalls_csv", tables::syscalls(&profile, &filter).to_csv());
     let mut csv = tables::functions(&profile, &Filter::default());
     csv.sort_by("module").unwrap();
@@ -175,5 +175,5 @@ fn an_empty_run_and_huge_counts_are_shown() {
         (node.calls, node.insns, node.ns) = (u64::MAX, u64::MAX, u64::MAX);
     }
     tables::functions(&b.profile, &none).to_text(plain);
-    calltree::to_json(&b.profile, &tree::by_comm(&b.profile, &none), &Options::default());
+    calltree::to_json(&b.profile, &tree::by_comm(&b.profile, &none), &Options::default(), 0);
 }

@@ -45,8 +45,10 @@ pub fn page(run: &Run, view: View, sources: &Sources, progress: &Progress) -> Re
         View::Tlb => misses::page(run, progress),
         View::Probe => Ok(probes::page(run, &[])?.0),
         View::Boot => {
-            let release = run.manifest()?.kernel.map_or_else(String::new, |k| format!(" of {}", k.release));
-            boot::render(&boots::load(run.dir())?, &format!("Boot{release}")).context("HTML page")
+            let (manifest, boot) = (run.manifest()?, boots::load(run.dir())?);
+            let account = boots::account_of_run(run.dir(), &boot)?;
+            let release = manifest.kernel.map_or_else(String::new, |k| format!(" of {}", k.release));
+            boot::render(&boot, &format!("Boot{release}"), &account).context("HTML page")
         }
         View::Cover => cover(run.dir(), sources, progress),
     }
@@ -59,7 +61,8 @@ fn cover(input: &Path, sources: &Sources, progress: &Progress) -> Result<String>
     let texts = Texts::new(sources.folder.as_deref(), &loaded.built);
     let title = input.display().to_string();
     let text = |source: &_| texts.text(source);
-    let page = cover_page::render(&loaded.cover, loaded.runs.as_ref(), None, &title, &text);
+    let page =
+        cover_page::render(&loaded.cover, loaded.runs.as_ref(), None, (&title, &loaded.account), &text);
     Ok(page.context("HTML page")?.html)
 }
 
@@ -71,8 +74,15 @@ pub fn diff(old: &Path, new: &Path, progress: &Progress) -> Result<String> {
     let names = [old.display().to_string(), new.display().to_string()];
     match [old, new].map(boots::is_boot) {
         [true, true] => {
+            let paths = (old, new);
             let (old, new) = (boots::load(old)?, boots::load(new)?);
-            return boot::render_two((&old, &names[0]), (&new, &names[1])).context("HTML page");
+            let accounts = [boots::account_of_run(paths.0, &old)?, boots::account_of_run(paths.1, &new)?];
+            return boot::render_two(
+                (&old, &names[0]),
+                (&new, &names[1]),
+                [Some(&accounts[0]), Some(&accounts[1])],
+            )
+            .context("HTML page");
         }
         [false, false] => {}
         _ => bail!("one of the runs is a boot, the other is none: nothing can be compared"),

@@ -70,7 +70,8 @@ impl Contents {
         let mut own = Vec::new();
         let account = of_coverage(input, options, &mut all, &mut own, progress)?;
         let covered = all.covered.as_ref().map(Covered::head).unwrap_or_default();
-        let account = [String::new(), account_text(Some(&account), Style::default())];
+        let account =
+            [String::new(), account_text(Some(&account), Style { detail: true, ..Style::default() })];
         let text = [vec![all.title.clone()], covered, account.to_vec()].concat().join("\n");
         own.push(Screen::text("run and account", text.lines()));
         all.screens = own;
@@ -175,6 +176,9 @@ fn read(run: &Run, finished: Option<&CoverOptions>, progress: &Progress) -> Resu
     for (instrument, account) in &manifest.accounts {
         accounts.entry(*instrument).or_insert_with(|| account.clone());
     }
+    if !live {
+        accounts.values_mut().for_each(|account| *account = manifest.with_recording(std::mem::take(account)));
+    }
     if manifest.tests.is_some() && !live {
         match kernel_tests::load(run.dir(), &finished.cloned().unwrap_or_default().debug, progress) {
             Ok((tests, account)) => {
@@ -205,7 +209,7 @@ fn read(run: &Run, finished: Option<&CoverOptions>, progress: &Progress) -> Resu
     for (instrument, account) in &accounts {
         head.push(String::new());
         head.push(format!("{instrument}: {}", if account.is_whole() { "whole" } else { "not whole" }));
-        head.push(account_text(Some(account), Style::default()));
+        head.push(account_text(Some(account), Style { detail: true, ..Style::default() }));
     }
     if accounts.is_empty() && live {
         head.push("account: drawn up when the recording has ended".to_owned());

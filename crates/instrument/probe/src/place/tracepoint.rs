@@ -167,9 +167,7 @@ pub fn scoped<T>(
 
 /// An event of the running kernel, as its tracefs and BTF describe it.
 pub(crate) fn running(path: &Path, name: Name<'_>, request: &Request<'_>) -> Result<Plan, Error> {
-    let tracefs = kprism_bpf::host::tracefs().ok_or_else(|| {
-        Error::Cannot("tracefs is not mounted: mount -t tracefs tracefs /sys/kernel/tracing".to_owned())
-    })?;
+    let tracefs = kprism_bpf::host::tracefs().ok_or_else(|| Error::Cannot(kprism_bpf::host::no_tracefs()))?;
     by_format(path, &tracefs.join("events"), name, request)
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Result;
 use kprism_profile::parse;
 use kprism_record::boot::{self as recorder, Plan, Recorded, collect, was_traced};
-use kprism_report::header::account_text;
+use kprism_report::header::{account_text, head};
 use kprism_report::{Style, boot as view};
 use kprism_session::Progress;
 use kprism_signals::Second;
@@ -18,7 +18,7 @@ use kprism_store::{Instrument, Run};
 use crate::cmd::ended;
 use crate::cmd::guest_args::{GuestArgs, PlaceArgs};
 use crate::cmd::on;
-use crate::cmd::output::wants_color;
+use crate::cmd::output::style;
 use crate::exit::{self, Outcome};
 
 pub const HELP: &str = "\
@@ -104,7 +104,7 @@ pub fn brought(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    show(&recorder::brought(run)?, 12, Style { color: wants_color(color) }, progress, out)
+    show(&recorder::brought(run)?, 12, style(color, progress), progress, out)
 }
 
 /// Prints or collects.
@@ -120,7 +120,7 @@ pub fn run(
         return Ok(Outcome::Done);
     }
     let recorded = collect(&kprism_placed::output(&args.output))?;
-    show(&recorded, 12, Style { color: wants_color(color) }, progress, out)
+    show(&recorded, 12, style(color, progress), progress, out)
 }
 
 /// Boots a guest and shows what came of it.
@@ -134,7 +134,7 @@ pub fn in_guest(
     let job = PlaceArgs { timeout: args.timeout, ..PlaceArgs::default() }.job(&[]);
     let guest = args.guest.guest(job)?;
     match recorder::in_guest(&args.plan.plan(), &guest, &args.output, progress) {
-        Ok(Some(recorded)) => show(&recorded, args.limit, Style { color: wants_color(color) }, progress, out),
+        Ok(Some(recorded)) => show(&recorded, args.limit, style(color, progress), progress, out),
         Ok(None) => Ok(Outcome::Code(exit::INTERRUPTED)),
         Err(error) => ended::interrupted(error),
     }
@@ -148,8 +148,9 @@ fn show(
     out: &mut dyn Write,
 ) -> Result<Outcome> {
     let Recorded { run, manifest, boot } = recorded;
-    write!(out, "{}", view::to_text(boot, limit, style))?;
-    write!(out, "\n{}", account_text(manifest.accounts.get(&Instrument::Boot), style))?;
+    let account = manifest.account(Instrument::Boot);
+    write!(out, "{}{}", head(account.as_ref(), style), view::to_text(boot, limit, style))?;
+    write!(out, "{}", account_text(account.as_ref(), style))?;
     let dir = run.dir().display();
     progress.say(&format!("\nrecorded in {dir}; see: kprism report boot -i {dir} --html boot.html"));
     Ok(Outcome::Done)

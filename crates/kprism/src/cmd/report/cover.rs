@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use kprism_report::cover::{self, Each, compare, page};
-use kprism_report::header::account_text;
+use kprism_report::header::{account_text, head};
 use kprism_session::Progress;
 use kprism_session::cover::sources::{Remarks, Texts};
 use kprism_session::cover::{Compared, Loaded, NEVER_RAN, Options, Part, Windows, load_and_tell};
@@ -79,8 +79,7 @@ pub fn run(args: &Args, given: &Given, strict: StrictArgs, io: &mut Io<'_>) -> R
     if let Some(file) = &args.html {
         return write_html(io.input, args, &who, (path, file, strict), io.progress);
     }
-    // JSON is whole unless told otherwise.
-    let shown = args.output.shown(if args.output.form.json { 0 } else { ROWS }, io.style);
+    let shown = args.output.shown(ROWS, io.style);
     report(io.input, args, &who, &View { path, shown, strict }, io.progress, io.out)
 }
 
@@ -99,7 +98,10 @@ fn write_html(
     let mut title =
         path.map_or_else(|| input.display().to_string(), |path| format!("{}: {path}", input.display()));
     loaded.windows_texts().iter().for_each(|text| title += &format!(" ({text})"));
-    let page = page::render(&loaded.cover, loaded.runs.as_ref(), path, &title, &|source| texts.text(source))
+    let page =
+        page::render(&loaded.cover, loaded.runs.as_ref(), path, (&title, &loaded.account), &|source| {
+            texts.text(source)
+        })
         .context("HTML page")?;
     progress.clear();
     if page.files == 0 {
@@ -166,8 +168,13 @@ fn report(
         let never = account.count(Fate::Kept, NEVER_RAN).unwrap_or(0);
         let header = cover::header(&cover, never, sources.len(), &totals);
         windows.iter().try_for_each(|text| writeln!(out, "{text}"))?;
-        write!(out, "{header}\n{}", table.to_text(view.shown.style))?;
-        write!(out, "\n{}", account_text(Some(&account), view.shown.style))?;
+        write!(
+            out,
+            "{}{header}\n{}",
+            head(Some(&account), view.shown.style),
+            table.to_text(view.shown.style)
+        )?;
+        write!(out, "{}", account_text(Some(&account), view.shown.style))?;
     }
     let outcome = if sources.is_empty() { Outcome::NothingMatched } else { Outcome::Done };
     if sources.is_empty() {
@@ -198,10 +205,15 @@ fn counters_and_flow(
     let mut table = compare::table(&files);
     Shown { sort: view.shown.sort.or(Some("lines")), ..view.shown }.arrange(&mut table)?;
     if view.shown.json {
-        print_json(&compare::to_json(&files, &table), out)?;
+        let mut value = compare::to_json(&files, &table);
+        value["run"] = json!({"counters": {"account": counters}, "flow": {"account": flow}});
+        print_json(&value, out)?;
     } else if view.shown.csv {
         out.write_all(table.to_csv().as_bytes())?;
     } else {
+        for (whose, account) in [("counters", &counters), ("flow", &flow)] {
+            write!(out, "{whose}: {}", head(Some(account), view.shown.style))?;
+        }
         write!(out, "{}\n{}", compare::summary(&compare::total(&files)), table.to_text(view.shown.style))?;
         if let [file] = &files[..] {
             write!(out, "\n{}", compare::lines(file))?;

@@ -101,13 +101,16 @@ pub fn run(args: &Args, io: &mut Io<'_>) -> Result<Outcome> {
     table.rows.retain(|row| row[0] != kprism_report::table::Cell::Int(0));
     let outcome = Outcome::of_rows(shown.arrange(&mut table)?);
     if shown.json {
-        let all: Vec<_> = profile.deltas.iter().map(|d| deltas::to_json(&profile, d)).collect();
-        print_json(&json!({"run": header.to_json(), "deltas": all}), io.out)?;
+        let most = if shown.rows == 0 { usize::MAX } else { shown.rows };
+        let all: Vec<_> =
+            profile.deltas.iter().take(most).map(|d| deltas::to_json(&profile, d, 0).0).collect();
+        let hidden = profile.deltas.len() - all.len();
+        print_json(&json!({"run": header.to_json(), "rows": all, "hidden": hidden}), io.out)?;
     } else if shown.csv {
         bail!("--csv prints the bins of one kind of interval: name it");
     } else {
         write!(io.out, "{}\n{}", header.to_text(&profile, shown.style), table.to_text(shown.style))?;
-        write!(io.out, "\n{}", header.account_text(shown.style))?;
+        write!(io.out, "{}", header.account_text(shown.style))?;
     }
     Ok(outcome)
 }
@@ -132,11 +135,23 @@ fn details(
     };
     let found = delta.is_some_and(|d| d.ns.count > 0) || !profile.counts.is_empty();
     let mut counts = deltas::counts(profile);
+    if shown.rows > 0 {
+        counts.limit(shown.rows);
+    }
     if shown.json {
-        let delta = delta.map(|d| deltas::to_json(profile, d));
-        print_json(&json!({"run": header.to_json(), "delta": delta, "counts": counts.to_json()}), io.out)?;
+        let (delta, hidden) = match delta.map(|d| deltas::to_json(profile, d, shown.rows)) {
+            Some((delta, hidden)) => (Some(delta), hidden),
+            None => (None, 0),
+        };
+        let hidden = hidden + counts.hidden;
+        let run = header.to_json();
+        print_json(
+            &json!({"run": run, "delta": delta, "counts": counts.to_json(), "hidden": hidden}),
+            io.out,
+        )?;
     } else if shown.csv {
-        let table = delta.map_or(counts, deltas::bins);
+        let mut table = delta.map_or(counts, deltas::bins);
+        shown.arrange(&mut table)?;
         io.out.write_all(table.to_csv().as_bytes())?;
     } else {
         writeln!(io.out, "{}", header.to_text(profile, shown.style))?;
@@ -144,12 +159,9 @@ fn details(
             write!(io.out, "{}", deltas::to_text(profile, delta, shown.rows, shown.style))?;
         }
         if !args.count.is_empty() {
-            if shown.rows > 0 {
-                counts.limit(shown.rows);
-            }
             write!(io.out, "{}", counts.to_text(shown.style))?;
         }
-        write!(io.out, "\n{}", header.account_text(shown.style))?;
+        write!(io.out, "{}", header.account_text(shown.style))?;
     }
     Ok(if found { Outcome::Done } else { Outcome::NothingMatched })
 }

@@ -88,7 +88,7 @@ fn view(args: &Args) -> View<'_> {
         (_, Some(name)) => View::Callers(name),
         _ if args.ftd => View::Ftd,
         _ if args.remeasured => View::Remeasured,
-        _ if args.tree => View::Tree(args.shape.options(Weight::Time)),
+        _ if args.tree => View::Tree(args.shape.options(Weight::Time, args.output.form.json)),
         _ if args.by_task => View::ByTask,
         _ => View::Functions,
     }

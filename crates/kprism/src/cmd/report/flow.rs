@@ -11,7 +11,7 @@ use kprism_store::{Instrument, Run};
 use serde_json::json;
 
 use crate::cmd::cover_args::CallArgs;
-use crate::cmd::output::{Io, OutputArgs, ROWS, Select, Shown, print_json, words};
+use crate::cmd::output::{Io, OutputArgs, ROWS, Select, Shown, default_rows, print_json, words};
 use crate::exit::Outcome;
 
 /// Options of a table of tasks' functions, or of tasks.
@@ -45,8 +45,8 @@ pub struct ErrorArgs {
 /// Options of `kprism report tree`.
 #[derive(Debug, clap::Args)]
 pub struct TreeArgs {
-    /// Show no more than this many lines; 0 shows all
-    #[arg(long, value_name = "ROWS", conflicts_with = "json")]
+    /// Show no more than this many lines; 0 shows all. JSON has all unless told otherwise
+    #[arg(long, value_name = "ROWS")]
     limit: Option<usize>,
     /// Print as JSON
     #[arg(long)]
@@ -65,18 +65,26 @@ pub struct TreeArgs {
 /// The part of a call tree that is shown.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct ShapeArgs {
-    /// Fold branches of the tree below this share
-    #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
-    pub min_percent: f64,
-    /// Show no more than this many levels of the tree
-    #[arg(long, value_name = "LEVELS", default_value_t = 40)]
-    pub depth: usize,
+    /// Fold branches of the tree below this share [default: 1; JSON has all]
+    #[arg(long, value_name = "PERCENT")]
+    pub min_percent: Option<f64>,
+    /// Show no more than this many levels of the tree [default: 40; JSON has all]
+    #[arg(long, value_name = "LEVELS")]
+    pub depth: Option<usize>,
 }
 
 impl ShapeArgs {
-    /// As the view takes it.
-    pub fn options(self, weight: Weight) -> Options {
-        Options { weight, min_percent: self.min_percent, max_depth: self.depth }
+    /// As the view takes it. As JSON the tree is whole unless told otherwise.
+    pub fn options(self, weight: Weight, json: bool) -> Options {
+        let usual = match json {
+            true => Options { min_percent: 0.0, max_depth: usize::MAX, ..Options::default() },
+            false => Options::default(),
+        };
+        Options {
+            weight,
+            min_percent: self.min_percent.unwrap_or(usual.min_percent),
+            max_depth: self.depth.unwrap_or(usual.max_depth),
+        }
     }
 }
 
@@ -109,7 +117,9 @@ pub fn errors(args: &ErrorArgs, io: &mut Io<'_>) -> Result<Outcome> {
     };
     let unlisted = tables::unlisted(&header, &profile);
     let shown = args.output.shown(ROWS, io.style);
-    show(tables::errors(&profile), (&profile, &header), Some(unlisted), &shown, io)
+    show(tables::errors(&profile), (&profile, &header), Some(unlisted), &shown, io)?;
+    // That there is none is what one hopes for.
+    Ok(Outcome::Done)
 }
 
 fn show(
@@ -134,16 +144,17 @@ pub fn tree(args: &TreeArgs, io: &mut Io<'_>) -> Result<Outcome> {
     let (filter, one) = (args.select.filter(), &args.one);
     let Some((profile, header)) = open(&filter, one, io)? else { return Ok(Outcome::NothingMatched) };
     let tree = tree::by_comm(&profile, &filter);
-    let options = args.shape.options(args.by);
+    let options = args.shape.options(args.by, args.json);
+    let rows = args.limit.unwrap_or(default_rows(args.json, ROWS));
     if args.json {
-        let value = json!({"run": header.to_json(), "tree": calltree::to_json(&profile, &tree, &options)});
-        print_json(&value, io.out)?;
+        let (tree, hidden) = calltree::to_json(&profile, &tree, &options, rows);
+        print_json(&json!({"run": header.to_json(), "tree": tree, "hidden": hidden}), io.out)?;
         return Ok(Outcome::Done);
     }
     let text = calltree::to_text(&profile, &tree, &options, io.style);
     writeln!(io.out, "{}", header.to_text(&profile, io.style))?;
-    write!(io.out, "{}", calltree::limited(&text, args.limit.unwrap_or(ROWS), io.style))?;
-    write!(io.out, "\n{}", header.account_text(io.style))?;
+    write!(io.out, "{}", calltree::limited(&text, rows, io.style))?;
+    write!(io.out, "{}", header.account_text(io.style))?;
     Ok(Outcome::Done)
 }
 

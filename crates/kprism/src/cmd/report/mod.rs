@@ -18,14 +18,14 @@ use anyhow::{Result, bail};
 use kprism_export::report_page_with;
 use kprism_export::sources::{Wanted, annotated};
 use kprism_profile::Profile;
-use kprism_report::{Style, tables};
+use kprism_report::tables;
 use kprism_script::annotate::Places;
 use kprism_session::Progress;
 use kprism_signals::Second;
 use kprism_store::{Instrument, Run};
 
 use super::cover_args::{CallArgs, PlaceArgs};
-use super::output::{FormArgs, Io, ROWS, Select, print_json, wants_color, write_file};
+use super::output::{FormArgs, Io, ROWS, Select, print_json, style, write_file};
 use super::strict::StrictArgs;
 use crate::exit::Outcome;
 use crate::given::Given;
@@ -112,8 +112,7 @@ pub fn run(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
-    let style = Style { color: wants_color(color) };
-    let io = &mut Io { input: &args.input, style, progress, out };
+    let io = &mut Io { input: &args.input, style: style(color, progress), progress, out };
     match &args.subject {
         None => whole(args, given, io),
         Some(Subject::Functions(args)) => flow::functions(args, io),
@@ -170,7 +169,7 @@ fn whole(args: &Args, given: &Given, io: &mut Io<'_>) -> Result<Outcome> {
     let Some((profile, header)) = flow::open(&filter, &args.one, io)? else {
         return Ok(Outcome::NothingMatched);
     };
-    let tables = tables::overview(&profile, &filter, shown.rows);
+    let tables = tables::overview(&profile, &filter, args.form.limit.or(shown.json.then_some(0)));
     match shown.json {
         true => print_json(&tables::overview_json(&header, &tables), io.out)?,
         false => write!(io.out, "{}", tables::overview_text(&header, &profile, &tables, io.style))?,

@@ -44,7 +44,7 @@ pub(crate) fn close(run: &Run, progress: &Progress) -> Result<()> {
     }
     let account = loaded.account(&profile);
     if !account.is_whole() {
-        text += &format!("account\n{}\n", account.to_text().trim_end());
+        text += account.head().as_str();
     }
     let mut manifest = run.manifest()?;
     manifest.accounts.insert(Instrument::Tlb, account);

@@ -24,6 +24,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use kprism_profile::Filter;
+use kprism_store::Run;
 
 use crate::progress::Progress;
 
@@ -59,6 +60,7 @@ pub fn load(input: &Path, options: &Options, part: &Part, progress: &Progress) -
             bail!("{}: --merge adds up gcov's counters; this is read from the flow", input.display());
         }
         let mut loaded = executed::load(input, options, part, progress)?;
+        loaded.account = Run::open(input)?.manifest()?.with_recording(loaded.account);
         loaded.windows = Windows::of(input).map(|windows| (None, windows)).into_iter().collect();
         return Ok(loaded);
     }
@@ -72,5 +74,10 @@ pub fn load(input: &Path, options: &Options, part: &Part, progress: &Progress) -
     if tracefile::begins(input) == tracefile::Begins::Tracefile {
         return tracefile::load(input, options);
     }
-    counters::load(input, options, progress)
+    let mut loaded = counters::load(input, options, progress)?;
+    // Counters of gcov need not belong to a run.
+    if input.join("manifest.json").exists() {
+        loaded.account = Run::open(input)?.manifest()?.with_recording(loaded.account);
+    }
+    Ok(loaded)
 }

@@ -54,18 +54,17 @@ impl Windows {
 
     fn in_manifest(manifest: &Manifest) -> Option<Self> {
         let option = |name: &str| manifest.options.get(name);
-        let text = |name| option(name).and_then(|value| value.as_str()).map(str::to_owned);
-        let number = |name| option(name).and_then(serde_json::Value::as_u64);
-        let (from, until) = (text("from"), text("until"));
+        let facts = manifest.option_facts();
+        let (from, until) = (facts.from, facts.until);
         if from.is_none() && until.is_none() {
             return None;
         }
         Some(Windows {
             from,
             until,
-            windows: number("windows"),
-            condition_faults: number("condition_faults"),
-            condition_forgotten: number("condition_forgotten"),
+            windows: facts.windows,
+            condition_faults: facts.condition_faults,
+            condition_forgotten: facts.condition_forgotten,
             counted: option(Counted::OPTION).and_then(|value| serde_json::from_value(value.clone()).ok()),
         })
     }

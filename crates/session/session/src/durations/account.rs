@@ -54,15 +54,15 @@ fn by_ftrace(account: Account, counts: &Counts, facts: &Facts) -> Account {
 
 /// Functions and calls for which the condition of a recording could not be computed.
 fn by_condition(account: Account, manifest: &Manifest) -> Account {
-    if manifest.options.get("condition").is_none_or(Value::is_null) {
+    let facts = manifest.option_facts();
+    if facts.condition.is_none() {
         return account;
     }
     let without = manifest.options.get("without_condition").and_then(Value::as_array);
     let without = without.map_or(&[][..], Vec::as_slice);
     let text = |one: &Value, at: usize| one[at].as_str().unwrap_or("?").to_owned();
     let places = without.iter().map(|one| format!("{} ({})", text(one, 0), text(one, 1)));
-    let errors = manifest.options.get("condition_errors").and_then(Value::as_object);
-    let errors = errors.map(|all| all.values().filter_map(Value::as_u64).fold(0, u64::saturating_add));
+    let errors = facts.condition_errors.map(|all| all.into_values().fold(0, u64::saturating_add));
     account
         .at(Fate::Lost, "functions without the condition's names", without.len() as u64, places.collect())
         .with(Fate::Lost, "calls whose condition could not be computed", errors)

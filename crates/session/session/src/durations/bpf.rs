@@ -36,7 +36,7 @@ pub(super) fn measure(
         measured
     } else {
         facts.source = "calls kept by BPF";
-        let bytes = manifest.options.get("record_bytes").and_then(serde_json::Value::as_u64);
+        let bytes = manifest.option_facts().record_bytes;
         if bytes != Some(record::SIZE as u64) {
             bail!(
                 "{}: its records are not of {} bytes: another version of kprism recorded it; record it again",

@@ -155,10 +155,11 @@ fn enter(run: &Run, measured: &Measured, facts: Facts, progress: &Progress) -> R
 pub fn summary(run: &Run, measured: &Measured) -> Result<String> {
     let manifest = run.manifest()?;
     let ftrace = &manifest.options["ftrace"];
-    let number = |key: &str| grouped(ftrace[key].as_u64().unwrap_or(0));
-    let counts = &measured.times.counts;
-    let text =
-        format!("{} events, {}, {} lost events", number("events"), calls(measured), grouped(counts.lost));
+    let events =
+        ftrace["events"].as_u64().map_or("events not counted".into(), |n| format!("{} events", grouped(n)));
+    let account = manifest.account(Instrument::Durations);
+    let whole = account.map_or("not known whether whole".into(), |account| account.line());
+    let text = format!("{events}, {}; {whole}", calls(measured));
     Ok(text + &format!("\nread into {}", see(run)))
 }
 

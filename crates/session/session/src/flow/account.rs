@@ -20,9 +20,8 @@ pub const IMPORT_NOTES: &str = "import_notes";
 
 /// The account of `profile`: the part of the recording that is in it.
 pub(super) fn of(loaded: &Loaded, profile: &Profile) -> Account {
-    let imported = loaded.manifest.options.get(IMPORT_NOTES).and_then(serde_json::Value::as_array);
-    let imported = imported.into_iter().flatten().filter_map(|note| note.as_str().map(str::to_owned));
-    let notes: Vec<String> = imported.chain(loaded.notes.iter().cloned()).collect();
+    let imported = loaded.manifest.option_facts().import_notes;
+    let notes: Vec<String> = imported.into_iter().chain(loaded.notes.iter().cloned()).collect();
     account(loaded.recorded.as_ref(), &loaded.lengths(), profile, &notes)
 }
 

@@ -2,27 +2,24 @@
 //! A decoded run in a few lines of text.
 
 use kprism_profile::units::grouped;
-use kprism_store::{Manifest, Run};
+use kprism_store::{Instrument, Manifest, Run};
 
 /// A few lines on what was decoded.
 pub fn summary(run: &Run, m: &Manifest) -> String {
     let count = |n: u64, one: &str| format!("{} {one}{}", grouped(n), if n == 1 { "" } else { "s" });
-    let mut text = format!(
-        "{} on {}, {}, {} lost",
-        count(m.instructions.unwrap_or(0), "instruction"),
-        count(m.vcpus.into(), "CPU"),
-        count(m.decode_errors.unwrap_or(0), "decode error"),
-        count(m.lost_bytes, "byte"),
-    );
+    let instructions = m.instructions.map_or("instructions not counted".into(), |n| count(n, "instruction"));
+    let whole =
+        m.account(Instrument::Flow).map_or("not known whether whole".into(), |account| account.line());
+    let mut text = format!("{instructions} on {}; {whole}", count(m.vcpus.into(), "CPU"));
     if let (Some(recorded), Some(decoded)) = (m.instructions_recorded, m.instructions)
         && recorded != decoded
     {
         text += &format!("\nthe recorder counted {} instructions", grouped(recorded));
     }
-    let number = |name| m.options.get(name).and_then(serde_json::Value::as_u64);
-    let faults = condition_faults(number("condition_faults"), number("condition_forgotten"));
-    for (name, what) in [("snapshots", "snapshot"), ("windows", "window")] {
-        match number(name) {
+    let facts = m.option_facts();
+    let faults = condition_faults(facts.condition_faults, facts.condition_forgotten);
+    for (number, what) in [(facts.snapshots, "snapshot"), (facts.windows, "window")] {
+        match number {
             Some(0) => return format!("the condition was never met, so nothing was kept{faults}"),
             Some(n) => text += &format!("\n{n} {what}{}{faults}", if n == 1 { "" } else { "s" }),
             None => {}

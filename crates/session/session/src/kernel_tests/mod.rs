@@ -40,9 +40,11 @@ fn named(symbols: &Symbols, name: &str) -> Option<u32> {
 /// The run is none of tests, or cannot be read.
 pub fn load(input: &Path, debug: &DebugFiles, progress: &Progress) -> Result<(Tests, Account)> {
     let run = Run::open(input)?;
-    match run.manifest()?.tests {
-        Some(KernelTests::Kunit) => kunit::load(&run, debug, progress),
-        Some(KernelTests::Kselftest) => kselftest::load(&run, debug, progress),
+    let manifest = run.manifest()?;
+    let whole = |(tests, account)| (tests, manifest.with_recording(account));
+    match manifest.tests {
+        Some(KernelTests::Kunit) => kunit::load(&run, debug, progress).map(whole),
+        Some(KernelTests::Kselftest) => kselftest::load(&run, debug, progress).map(whole),
         None => {
             bail!("{}: no tests in this run: record some with `kprism lab kunit`", input.display())
         }

@@ -48,8 +48,8 @@ pub struct Events {
 /// # Errors
 /// Says why not.
 pub fn fits(clock: &str, flow: Option<&Manifest>) -> Result<(), String> {
-    let pace = flow.and_then(|manifest| manifest.options.get("pace")).and_then(Value::as_str);
-    match (clock, pace) {
+    let pace = flow.and_then(|manifest| manifest.option_facts().pace);
+    match (clock, pace.as_deref()) {
         (CLOCK, Some("exact")) => Ok(()),
         (CLOCK, Some(_)) => {
             Err("the flow was not recorded at the exact pace, so the TSC is not its clock".to_owned())

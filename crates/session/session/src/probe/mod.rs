@@ -60,8 +60,9 @@ impl Loaded {
     /// The account: hits seen, records kept and lost, values that could not be read.
     pub fn account(&self, manifest: &Manifest) -> Account {
         let failed = manifest.probe.not_attached.clone();
-        let last = manifest.options.get("last").and_then(Value::as_u64);
-        account::account(&self.description, &self.bytes, failed, last)
+        let last = manifest.option_facts().last;
+        let account = account::account(&self.description, &self.bytes, failed, last);
+        manifest.with_recording(account)
     }
 
     /// Number of records of [`Loaded::tasks`], up to the first bytes that are no record.

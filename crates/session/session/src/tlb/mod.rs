@@ -173,7 +173,7 @@ impl Loaded {
             nameless: self.nameless,
             damage: self.notes.clone(),
         };
-        tlb_account::account(&self.counts, &read)
+        self.manifest.with_recording(tlb_account::account(&self.counts, &read))
     }
 
     /// The misses, by task, instruction, object and page.

@@ -43,7 +43,7 @@ pub fn to_json(files: &[Comparison], table: &Table) -> Value {
         "differ": differ, "differ_by_rule": by_rule, "executed_absent": absent, "only_flow_executed": all.only_flow_ran.len(),
         "inferred": all.inferred.0, "inferred_alike": all.inferred.1, "inferred_wrongly": all.wrongly.len(),
         "only_gcov": why, "only_flow": all.only_flow.len(), "files": files.iter().map(listed).collect::<Vec<_>>(),
-        "rows": table.to_json(),
+        "rows": table.to_json(), "hidden": table.hidden,
     })
 }
 

@@ -12,6 +12,7 @@ use flate2::{Compression, write::DeflateEncoder};
 use kprism_cover::counters::Runs;
 use kprism_cover::cover::{Source, Way};
 use kprism_cover::{Cover, demangled};
+use kprism_store::Account;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -54,7 +55,7 @@ pub fn render(
     cover: &Cover,
     runs: Option<&Runs>,
     filter: Option<&str>,
-    title: &str,
+    (title, account): (&str, &Account),
     text: &(dyn Fn(&Source) -> Option<String> + Sync),
 ) -> Result<Page, HtmlError> {
     let (sources, _) = chosen(cover, filter);
@@ -74,7 +75,11 @@ pub fn render(
         contents,
     };
     let (css, js) = (include_str!("../../assets/cover.css"), include_str!("../../assets/cover.js"));
-    Ok(Page { html: page(title, css, js, &data)?, files: sources.len(), without_source })
+    Ok(Page {
+        html: page(title, &[("", Some(account))], (css, js), &data)?,
+        files: sources.len(),
+        without_source,
+    })
 }
 
 /// Numbers of lines and executed ones, functions and called ones, branches and taken ones, calls and executed ones.

@@ -271,5 +271,6 @@ pub fn to_json(diff: &Diff, scale: Scale, functions: &Table, paths: &Table) -> V
         "functions_hidden": functions.hidden,
         "paths": paths.to_json(),
         "paths_hidden": paths.hidden,
+        "hidden": functions.hidden + paths.hidden,
     })
 }

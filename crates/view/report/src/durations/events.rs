@@ -6,7 +6,8 @@ use kprism_profile::units::grouped;
 use kprism_store::Account;
 use serde_json::{Value, json};
 
-use crate::header::account_text;
+use crate::header::{account_text, head};
+use crate::shape;
 use crate::table::{Cell, Style, Table};
 
 /// A row for each event and task.
@@ -37,15 +38,16 @@ pub fn events(rows: &[Seen]) -> Table {
 #[must_use]
 pub fn events_json(total: u64, table: &Table, account: Option<&Account>) -> Value {
     let counts = json!({"events": total, "calls": 0, "account": account});
-    json!({"run": counts, "rows": table.to_json(), "hidden": table.hidden})
+    shape::report(counts, table)
 }
 
 /// The same as text.
 #[must_use]
 pub fn events_text(total: u64, table: &Table, account: Option<&Account>, style: Style) -> String {
     format!(
-        "{} events and no calls of functions; one by one: kprism script\n\n{}\n{}",
+        "{} events and no calls of functions; one by one: kprism script\n{}\n{}{}",
         grouped(total),
+        head(account, style),
         table.to_text(style),
         account_text(account, style)
     )

@@ -351,7 +351,7 @@ pub fn render(input: &Input<'_>, rows: Rows) -> Result<String, HtmlError> {
         account: input.account,
         known: !description.counts.is_empty(),
     };
-    html::page(&data.title, css, js, &data)
+    html::page(&data.title, &[("", Some(input.account))], (css, js), &data)
 }
 
 /// A value whose texts hold nothing that misleads.

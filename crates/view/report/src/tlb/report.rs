@@ -6,8 +6,8 @@ use kprism_store::{Account, Manifest};
 use kprism_tlb::Geometry;
 use serde_json::{Value, json};
 
-use crate::header;
 use crate::table::{Style, Table, UnknownColumn};
+use crate::{header, shape};
 
 /// Tables of a run's misses.
 pub struct Report<'a> {
@@ -101,16 +101,20 @@ impl Report<'_> {
             false => "model",
         };
         let heads = self.geometries.iter().map(|g| json!({"name": g.name, "source": g.source}));
-        let mut value = json!({"command": self.manifest.command, "geometries": heads.collect::<Vec<_>>(),
-            "source": source, "complete": !sampled && condition(self.manifest).is_none(), "condition": condition(self.manifest)});
+        let run = shape::run(Some(self.manifest), Some(self.account));
+        let mut value = match self.tables.as_slice() {
+            [(_, table)] => shape::report(run, table),
+            tables => shape::overview(run, tables.iter().map(|(name, table)| (*name, table))),
+        };
+        if value["geometries"].is_null() {
+            value["geometries"] = heads.collect();
+        }
+        value["source"] = source.into();
+        value["complete"] = (!sampled && condition(self.manifest).is_none()).into();
+        value["condition"] = json!(condition(self.manifest));
         if sampled {
             value["sampling"] = self.counts.clone();
         }
-        for (name, table) in &self.tables {
-            value[*name] = table.to_json();
-        }
-        value["stopped"] = json!(self.manifest.stopped);
-        value["account"] = json!(self.account);
         value
     }
 
@@ -120,7 +124,8 @@ impl Report<'_> {
         if let Some(why) = &self.manifest.stopped {
             text += &style.alert(&format!("\nrecording ended early: {}", units::printable(why)));
         }
-        text += &format!("\n{}\n\n", method_text(self.manifest, self.counts, self.geometries));
+        text += &format!("\n{}\n", method_text(self.manifest, self.counts, self.geometries));
+        text += &format!("{}\n", header::head(Some(self.account), style));
         let several = self.tables.len() > 1;
         for (name, table) in &self.tables {
             if several {
@@ -131,9 +136,6 @@ impl Report<'_> {
                 text.push('\n');
             }
         }
-        if !several {
-            text.push('\n');
-        }
-        text + &header::account_text(Some(self.account), style)
+        text.trim_end().to_owned() + "\n" + &header::account_text(Some(self.account), style)
     }
 }

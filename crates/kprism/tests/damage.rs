@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! No view is silent about a damaged run: stored runs of every instrument are damaged in many ways, and each command, subject,
+//! format and page either says that the run is not whole, or refuses it. With `--strict`, the exit code says it.
+//!
+//! The commands, the subjects of `report` and `script` and the formats of `export` are those that `--help` lists: one that is
+//! added without a word here fails the test. A view that says the same of a whole run would say nothing: of whole runs, each
+//! must be silent.
+
+mod guest;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use guest::{kprism, ok, text};
+use serde_json::{Value, json};
+
+/// Commands that show no run, or have no result that lacks anything, each with the reason.
+const OTHERS: [(&str, &str); 21] = [
+    ("lab", "records"),
+    ("observe", "records"),
+    ("mark", "records"),
+    ("record", "records"),
+    ("top", "records"),
+    ("impact", "records"),
+    ("bisect", "records"),
+    ("flow-cost", "records"),
+    ("gdbserver", "records"),
+    ("import", "makes a run"),
+    ("view", "serves the pages that `export` writes"),
+    ("tui", "needs a terminal; shows the account as a screen"),
+    ("explain", "reads code, not what ran"),
+    ("compile", "reads code, not what ran"),
+    ("info", "tried below, in two forms"),
+    ("list", "lists runs without their results"),
+    ("check", "is about the machine"),
+    ("completions", "is about the program"),
+    ("man", "is about the program"),
+    ("help", "is about the program"),
+    ("lake", "tried below"),
+];
+
+/// A stored run of an instrument, whole or with faults of its own.
+struct Stored {
+    name: &'static str,
+    run: PathBuf,
+    /// Options that its views of coverage need.
+    cover: Vec<String>,
+}
+
+fn files(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name)
+}
+
+fn copy(from: &Path, to: &Path) {
+    let _ = fs::remove_dir_all(to);
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let (entry, name) = (entry.as_ref().unwrap().path(), entry.as_ref().unwrap().file_name());
+        match entry.is_dir() {
+            true => copy(&entry, &to.join(name)),
+            false => drop(fs::copy(&entry, to.join(name)).unwrap()),
+        }
+    }
+}
+
+/// The runs, read once, so that they have their tables.
+fn stored(dir: &Path) -> Vec<Stored> {
+    let at = |name: &str| dir.join(name);
+    let input = |name: &str| files("cmd").join(name);
+    let code = format!("{}@401000", text(&input("import.in/code.bin")));
+    ok(&["import", text(&input("import.in/loop.pt")), "--code", &code, "-o", text(&at("flow"))]);
+    ok(&["import", text(&input("func.in/whole.txt")), "-o", text(&at("durations"))]);
+    ok(&["report", "durations", "-i", text(&at("durations"))]);
+    ok(&["import", text(&files("boot_texts/initcalls.log")), "-o", text(&at("boot"))]);
+    copy(&input("cover.in/window.data"), &at("cover"));
+    let mut all = Vec::new();
+    for name in ["flow", "durations", "boot", "cover"] {
+        let build = input("cover.in/build");
+        let cover =
+            if name == "cover" { vec!["--build-dir".to_owned(), text(&build).to_owned()] } else { vec![] };
+        all.push(Stored { name, run: at(name), cover });
+    }
+    for entry in fs::read_dir(files("damage")).into_iter().flatten().flatten() {
+        let name: &str = entry.file_name().into_string().unwrap().leak();
+        copy(&entry.path(), &at(name));
+        all.push(Stored { name, run: at(name), cover: vec![] });
+    }
+    all
+}
+
+/// Changes the manifest.
+fn manifest(run: &Path, change: impl FnOnce(&mut Value)) -> bool {
+    let path = run.join("manifest.json");
+    let mut value: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let before = value.clone();
+    change(&mut value);
+    fs::write(&path, serde_json::to_vec(&value).unwrap()).unwrap();
+    value != before
+}
+
+/// The largest file below the folder, by path.
+fn largest(folder: &Path) -> Option<PathBuf> {
+    let mut all = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            match entry.path().is_dir() {
+                true => folders.push(entry.path()),
+                false => all.push((entry.metadata().unwrap().len(), entry.path())),
+            }
+        }
+    }
+    all.into_iter().max().map(|(_, path)| path)
+}
+
+/// Damage to what the manifest keeps of an account. Views that draw up an account of their own from the streams do not see it,
+/// and need not: what they show is read anew.
+const KEPT: [&str; 2] = ["something was lost", "the account is missing"];
+
+/// Whether a view shows the account that the manifest keeps.
+fn keeps_account(name: &str, view: &[String]) -> bool {
+    let own =
+        ["vms", "annotate", "insns", "branches", "calls", "syscalls", "events", "packets", "all", "script"];
+    ["flow", "durations"].contains(&name) && !view.iter().take(2).any(|word| own.contains(&word.as_str()))
+}
+
+/// A way to damage a run; returns false if the run has nothing that could be damaged so.
+type Damage = fn(&Path) -> bool;
+
+const DAMAGES: [(&str, Damage); 8] = [
+    ("a stream is cut", |run| {
+        let Some(stream) = largest(&run.join("streams")) else { return false };
+        let bytes = fs::read(&stream).unwrap();
+        fs::write(&stream, &bytes[..bytes.len() / 2]).unwrap();
+        !bytes.is_empty()
+    }),
+    ("a stream is missing", |run| {
+        largest(&run.join("streams")).is_some_and(|stream| fs::remove_file(stream).is_ok())
+    }),
+    ("all streams are missing", |run| fs::remove_dir_all(run.join("streams")).is_ok()),
+    ("streams and a table are missing", |run| {
+        let table = run.join("tables/functions.parquet");
+        fs::remove_file(table).is_ok() && fs::remove_dir_all(run.join("streams")).is_ok()
+    }),
+    ("a file of symbols is missing", |run| {
+        largest(&run.join("symbols")).is_some_and(|file| fs::remove_file(file).is_ok())
+    }),
+    ("the recorder was killed", |run| {
+        manifest(run, |value| value["stopped"] = "the recording did not end".into())
+    }),
+    ("something was lost", |run| {
+        manifest(run, |value| {
+            for account in value["accounts"].as_object_mut().into_iter().flat_map(|all| all.values_mut()) {
+                let lost = json!({"fate": "lost", "unit": "sleeps beyond a limit", "count": 3});
+                account.as_array_mut().unwrap().push(lost);
+            }
+        })
+    }),
+    ("the account is missing", |run| {
+        manifest(run, |value| drop(value.as_object_mut().unwrap().remove("accounts")))
+    }),
+];
+
+/// Whether a JSON value has a fault: a count of an account that is not zero, or a manifest that says it is not whole.
+fn has_fault(value: &Value) -> bool {
+    match value {
+        Value::Array(all) => all.iter().any(has_fault),
+        Value::Object(all) => {
+            let fault = matches!(
+                all.get("fate").and_then(Value::as_str),
+                Some("lost" | "not_understood" | "guessed")
+            );
+            let unknown = all.get("account").is_some_and(Value::is_null);
+            fault && all["count"] != 0
+                || unknown
+                || all.get("whole") == Some(&false.into())
+                || all.values().any(has_fault)
+        }
+        _ => false,
+    }
+}
+
+/// What is said of a run, in any form.
+fn tells(said: &str) -> bool {
+    // The script of a page has these words, whatever it shows.
+    let said = if said.starts_with("<!DOCTYPE html>") {
+        said.split("<script").next().unwrap_or_default()
+    } else {
+        said
+    };
+    let words = ["not whole", "not known whether whole", "recording ended early", "has no account"];
+    words.iter().any(|word| said.contains(word))
+        || serde_json::from_str(said).is_ok_and(|value| has_fault(&value))
+        || said.lines().any(|line| {
+            line.starts_with('{') && serde_json::from_str(line).is_ok_and(|value| has_fault(&value))
+        })
+}
+
+/// What became of a view.
+#[derive(Debug, PartialEq)]
+enum Seen {
+    /// It said that the run is not whole.
+    Told,
+    /// It refused.
+    Refused,
+    /// Neither.
+    Silent,
+}
+
+fn seen(line: &[String], file: &Path) -> (Seen, Option<i32>) {
+    let _ = fs::remove_dir_all(file);
+    let _ = fs::remove_file(file);
+    let output = kprism(&line.iter().map(String::as_str).collect::<Vec<_>>());
+    let code = output.status.code();
+    if !matches!(code, Some(0 | 1 | 3 | 4)) {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(code == Some(2) && !said.contains("panicked"), "{line:?}: {code:?} {said}");
+        return (Seen::Refused, code);
+    }
+    let written = fs::read(file).unwrap_or_default();
+    let all =
+        [output.stdout, output.stderr, written].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let told = all.iter().any(|text| tells(text));
+    (if told { Seen::Told } else { Seen::Silent }, code)
+}
+
+/// The words of a list in a command's help, below `heading`.
+fn listed(command: &[&str], heading: &str) -> BTreeSet<String> {
+    let help = String::from_utf8(ok(&[command, &["--help"]].concat())).unwrap();
+    let (_, list) = help.split_once(heading).unwrap_or_else(|| panic!("{command:?}: no {heading}"));
+    let lines = list.lines().skip(1).take_while(|line| line.starts_with("  "));
+    let words = lines.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    words.filter_map(|line| Some(line.split_whitespace().next()?.trim_end_matches(':').to_owned())).collect()
+}
+
+/// Every view of a run: command lines without the run. `FILE` stands for a file to write.
+fn views() -> Vec<Vec<String>> {
+    let mut lines: Vec<String> = vec!["info".into(), "info --json".into()];
+    let mut commands = listed(&[], "Commands:");
+    for (other, _) in OTHERS {
+        assert!(commands.remove(other), "{other}: no such command any more");
+    }
+    let known = ["report", "export", "script", "annotate", "diff", "gate"].map(str::to_owned);
+    assert_eq!(commands, BTreeSet::from(known), "say in tests/damage.rs how a new command is tried");
+    lines.extend(["report", "report --json", "report --html FILE"].map(str::to_owned));
+    for subject in listed(&["report"], "Subjects:").iter().filter(|subject| *subject != "help") {
+        for form in ["", " --json", " --csv", " --html FILE"] {
+            lines.push(format!("report {subject}{form}"));
+        }
+    }
+    for name in ["objects", "pages", "advice"] {
+        lines.extend([format!("report tlb {name}"), format!("report tlb {name} --json")]);
+    }
+    lines.extend(
+        ["report durations --tree", "report durations --ftd", "report delta irqs --json"].map(str::to_owned),
+    );
+    for suffix in listed(&["export"], "Formats by suffix of FILE:") {
+        for suffix in suffix.split(',').filter(|suffix| suffix.starts_with('.')) {
+            lines.push(format!("export -o FILE{suffix}"));
+            lines.push(format!("export cover -o FILE{suffix}"));
+            lines.push(format!("export tlb -o FILE{suffix}"));
+        }
+    }
+    for subject in ["insns", "branches", "calls", "syscalls", "events", "packets", "all", "probe", ""] {
+        lines.extend([format!("script {subject}"), format!("script {subject} --json")]);
+    }
+    lines.extend(["annotate loops.c", "annotate loops.c --json", "annotate * --json"].map(str::to_owned));
+    lines.extend(["gate --fail-if insns<0", "gate --fail-if insns<0 --json"].map(str::to_owned));
+    lines.extend(["diff", "diff --json", "diff --html FILE"].map(str::to_owned));
+    lines.push("lake add --suite s --to FILE".into());
+    lines.iter().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
+}
+
+/// The command line of a view.
+fn line_of(view: &[String], stored: &Stored, run: &Path, file: &Path) -> Vec<String> {
+    let mut line: Vec<String> = view.iter().map(|word| word.replace("FILE", text(file))).collect();
+    let run = text(run).to_owned();
+    match view[0].as_str() {
+        "gate" => line.insert(1, run),
+        "lake" => line.insert(2, run),
+        "diff" => line.splice(1..1, [text(&stored.run).to_owned(), run]).for_each(drop),
+        _ => line.extend(["-i".to_owned(), run]),
+    }
+    let reads_cover = view.iter().any(|word| word == "cover" || word == "loops.c") || view[0] == "diff";
+    if reads_cover {
+        line.extend(stored.cover.clone());
+    }
+    line
+}
+
+#[test]
+fn no_view_of_a_damaged_run_is_silent() {
+    let dir = tempfile::tempdir().unwrap();
+    let (views, mut faults) = (views(), Vec::new());
+    let (damaged, mut whole, mut tried) = (dir.path().join("damaged"), 0, 0);
+    for stored in &stored(dir.path()) {
+        let is_whole = !tells(&String::from_utf8(ok(&["info", "--json", "-i", text(&stored.run)])).unwrap());
+        whole += usize::from(is_whole);
+        // Views that this run has.
+        let mut held = Vec::new();
+        for view in &views {
+            let suffix = view.iter().find_map(|word| word.strip_prefix("FILE")).unwrap_or_default();
+            let file = dir.path().join(format!("file{suffix}"));
+            let base = dir.path().join("file");
+            copy(&stored.run, &damaged);
+            let (seen, code) = seen(&line_of(view, stored, &damaged, &base), &file);
+            if is_whole && seen == Seen::Told {
+                faults.push(format!("{}: {view:?}: says that a whole run is not", stored.name));
+            }
+            // What shows nothing of the whole run has nothing to tell of a damaged one.
+            if seen != Seen::Refused && code != Some(1) {
+                held.push((view, file, base));
+            }
+        }
+        assert!(held.len() > 5, "{}: {held:?}", stored.name);
+        for (damage, change) in DAMAGES {
+            for (number, (view, file, base)) in held.iter().enumerate() {
+                if KEPT.contains(&damage) && !keeps_account(stored.name, view) {
+                    continue;
+                }
+                copy(&stored.run, &damaged);
+                if !change(&damaged) {
+                    break;
+                }
+                tried += 1;
+                let line = line_of(view, stored, &damaged, base);
+                if seen(&line, file).0 == Seen::Silent {
+                    faults.push(format!("{}: {damage}: {view:?} is silent", stored.name));
+                }
+                // The exit code of some of them, so that each is tried with some damage.
+                if number % 3 == tried % 3 {
+                    let strict = [line, vec!["--strict".to_owned()]].concat();
+                    let (_, code) = seen(&strict, file);
+                    if !matches!(code, Some(2..=4)) {
+                        faults
+                            .push(format!("{}: {damage}: {view:?} --strict ends with {code:?}", stored.name));
+                    }
+                }
+            }
+        }
+    }
+    assert!(whole >= 2 && tried > 300, "{whole} whole runs, {tried} views of damaged ones");
+    assert!(faults.is_empty(), "{} of {tried}:\n{}", faults.len(), faults.join("\n"));
+}
+
+/// Sums by `jq` are right: as JSON and CSV a report has all rows unless a limit was typed, and tells how many it leaves out.
+#[test]
+fn json_is_whole_unless_a_limit_was_typed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut faults = Vec::new();
+    let mut more_than_one = BTreeSet::new();
+    let mut runs = stored(dir.path());
+    runs.push(Stored { name: "tables", run: dir.path().join("tables"), cover: vec![] });
+    copy(&files("cmd/report.in/true.data"), &dir.path().join("tables"));
+    for stored in &runs {
+        for view in
+            views().iter().filter(|view| view[0] == "report" && view.last().is_some_and(|w| w == "--json"))
+        {
+            let line = line_of(view, stored, &stored.run, dir.path());
+            let get = |more: &[&str]| -> Option<Value> {
+                let words = line.iter().map(String::as_str).chain(more.iter().copied()).collect::<Vec<_>>();
+                let output = kprism(&words);
+                let shown = matches!(output.status.code(), Some(0 | 1)) && !output.stdout.is_empty();
+                shown.then(|| serde_json::from_slice(&output.stdout).unwrap())
+            };
+            let Some(all) = get(&[]) else { continue };
+            let name = format!("{}: {}", stored.name, view.join(" "));
+            if all["hidden"] != 0 {
+                faults.push(format!("{name}: hidden is {}", all["hidden"]));
+            }
+            if all["run"].get("account").is_none() && all["run"].get("counters").is_none() {
+                faults.push(format!("{name}: no .run.account"));
+            }
+            let Some(one) = get(&["--limit", "1"]) else {
+                faults.push(format!("{name}: refuses --limit"));
+                continue;
+            };
+            assert_eq!(get(&["--limit", "0"]).as_ref(), Some(&all), "{name}: --limit 0 is all");
+            if let (Some(rows), Some(kept)) = (all["rows"].as_array(), one["rows"].as_array()) {
+                let keys = |value: &Value| {
+                    let totals = value["totals"].as_array().into_iter().flatten();
+                    totals.filter_map(|probe| probe["rows"].as_array()).map(Vec::len).sum::<usize>()
+                };
+                let left_out = rows.len() - kept.len() + keys(&all) - keys(&one);
+                if rows.len() > 1 {
+                    more_than_one.insert(name.clone());
+                }
+                if kept.len() > 1 || one["hidden"] != left_out {
+                    faults.push(format!(
+                        "{name} --limit 1: {} rows of {}, hidden {}",
+                        kept.len(),
+                        rows.len(),
+                        one["hidden"]
+                    ));
+                }
+            }
+        }
+    }
+    assert!(more_than_one.len() > 4, "{more_than_one:?}");
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}

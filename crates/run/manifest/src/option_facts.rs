@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The options of a manifest that readers of a run depend on, typed.
+//!
+//! Input: the manifest's map of options, as any version of kprism or another tool wrote it. Output: [`OptionFacts`]: each a
+//! value, or none because the recorder wrote none. A value of another type than expected is none of either: it is listed, and
+//! enters the account, because a reader that took it for absent would take a condition for no condition, or a count for zero.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::Manifest;
+
+/// Options that readers depend on. `None`: the recorder wrote none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OptionFacts {
+    /// The condition that recorded calls, misses or records meet.
+    pub condition: Option<String>,
+    /// Calls that the condition left out.
+    pub filtered: Option<u64>,
+    /// Times that the condition could not be computed, by kind.
+    pub condition_errors: Option<BTreeMap<String, u64>>,
+    /// Where the windows of a recording begin.
+    pub from: Option<String>,
+    /// Where they end.
+    pub until: Option<String>,
+    /// Number of windows.
+    pub windows: Option<u64>,
+    /// Number of snapshots.
+    pub snapshots: Option<u64>,
+    /// Times that the condition of windows or snapshots could not be evaluated.
+    pub condition_faults: Option<u64>,
+    /// Calls and intervals that it did not follow to their end.
+    pub condition_forgotten: Option<u64>,
+    /// Number of records kept, if only the last were asked for.
+    pub last: Option<u64>,
+    /// Bytes of a record of a call that BPF kept.
+    pub record_bytes: Option<u64>,
+    /// The method of a recording of TLB misses.
+    pub method: Option<String>,
+    /// The machine that recorded, as it was reached.
+    pub on: Option<String>,
+    /// Its own name.
+    pub machine: Option<String>,
+    /// How the guest's clock went.
+    pub pace: Option<String>,
+    /// What an importer could not use.
+    pub import_notes: Vec<String>,
+    /// Keys whose value is of another type than expected.
+    pub misread: Vec<String>,
+}
+
+/// Reads options one by one, and keeps the keys of those that are of another type.
+struct Reader<'m> {
+    options: &'m BTreeMap<String, Value>,
+    misread: Vec<String>,
+}
+
+impl Reader<'_> {
+    fn read<T>(&mut self, key: &str, parse: impl Fn(&Value) -> Option<T>) -> Option<T> {
+        let value = self.options.get(key).filter(|value| !value.is_null())?;
+        let parsed = parse(value);
+        if parsed.is_none() {
+            self.misread.push(key.to_owned());
+        }
+        parsed
+    }
+
+    fn text(&mut self, key: &str) -> Option<String> {
+        self.read(key, |value| value.as_str().map(str::to_owned))
+    }
+
+    fn number(&mut self, key: &str) -> Option<u64> {
+        self.read(key, Value::as_u64)
+    }
+}
+
+impl Manifest {
+    /// The options that readers depend on.
+    pub fn option_facts(&self) -> OptionFacts {
+        let mut reader = Reader { options: &self.options, misread: Vec::new() };
+        let counts = |value: &Value| {
+            let each = |(kind, count): (&String, &Value)| Some((kind.clone(), count.as_u64()?));
+            value.as_object()?.iter().map(each).collect::<Option<BTreeMap<_, _>>>()
+        };
+        let texts = |value: &Value| {
+            value.as_array()?.iter().map(|text| text.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>()
+        };
+        let mut facts = OptionFacts {
+            condition: reader.text("condition"),
+            filtered: reader.number("filtered"),
+            condition_errors: reader.read("condition_errors", counts),
+            from: reader.text("from"),
+            until: reader.text("until"),
+            windows: reader.number("windows"),
+            snapshots: reader.number("snapshots"),
+            condition_faults: reader.number("condition_faults"),
+            condition_forgotten: reader.number("condition_forgotten"),
+            last: reader.number("last"),
+            record_bytes: reader.number("record_bytes"),
+            method: reader.text("method"),
+            on: reader.text("on"),
+            machine: reader.text("machine"),
+            pace: reader.text("pace"),
+            import_notes: reader.read("import_notes", texts).unwrap_or_default(),
+            misread: Vec::new(),
+        };
+        facts.misread = reader.misread;
+        facts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Account, RunKind};
+
+    #[test]
+    fn a_fact_is_a_value_or_absent_or_named_as_misread() {
+        let mut manifest = Manifest::new(RunKind::Lab, 1);
+        assert_eq!(manifest.option_facts(), OptionFacts::default());
+        manifest.options.insert("windows".into(), 3.into());
+        manifest.options.insert("from".into(), "vfs_read".into());
+        manifest.options.insert("until".into(), Value::Null);
+        manifest.options.insert("last".into(), "3".into());
+        let facts = manifest.option_facts();
+        assert_eq!((facts.windows, facts.from.as_deref(), facts.until), (Some(3), Some("vfs_read"), None));
+        assert_eq!((facts.last, facts.misread), (None, vec!["last".to_owned()]));
+        let account = manifest.with_recording(Account::new());
+        assert_eq!(account.fault().as_deref(), Some("not understood 1 option of the manifest"));
+        assert_eq!(account.entries[0].places, ["last"]);
+    }
+}

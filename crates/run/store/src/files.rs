@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which files of a recording are there.
+//!
+//! In: a run's folder and its manifest. Out: the lengths of what was recorded, for the manifest; and, when a manifest is
+//! read, the files that are missing or shorter than recorded. Tables show nothing of that: they are kept from before. So a
+//! run that lost a stream would look as whole as it was.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use kprism_manifest::{Instrument, Manifest, NOT_ENDED, PLACES};
+use serde::Deserialize;
+
+use crate::Run;
+
+/// Folders of what was recorded. Tables are made from it, and can be made again.
+const RECORDED: [&str; 3] = ["streams", "symbols", "tests"];
+
+/// Enters the files that are in the folder. A file that was listed before stays listed, with its longest length: it may
+/// have been lost since. While a recording goes on its files are not listed.
+pub(crate) fn list(run: &Run, manifest: &Manifest) -> BTreeMap<String, u64> {
+    let mut files = manifest.files.clone();
+    if manifest.stopped.as_deref() == Some(NOT_ENDED) {
+        return files;
+    }
+    for folder in RECORDED {
+        add(&run.dir().join(folder), folder, &mut files);
+    }
+    files
+}
+
+fn add(folder: &Path, name: &str, files: &mut BTreeMap<String, u64>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let (Ok(kind), Some(own)) = (entry.file_type(), entry.file_name().to_str().map(str::to_owned)) else {
+            continue;
+        };
+        let path = format!("{name}/{own}");
+        // Parts of the sideband are merged into one file; others get their name when they are whole.
+        let is_part =
+            own.starts_with('.') || [".side.jsonl", ".part", ".new"].iter().any(|end| own.ends_with(end));
+        if kind.is_dir() {
+            add(&entry.path(), &path, files);
+        } else if kind.is_file()
+            && !is_part
+            && let Ok(there) = entry.metadata()
+        {
+            let length = files.entry(path).or_default();
+            *length = there.len().max(*length);
+        }
+    }
+}
+
+/// The files that are missing, or shorter than recorded, each with what is there.
+pub(crate) fn absent(run: &Run, manifest: &Manifest) -> Vec<String> {
+    if manifest.files.is_empty() {
+        return absent_of_older(run, manifest);
+    }
+    let lacks = |(path, length): (&String, &u64)| match run.dir().join(path).symlink_metadata() {
+        Err(_) => Some(format!("{path}: missing")),
+        Ok(there) if there.is_file() && there.len() < *length => {
+            Some(format!("{path}: {} of {length} bytes", there.len()))
+        }
+        Ok(_) => None,
+    };
+    manifest.files.iter().filter_map(lacks).collect()
+}
+
+/// The same of a run whose manifest does not list its files: what the instruments cannot be without.
+fn absent_of_older(run: &Run, manifest: &Manifest) -> Vec<String> {
+    let decoded = run.has_tables() || !manifest.accounts.is_empty();
+    if !decoded {
+        // What was never read has no result that could look whole.
+        return Vec::new();
+    }
+    let mut instruments = manifest.instruments.clone();
+    instruments.extend(manifest.accounts.keys().copied());
+    let needs = |instrument: Instrument| match instrument {
+        Instrument::Flow => run.code_dict(),
+        Instrument::Boot => run.boot_facts(),
+        Instrument::Durations if run.has_files_of(Instrument::Durations) => run.streams(),
+        Instrument::Durations => run.ftrace(),
+        Instrument::Tlb => run.tlb(),
+        Instrument::Probe => run.probes(),
+        Instrument::Cover => run.gcov().folder().to_path_buf(),
+    };
+    let shown = |path: &Path| format!("{}: missing", path.strip_prefix(run.dir()).unwrap_or(path).display());
+    let missing = |instrument: &Instrument| Some(needs(*instrument)).filter(|path| !path.exists());
+    let mut absent: Vec<String> = match run.streams().exists() {
+        true => instruments.iter().filter_map(missing).map(|path| shown(&path)).collect(),
+        false => vec!["streams: missing".to_owned()],
+    };
+    absent.sort();
+    absent.dedup();
+    if let Some(counts) =
+        fs::read(run.counts()).ok().and_then(|text| serde_json::from_slice::<Counts>(&text).ok())
+    {
+        let ran = (0..).zip(&counts.vcpus).filter(|(_, cpu)| cpu.instructions.is_some_and(|n| n > 0));
+        let lost = ran.map(|(cpu, _)| run.pt(cpu)).filter(|path| !path.exists());
+        absent.extend(lost.take(PLACES).map(|path| shown(&path)));
+    }
+    absent
+}
+
+/// What the recorder counted of each CPU of a flow.
+#[derive(Deserialize)]
+struct Counts {
+    #[serde(default)]
+    vcpus: Vec<Cpu>,
+}
+
+#[derive(Deserialize)]
+struct Cpu {
+    instructions: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RunKind;
+
+    fn run() -> (tempfile::TempDir, Run) {
+        let folder = tempfile::tempdir().unwrap();
+        let run = Run::create(&folder.path().join("run")).unwrap();
+        (folder, run)
+    }
+
+    #[test]
+    fn a_file_that_was_listed_is_missed() {
+        let (_folder, run) = run();
+        fs::write(run.pt(0), [7; 40]).unwrap();
+        fs::write(run.streams().join("cpu0.side.jsonl"), "").unwrap();
+        let mut manifest = Manifest::new(RunKind::Lab, 1);
+        manifest.stopped = Some(NOT_ENDED.into());
+        run.write_manifest(&manifest).unwrap();
+        assert!(run.manifest().unwrap().files.is_empty(), "still being recorded");
+        manifest.stopped = None;
+        run.write_manifest(&manifest).unwrap();
+        let read = run.manifest().unwrap();
+        assert_eq!(read.files, BTreeMap::from([("streams/cpu0.pt".to_owned(), 40)]));
+        assert_eq!(read.absent, [""; 0]);
+        fs::write(run.pt(0), [7; 39]).unwrap();
+        assert_eq!(run.manifest().unwrap().absent, ["streams/cpu0.pt: 39 of 40 bytes"]);
+        fs::remove_dir_all(run.streams()).unwrap();
+        // Written again, as by a reader that enters its account: it stays known.
+        run.write_manifest(&run.manifest().unwrap()).unwrap();
+        assert_eq!(run.manifest().unwrap().absent, ["streams/cpu0.pt: missing"]);
+    }
+
+    #[test]
+    fn an_older_run_cannot_be_without_its_streams() {
+        let (_folder, run) = run();
+        let text = r#"{"version": 1, "kind": "lab", "vcpus": 2, "accounts": {"flow": []}}"#;
+        fs::write(run.manifest_path(), text).unwrap();
+        assert_eq!(run.manifest().unwrap().absent, ["streams/code.dict: missing"]);
+        fs::write(run.code_dict(), "").unwrap();
+        fs::write(run.pt(0), "").unwrap();
+        fs::write(run.counts(), r#"{"vcpus": [{"instructions": 1}, {"instructions": 2}, {}]}"#).unwrap();
+        assert_eq!(run.manifest().unwrap().absent, ["streams/cpu1.pt: missing"]);
+        fs::remove_dir_all(run.streams()).unwrap();
+        assert_eq!(run.manifest().unwrap().absent, ["streams: missing"]);
+    }
+}
