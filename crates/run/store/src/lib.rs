@@ -23,7 +23,6 @@ mod duration_tables;
 mod instrument;
 mod keys;
 mod manifest_tables;
-mod mapped;
 mod records;
 mod rows;
 mod run;
@@ -40,7 +39,6 @@ pub use kprism_manifest::{
     RunKind, begun, date, this_kernel,
 };
 pub use manifest_tables::{NamedTable, manifest_tables};
-pub use mapped::Mapped;
 pub use records::{Values, save_records};
 pub use run::{Run, TABLES};
 pub use tables::{load_profile, save_profile};

@@ -2,7 +2,7 @@
 //! Builds blocks from code bytes, and drops them when code or symbols change.
 
 use kprism_image::Image;
-use kprism_image::code::{GRANULE, Granule, TaskSwitch};
+use kprism_image::code::{Code, GRANULE, TaskSwitch};
 use kprism_image::insn::{Far, Insn, InsnError, Kind, Mode, classify, plain_run};
 use kprism_image::resolve::{FuncRef, Resolve};
 
@@ -43,7 +43,7 @@ const MAX_ROLES: u32 = 1 << 24;
 struct Recent<'a> {
     asid: u64,
     base: u64,
-    granule: Option<&'a Granule>,
+    granule: Option<Code<'a>>,
 }
 
 impl Recent<'_> {
