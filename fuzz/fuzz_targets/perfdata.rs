@@ -12,8 +12,8 @@ use kprism_import::perfdata::{Parts, from_parts, mem, trace};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    let mut parts = Parts { data: vec![bytes.to_vec()], ..Parts::default() };
-    for kcore in [None, Some(("kcore".into(), bytes.to_vec()))] {
+    let mut parts = Parts { data: vec![bytes.into()], ..Parts::default() };
+    for kcore in [None, Some(("kcore".into(), bytes.into()))] {
         parts.kcore = kcore;
         let Ok(capture) = from_parts(Path::new("fuzz"), &parts) else { continue };
         // An OVF of two bytes may stand for each piece that is missing.

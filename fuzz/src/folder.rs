@@ -21,7 +21,7 @@ pub fn check(dir: &Path, bytes: &[u8]) {
     let search = Search { symfs: Some(dir.join("nowhere")), ..Search::default() };
     let Ok(capture) = read(&Source::SimplePt(sideband), &[], &search) else { return };
     let [stream] = &capture.streams[..] else { panic!("{} streams", capture.streams.len()) };
-    assert_eq!(stream.pt, pt);
+    assert_eq!(&stream.pt[..], pt);
     let mut image = Image::new();
     for placed in &stream.regions {
         let region = &capture.regions[placed.region];

@@ -65,7 +65,9 @@ impl Sink for Digest {
 fn ours(run: &Path, cpus: u32) -> BTreeMap<u32, Digest> {
     let streams = run.join("streams");
     let dict = fs::read(streams.join("code.dict")).unwrap();
-    let (dict, None) = Dict::parse(&dict) else { panic!("a damaged dictionary") };
+    let (mut dict, None) = Dict::parse(dict) else { panic!("a damaged dictionary") };
+    let files = fs::read(streams.join("code.files")).unwrap_or_default();
+    assert_eq!(dict.open_files(&files, &run.join("symbols/root")), Vec::<String>::new());
     let decode = |cpu: u32| {
         let bytes = fs::read(streams.join(format!("cpu{cpu}.pt"))).unwrap();
         let (map, _) = maps::parse_map(&fs::read(streams.join(format!("cpu{cpu}.map"))).unwrap());

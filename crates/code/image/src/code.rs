@@ -10,12 +10,18 @@
 //! current version, and hold for its past too: code that was seen late was there before. Equal granules of several address spaces can
 //! be stored once ([`Image::share`]).
 //!
+//! Large pieces, such as mapped files, are not divided: an extent only tells where in the file the code of an address is
+//! ([`Image::add_bytes`]), so a file that many processes map is in memory once at most, and what the flow does not reach is
+//! never read. Where a piece begins or ends inside a granule, or other code is there too, granules are made of it. A granule
+//! hides the extent below it.
+//!
 //! An image serves the stream of one CPU, because the offsets are offsets of that stream.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 
+use crate::bytes::Bytes;
 use crate::x86::address::space;
 
 /// Size of a granule, in bytes. It is the unit of versions and of discarding decoded blocks.
@@ -102,6 +108,34 @@ impl Granule {
     }
 }
 
+/// The known code of a granule.
+#[derive(Clone, Copy)]
+pub enum Code<'a> {
+    /// Bytes of fragments.
+    Granule(&'a Granule),
+    /// A part of a larger piece, of which all bytes are known.
+    Whole(&'a [u8; SIZE]),
+}
+
+impl<'a> Code<'a> {
+    /// The known bytes from `va` on, up to the first gap. `va` must lie in this granule.
+    #[inline]
+    pub fn bytes(self, va: u64) -> &'a [u8] {
+        match self {
+            Self::Granule(granule) => granule.bytes(va),
+            Self::Whole(bytes) => &bytes[(va % GRANULE) as usize..],
+        }
+    }
+}
+
+/// Whole granules of a large piece, up to address `end`. The first is at `at` in the piece.
+#[derive(Clone)]
+struct Extent {
+    end: u64,
+    bytes: Bytes,
+    at: usize,
+}
+
 /// A position in the stream from which a granule's bytes differ from before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Conflict {
@@ -129,6 +163,8 @@ pub struct Image {
     index: HashMap<(u64, u64), u32, BuildHasherDefault<KeyHasher>>,
     versions: Vec<Version>,
     granules: Vec<Granule>,
+    /// Large pieces by address space and first address. They do not overlap.
+    extents: BTreeMap<(u64, u64), Extent>,
     /// Versions may have the same granule: see [`Image::share`].
     shared: bool,
     conflicts: Vec<Conflict>,
@@ -165,6 +201,83 @@ impl Image {
         self.insert(asid, va, bytes, Some(offset));
     }
 
+    /// Like [`Image::add`], for large pieces: they are read when the flow reaches them.
+    pub fn add_bytes(&mut self, asid: u64, va: u64, bytes: &Bytes) {
+        self.insert_bytes(asid, va, bytes, None);
+    }
+
+    /// Like [`Image::replace`], for large pieces. Only parts that differ from known code are copied.
+    pub fn replace_bytes(&mut self, asid: u64, va: u64, bytes: &Bytes, offset: u64) {
+        self.insert_bytes(asid, va, bytes, Some(offset));
+    }
+
+    fn insert_bytes(&mut self, asid: u64, va: u64, bytes: &Bytes, from: Option<u64>) {
+        let asid = if self.flat { 0 } else { asid };
+        let head = (va.wrapping_neg() % GRANULE) as usize;
+        let whole = bytes.len().saturating_sub(head) / SIZE * SIZE;
+        let first = va.wrapping_add(head as u64);
+        let Some(end) = first.checked_add(whole as u64).filter(|_| whole > 0) else {
+            return self.insert(asid, va, bytes, from);
+        };
+        self.insert(asid, va, &bytes[..head], from);
+        // What is known there already, in order of addresses.
+        let mut known: Vec<(u64, u64)> = Vec::new();
+        let before = self.extents.range(..(asid, first)).next_back();
+        let inside = self.extents.range((asid, first)..(asid, end));
+        for (&(space, start), extent) in before.into_iter().chain(inside) {
+            if space == asid && extent.end > first {
+                known.push((start.max(first), extent.end.min(end)));
+            }
+        }
+        let granules = self.granules_within(asid, first, end);
+        let part = |base: u64| &bytes[head + (base - first) as usize..][..SIZE];
+        for &base in &granules {
+            self.insert_in_granule(asid, base, 0, part(base), from);
+        }
+        if from.is_some() {
+            for base in known.iter().flat_map(|&(start, end)| (start..end).step_by(SIZE)) {
+                let same = matches!(self.newest(asid, base), Some(Code::Whole(old)) if old == part(base));
+                if !same && granules.binary_search(&base).is_err() {
+                    self.insert_in_granule(asid, base, 0, part(base), from);
+                }
+            }
+        }
+        let mut start = first;
+        for (next, after) in known.into_iter().chain([(end, end)]) {
+            if start < next {
+                let extent = Extent { end: next, bytes: bytes.clone(), at: head + (start - first) as usize };
+                self.extents.insert((asid, start), extent);
+            }
+            start = after;
+        }
+        self.insert(asid, end, &bytes[head + whole..], from);
+    }
+
+    /// Addresses of the granules in a range that have versions, sorted.
+    fn granules_within(&self, asid: u64, start: u64, end: u64) -> Vec<u64> {
+        if (end - start) / GRANULE < self.index.len() as u64 {
+            let all = (start..end).step_by(SIZE);
+            return all.filter(|&base| self.index.contains_key(&(asid, base))).collect();
+        }
+        let within = self.index.keys().filter(|key| key.0 == asid && (start..end).contains(&key.1));
+        let mut within: Vec<u64> = within.map(|key| key.1).collect();
+        within.sort_unstable();
+        within
+    }
+
+    /// The granule at `base` after all changes.
+    fn newest(&self, asid: u64, base: u64) -> Option<Code<'_>> {
+        self.granule(asid, base, u64::MAX)
+    }
+
+    fn in_extent(&self, asid: u64, base: u64) -> Option<&[u8; SIZE]> {
+        let (&(space, start), extent) = self.extents.range(..=(asid, base)).next_back()?;
+        if space != asid || base >= extent.end {
+            return None;
+        }
+        extent.bytes.get(extent.at + (base - start) as usize..)?.first_chunk()
+    }
+
     fn insert(&mut self, asid: u64, va: u64, bytes: &[u8], from: Option<u64>) {
         let asid = if self.flat { 0 } else { asid };
         let mut va = va;
@@ -179,6 +292,15 @@ impl Image {
     }
 
     fn insert_in_granule(&mut self, asid: u64, base: u64, at: usize, bytes: &[u8], from: Option<u64>) {
+        let below = match self.extents.is_empty() || self.index.contains_key(&(asid, base)) {
+            true => None,
+            false => self.in_extent(asid, base).copied(),
+        };
+        if let Some(bytes) = below {
+            self.index.insert((asid, base), self.versions.len() as u32);
+            self.versions.push(Version { from: 0, older: NONE, granule: self.granules.len() as u32 });
+            self.granules.push(Granule { known: [u64::MAX; SIZE / 64], bytes });
+        }
         let last = match self.index.entry((asid, base)) {
             Entry::Occupied(last) => last.into_mut(),
             Entry::Vacant(vacant) => {
@@ -242,13 +364,16 @@ impl Image {
 
     /// The granule at address `base`, as packets at stream offset `at` see it. `base` must be a multiple of
     /// [`GRANULE`].
-    pub fn granule(&self, asid: u64, base: u64, at: u64) -> Option<&Granule> {
-        let mut version = &self.versions[*self.index.get(&(asid, base))? as usize];
+    pub fn granule(&self, asid: u64, base: u64, at: u64) -> Option<Code<'_>> {
+        let Some(&newest) = self.index.get(&(asid, base)) else {
+            return self.in_extent(asid, base).map(Code::Whole);
+        };
+        let mut version = &self.versions[newest as usize];
         // Most granules have one version, which needs no search.
         while version.from > at {
             version = self.versions.get(version.older as usize)?;
         }
-        self.granules.get(version.granule as usize)
+        self.granules.get(version.granule as usize).map(Code::Granule)
     }
 
     /// The known bytes from `va` to the end of its granule at most, as packets at stream offset `at` see them. Empty if
@@ -302,7 +427,7 @@ impl Image {
 
     /// True if no code is known.
     pub fn is_empty(&self) -> bool {
-        self.versions.is_empty()
+        self.versions.is_empty() && self.extents.is_empty()
     }
 }
 
@@ -311,6 +436,7 @@ impl std::fmt::Debug for Image {
         f.debug_struct("Image")
             .field("versions", &self.versions.len())
             .field("granules", &self.granules.len())
+            .field("extents", &self.extents.len())
             .field("conflicts", &self.conflicts.len())
             .field("flat", &self.flat)
             .finish()

@@ -15,18 +15,22 @@
 //! | [`x86`] | the effect of instructions on the control flow; the kernel's half of addresses |
 //! | [`build_id`], [`notes`] | the build id of a file or a kernel |
 //! | [`glob`] | patterns of function names |
+//! | [`bytes`], [`ranges`] | bytes in memory or in a file; values by address |
 
 pub mod build_id;
+pub mod bytes;
 pub mod code;
 pub mod glob;
 pub mod maps;
 pub mod notes;
+pub mod ranges;
 pub mod resolve;
 pub mod sideband;
 pub mod symbols;
 pub mod x86;
 
 pub use build_id::BuildId;
+pub use bytes::Bytes;
 pub use code::Image;
 pub use x86::address::is_kernel;
 pub use x86::insn;

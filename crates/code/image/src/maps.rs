@@ -11,12 +11,23 @@
 //! | `code.dict` | `KPDICT01` | id u32, len u16, pad u16, va u64, bytes\[len\] |
 //! | `cpuN.map` | `KPMAP001` | offset u64, asid u64, va u64, id u32, flags u32 |
 //!
+//! Code of a file that the run keeps need not be in the dictionary. If flag bit 1 is set, the ID is the number of a line, from
+//! 0, of `code.files`: a JSON object with the `path` of the file below `symbols/root`, and `offset` and `len` of the part.
+//! Such code is read when the flow reaches it ([`Dict::open_files`]).
+//!
 //! If flag bit 0 is set, the fragment belongs to a page whose contents changed at that offset, where there is a PSB,
 //! and replaces the known bytes. Such records are written when their code first runs, so their offsets need not
 //! increase. A file that ends within a record gives an error that tells how much was valid, so that a caller may
 //! continue with it.
 
+use std::collections::HashMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::bytes::Bytes;
 use crate::code::Image;
+use crate::symbols::under_root;
 use crate::x86::address::is_kernel;
 
 const DICT_MAGIC: &[u8; 8] = b"KPDICT01";
@@ -25,6 +36,23 @@ const MAP_RECORD: usize = 32;
 
 /// Flag of a [`MapRecord`]: the fragment replaces the known bytes.
 pub const CONFLICT: u32 = 1;
+
+/// Flag of a [`MapRecord`]: its ID is that of a part of a file ([`FilePart`]).
+pub const FILE: u32 = 2;
+
+/// Fragments of this length or more are not copied into an [`Image`], bytes.
+const LARGE: usize = 4096;
+
+/// A line of `code.files`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilePart {
+    /// Path on the traced machine, which leads to a file below `symbols/root`.
+    pub path: String,
+    /// Offset of its first byte in the file.
+    pub offset: u64,
+    /// Number of bytes.
+    pub len: u64,
+}
 
 /// An error in a file, with its position and the expected contents.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -40,19 +68,23 @@ pub struct MapError {
 
 /// The fragments of a run, by ID.
 #[derive(Debug, Clone, Default)]
-pub struct Dict<'a> {
-    fragments: Vec<&'a [u8]>,
+pub struct Dict {
+    bytes: Bytes,
+    /// Offset and length of each fragment.
+    fragments: Vec<(usize, usize)>,
+    files: Vec<Option<Bytes>>,
 }
 
-impl<'a> Dict<'a> {
+impl Dict {
     /// Parses `code.dict`.
     ///
     /// # Errors
     /// Fails if the header is wrong, the IDs do not count up from zero, or a record is incomplete. The fragments before
     /// the error are returned as well.
-    pub fn parse(bytes: &'a [u8]) -> (Self, Option<MapError>) {
+    pub fn parse(bytes: impl Into<Bytes>) -> (Self, Option<MapError>) {
+        let bytes = bytes.into();
         let fail = |offset, expected| Some(MapError { file: "code.dict", offset, expected });
-        let mut dict = Self::default();
+        let mut dict = Self { bytes: bytes.clone(), ..Self::default() };
         if !bytes.starts_with(DICT_MAGIC) {
             return (dict, fail(0, "the header KPDICT01"));
         }
@@ -67,18 +99,77 @@ impl<'a> Dict<'a> {
             if id as usize != dict.fragments.len() {
                 return (dict, fail(pos, "fragment ids counting up from 0"));
             }
-            let Some(fragment) = body.get(..len) else {
+            if body.len() < len {
                 return (dict, fail(pos, "as many fragment bytes as the record's length says"));
-            };
-            dict.fragments.push(fragment);
+            }
+            dict.fragments.push((pos + 16, len));
             pos += 16 + len;
         }
         (dict, None)
     }
 
     /// The bytes of a fragment, or `None` if there is none with this ID.
-    pub fn get(&self, id: u32) -> Option<&'a [u8]> {
-        self.fragments.get(id as usize).copied()
+    pub fn get(&self, id: u32) -> Option<&[u8]> {
+        let &(start, len) = self.fragments.get(id as usize)?;
+        self.bytes.get(start..start + len)
+    }
+
+    /// Maps the files of which `list`, the text of `code.files`, names parts. `root` is the folder with the files of the
+    /// traced machine. Returns what is missing or not as it should be.
+    pub fn open_files(&mut self, list: &[u8], root: &Path) -> Vec<String> {
+        let mut notes = Vec::new();
+        let mut known: HashMap<String, Option<Bytes>> = HashMap::new();
+        for (number, line) in list.split(|&b| b == b'\n').filter(|line| !line.is_empty()).enumerate() {
+            let part: FilePart = match serde_json::from_slice(line) {
+                Ok(part) => part,
+                Err(error) => {
+                    notes.push(format!(
+                        "code.files: line {}: expected path, offset, len: {error}",
+                        number + 1
+                    ));
+                    self.files.push(None);
+                    continue;
+                }
+            };
+            let file = known.entry(part.path.clone()).or_insert_with(|| {
+                let opened = match under_root(root, &part.path) {
+                    Some(place) => Bytes::open(&place).map_err(|error| error.to_string()),
+                    None => Err("the path leaves the folder".to_owned()),
+                };
+                opened
+                    .map_err(|why| {
+                        notes.push(format!("symbols/root{}: {why}: its code is not known", part.path))
+                    })
+                    .ok()
+            });
+            let bound = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+            let shown = file
+                .as_ref()
+                .map(|file| file.slice(bound(part.offset)..bound(part.offset.saturating_add(part.len))));
+            if let Some(short) = shown.as_ref().filter(|shown| (shown.len() as u64) < part.len) {
+                let missing = part.len - short.len() as u64;
+                notes.push(format!("symbols/root{}: {missing} bytes of its code are missing", part.path));
+            }
+            self.files.push(shown);
+        }
+        notes
+    }
+
+    /// The bytes that a record stands for.
+    pub fn bytes_of(&self, record: &MapRecord) -> Option<&[u8]> {
+        match record.flags & FILE {
+            0 => self.get(record.id),
+            _ => self.files.get(record.id as usize)?.as_deref(),
+        }
+    }
+
+    /// The same, shared, if they are many.
+    fn large(&self, record: &MapRecord) -> Option<Bytes> {
+        if record.flags & FILE != 0 {
+            return self.files.get(record.id as usize)?.clone();
+        }
+        let &(start, len) = self.fragments.get(record.id as usize)?;
+        (len >= LARGE).then(|| self.bytes.slice(start..start + len))
     }
 
     /// Number of fragments.
@@ -136,7 +227,7 @@ pub fn parse_map(bytes: &[u8]) -> (Vec<MapRecord>, Option<MapError>) {
 
 /// Builds the image of one CPU's stream. Also returns the number of records whose fragment is not in the dictionary,
 /// which happens if the dictionary is incomplete.
-pub fn image(dict: &Dict<'_>, map: &[MapRecord]) -> (Image, usize) {
+pub fn image(dict: &Dict, map: &[MapRecord]) -> (Image, usize) {
     // User code in space 0 means an import that knows one process, whatever CR3 its packets contain.
     let one_space = map.iter().all(|r| r.asid == 0) && map.iter().any(|r| !is_kernel(r.va));
     let mut image = if one_space { Image::flat() } else { Image::new() };
@@ -145,7 +236,14 @@ pub fn image(dict: &Dict<'_>, map: &[MapRecord]) -> (Image, usize) {
     let mut in_order: Vec<&MapRecord> = map.iter().collect();
     in_order.sort_by_key(|r| from(r));
     for record in in_order {
-        match dict.get(record.id) {
+        if let Some(bytes) = dict.large(record) {
+            match record.flags & CONFLICT {
+                0 => image.add_bytes(record.asid, record.va, &bytes),
+                _ => image.replace_bytes(record.asid, record.va, &bytes, record.offset),
+            }
+            continue;
+        }
+        match dict.bytes_of(record) {
             Some(bytes) if record.flags & CONFLICT != 0 => {
                 image.replace(record.asid, record.va, bytes, record.offset);
             }

@@ -10,6 +10,8 @@
 
 use serde::Deserialize;
 
+use crate::code::TaskSwitch;
+
 /// One sideband record. The fields' comments tell their units.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(tag = "k", rename_all = "lowercase")]
@@ -209,6 +211,15 @@ pub fn read(bytes: &[u8]) -> (Vec<Record>, Faults) {
         }
     }
     (records, faults)
+}
+
+/// Task switches of a CPU whose offset in its stream is known.
+pub fn task_switches(records: &[Record], cpu: u32) -> Vec<TaskSwitch> {
+    let own = records.iter().filter_map(|record| match record {
+        Record::Switch(s) if s.cpu == cpu => Some(TaskSwitch { offset: s.offset?, asid: s.asid }),
+        _ => None,
+    });
+    own.collect()
 }
 
 #[cfg(test)]

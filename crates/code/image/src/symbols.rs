@@ -23,6 +23,7 @@ pub mod table;
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
+use crate::bytes::Bytes;
 use crate::resolve::{Change, FuncInfo, FuncRef, Resolve};
 use crate::sideband::Record;
 use crate::x86::address::is_kernel;
@@ -358,7 +359,7 @@ fn read_elf(root: Option<&Path>, path: &str) -> Result<ElfSymbols, String> {
     if size > MAX_ELF_BYTES {
         return Err(format!("{}: {size} bytes are more than {MAX_ELF_BYTES}", place.display()));
     }
-    let bytes = std::fs::read(&place).map_err(|e| format!("{}: {e}", place.display()))?;
+    let bytes = Bytes::open(&place).map_err(|e| format!("{}: {e}", place.display()))?;
     let name = place.file_name().map_or_else(|| path.into(), |n| n.to_string_lossy().into_owned());
     elf::parse(&bytes, &name).map_err(|e| format!("{}: {e}", place.display()))
 }

@@ -157,3 +157,66 @@ fn files_of_a_run() {
         assert_eq!(fault.is_none(), n >= 8 && (n - 8) % 32 == 0);
     }
 }
+
+/// Large pieces are not divided into granules, and show the same bytes as if they were: for any order of additions and
+/// replacements, large and small, that overlap.
+#[test]
+fn large_pieces_are_as_if_copied() {
+    let mut state = 0x1234_5678_9abc_def0u64;
+    let mut random = |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    };
+    let file: Vec<u8> = (0..8192).map(|_| random(4) as u8).collect();
+    let bytes = kprism_image::Bytes::from(file);
+    let mut kept_whole = 0;
+    for round in 0..300 {
+        let (mut copied, mut shared) = (Image::new(), Image::new());
+        let mut offset = 0;
+        for _ in 0..1 + random(8) {
+            let (start, len) = (random(4096) as usize, random(4096) as usize);
+            let part = bytes.slice(start..start + len);
+            // Some begin where a granule does, and then need no copy of their ends.
+            let va = 0x10_000 + if random(2) == 0 { random(16) * 256 } else { random(4096) };
+            let asid = 0x1000 * (1 + random(2));
+            offset += random(2) * 10;
+            match random(4) {
+                0 => {
+                    copied.add(asid, va, &part);
+                    shared.add(asid, va, &part);
+                }
+                1 | 2 => {
+                    copied.add(asid, va, &part);
+                    shared.add_bytes(asid, va, &part);
+                }
+                _ => {
+                    copied.replace(asid, va, &part, offset);
+                    shared.replace_bytes(asid, va, &part, offset);
+                }
+            }
+        }
+        kept_whole += usize::from(shared.granules() < copied.granules());
+        if round % 3 == 0 {
+            copied.share();
+            shared.share();
+        }
+        let sorted = |image: &Image| {
+            let mut conflicts = image.conflicts().to_vec();
+            conflicts.sort_unstable();
+            conflicts
+        };
+        assert_eq!(sorted(&shared), sorted(&copied), "round {round}");
+        for asid in [0x1000, 0x2000, 0x3000] {
+            for at in (0..=offset + 10).step_by(5) {
+                for va in (0xff00..0x13_000).step_by(97) {
+                    let (mut a, mut b) = ([0; 300], [0; 300]);
+                    let (one, two) = (copied.fetch(asid, va, at, &mut a), shared.fetch(asid, va, at, &mut b));
+                    assert_eq!((one, a), (two, b), "round {round}: {asid:#x} {va:#x} at {at}");
+                }
+            }
+        }
+    }
+    assert!(kept_whole > 200, "{kept_whole} of 300 need fewer granules");
+}

@@ -24,7 +24,6 @@ mod files;
 mod instrument;
 mod keys;
 mod manifest_tables;
-mod mapped;
 mod records;
 mod rows;
 mod run;
@@ -41,7 +40,6 @@ pub use kprism_manifest::{
     ProbeFacts, Processor, RunKind, WHOLE, begun, date, this_kernel,
 };
 pub use manifest_tables::{NamedTable, manifest_tables};
-pub use mapped::Mapped;
 pub use records::{Values, save_records};
 pub use run::{Run, TABLES};
 pub use tables::{load_profile, save_profile};

@@ -138,6 +138,11 @@ impl Run {
         self.streams().join("code.dict")
     }
 
+    /// Path of the list of parts of files that code maps refer to: one JSON object per line.
+    pub fn code_files(&self) -> PathBuf {
+        self.streams().join("code.files")
+    }
+
     /// Path of the sideband: context switches, renames, mappings and marks, as one JSON object per line.
     pub fn sideband(&self) -> PathBuf {
         self.streams().join("sideband.jsonl")

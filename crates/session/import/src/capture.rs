@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use kprism_flow::clock::ClockConfig;
+use kprism_image::Bytes;
 use kprism_pt::{Packet, PacketReader};
 
 /// All data of a recording made elsewhere.
@@ -45,7 +46,7 @@ pub struct Stream {
     /// Its origin, as text for people: `cpu 45`, `thread 3842849`, a file name.
     pub label: String,
     /// The packets.
-    pub pt: Vec<u8>,
+    pub pt: Bytes,
     /// The code that this stream may run. Later versions of a place come after earlier ones.
     pub regions: Vec<Placed>,
     /// The task that runs at its beginning, if no switch states it: (thread id, time in ns).
@@ -103,11 +104,13 @@ pub struct Region {
     /// Virtual address of the first byte.
     pub va: u64,
     /// The code.
-    pub bytes: Vec<u8>,
+    pub bytes: Bytes,
+    /// The file that has the code, if it is one, and the offset of the first byte in it.
+    pub file: Option<(PathBuf, u64)>,
 }
 
 /// A file mapped into a process.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Module {
     /// Path on the traced machine.
     pub path: String,
@@ -168,8 +171,8 @@ impl Capture {
     }
 
     /// Adds a region that is present from the start, in any address space.
-    pub(crate) fn add_region(&mut self, va: u64, bytes: Vec<u8>) -> Placed {
-        self.regions.push(Region { va, bytes });
+    pub(crate) fn add_region(&mut self, va: u64, bytes: impl Into<Bytes>) -> Placed {
+        self.regions.push(Region { va, bytes: bytes.into(), file: None });
         self.placed(self.regions.len() - 1)
     }
 

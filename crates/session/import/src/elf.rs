@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use kprism_image::Bytes;
 use object::elf::{PF_X, PT_LOAD};
 use object::read::elf::{ElfFile64, ProgramHeader};
 
@@ -16,7 +17,7 @@ pub(crate) struct Segment {
     /// Offset in the file.
     pub offset: u64,
     /// Contents of the segment.
-    pub bytes: Vec<u8>,
+    pub bytes: Bytes,
 }
 
 /// The data needed to place a file in memory.
@@ -34,21 +35,22 @@ pub(crate) fn is_elf(bytes: &[u8]) -> bool {
 }
 
 /// Reads the segments of a 64-bit ELF file.
-pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Elf, ImportError> {
+pub(crate) fn parse(path: &Path, bytes: &Bytes) -> Result<Elf, ImportError> {
     let bad = |error: object::Error| ImportError::format(path, "ELF header", format!("64-bit ELF ({error})"));
-    let file = ElfFile64::<object::Endianness>::parse(bytes).map_err(bad)?;
+    let file = ElfFile64::<object::Endianness>::parse(&bytes[..]).map_err(bad)?;
     let endian = file.endian();
     let loads = || file.elf_program_headers().iter().filter(|h| h.p_type(endian) == PT_LOAD);
     let base = loads().map(|h| h.p_vaddr(endian)).min().unwrap_or(0) & !0xfff;
     let mut code = Vec::new();
     for header in loads().filter(|h| h.p_flags(endian).contains(PF_X)) {
-        let bytes = header.data(endian, bytes).map_err(|()| {
+        let data = header.data(endian, &bytes[..]).map_err(|()| {
             ImportError::format(path, "program headers", "segments that lie inside the file")
         })?;
+        let offset = header.p_offset(endian) as usize;
         code.push(Segment {
             va: header.p_vaddr(endian),
             offset: header.p_offset(endian),
-            bytes: bytes.to_vec(),
+            bytes: bytes.slice(offset..offset.saturating_add(data.len())),
         });
     }
     if code.is_empty() {

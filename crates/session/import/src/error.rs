@@ -3,6 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+use kprism_image::Bytes;
+
 /// A capture that cannot be read, or streams that cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
@@ -48,8 +50,15 @@ impl ImportError {
     }
 }
 
-pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, ImportError> {
-    std::fs::read(path).map_err(|source| ImportError::Io { path: path.to_owned(), source })
+/// The contents of a file, mapped if it can be. Files of /proc and the like state no length, or cannot be mapped.
+pub(crate) fn read_file(path: &Path) -> Result<Bytes, ImportError> {
+    match Bytes::open_stream(path) {
+        Ok(bytes) if !bytes.is_empty() => Ok(bytes),
+        _ => {
+            let read = std::fs::read(path);
+            read.map(Bytes::from).map_err(|source| ImportError::Io { path: path.to_owned(), source })
+        }
+    }
 }
 
 pub(crate) fn read_text(path: &Path) -> Result<String, ImportError> {

@@ -44,7 +44,7 @@ fn load(dir: &Path, capture: &mut Capture, index: usize) -> Result<Option<Placed
     let bytes = read_file(&file)?;
     let start = usize::try_from(module.pgoff).unwrap_or(usize::MAX).min(bytes.len());
     let len = usize::try_from(module.end.saturating_sub(module.start)).unwrap_or(usize::MAX);
-    let shown = bytes[start..].iter().take(len).copied().collect();
+    let shown = bytes.slice(start..start.saturating_add(len));
     let va = module.start;
     capture.modules[index].file = Some(file);
     Ok(Some(capture.add_region(va, shown)))

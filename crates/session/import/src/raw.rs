@@ -3,6 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+use kprism_image::Bytes;
+
 use crate::elf::{is_elf, parse};
 use crate::error::read_file;
 use crate::{Capture, ImportError, Module, Stream};
@@ -50,7 +52,7 @@ pub(crate) fn add_code(capture: &mut Capture, code: &[CodeFile]) -> Result<(), I
     for CodeFile { path, va } in code {
         let bytes = read_file(path)?;
         let name = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-        let mut place = |start: u64, bytes: Vec<u8>, pgoff: u64, file: Option<PathBuf>| {
+        let mut place = |start: u64, bytes: Bytes, pgoff: u64, file: Option<PathBuf>| {
             capture.modules.push(Module {
                 path: name.to_string_lossy().into_owned(),
                 file,

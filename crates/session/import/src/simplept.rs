@@ -17,6 +17,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use kprism_image::Bytes;
 use kprism_pt::{Packet, PacketReader};
 
 use crate::error::{read_file, read_text};
@@ -188,7 +189,7 @@ fn parse_mapping(line: &str) -> Option<Mapping> {
 }
 
 /// `PREFIX.N` for each CPU, with empty streams for missing ones.
-fn streams(sideband: &Path) -> Result<Vec<(u32, Vec<u8>)>, ImportError> {
+fn streams(sideband: &Path) -> Result<Vec<(u32, Bytes)>, ImportError> {
     let dir = sideband.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let prefix = sideband.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
     let entries =
@@ -249,8 +250,8 @@ impl Code<'_> {
     }
 
     fn read(&mut self, path: &str, m: &Mapping, capture: &mut Capture) -> Option<(usize, PathBuf)> {
-        let in_folder = find_file(self.dir, path).and_then(|p| Some((std::fs::read(&p).ok()?.into(), p)));
-        let (bytes, place): (std::rc::Rc<[u8]>, PathBuf) = match in_folder {
+        let in_folder = find_file(self.dir, path).and_then(|p| Some((read_file(&p).ok()?, p)));
+        let (bytes, place): (Bytes, PathBuf) = match in_folder {
             Some(found) => found,
             None => {
                 let found = self.finder.find(path, &[])?;
@@ -260,12 +261,14 @@ impl Code<'_> {
         };
         let from = usize::try_from(m.offset).unwrap_or(usize::MAX).min(bytes.len());
         let len = if m.len == 0 { usize::MAX } else { usize::try_from(m.len).unwrap_or(usize::MAX) };
-        let shown = &bytes[from..from.saturating_add(len).min(bytes.len())];
+        let shown = bytes.slice(from..from.saturating_add(len));
         self.total = self.total.saturating_add(shown.len() as u64);
         if shown.is_empty() || self.total > MOST_CODE {
             return None;
         }
-        Some((capture.add_region(m.start, shown.to_vec()).region, place))
+        let region = capture.add_region(m.start, shown).region;
+        capture.regions[region].file = Some((place.clone(), from as u64));
+        Some((region, place))
     }
 }
 
@@ -315,7 +318,7 @@ fn place(
 fn kernel_code(search: &Search, capture: &mut Capture) -> Result<Vec<Placed>, ImportError> {
     let mut regions = Vec::new();
     if let Some(path) = &search.kallsyms {
-        capture.kallsyms = read_file(path)?;
+        capture.kallsyms = read_file(path)?.to_vec();
     }
     if let Some(path) = &search.kcore {
         regions = kcore::code(path, &read_file(path)?, 0)?;

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Writes a capture in the form of a recorded run.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::{BufWriter, Write};
 use std::path::{Component, Path, PathBuf};
 
+use kprism_image::maps::{self, FilePart};
+use kprism_image::symbols::under_root;
 use serde_json::json;
 
 use crate::{Capture, ImportError, Module, Placed, SwitchAt, Switched, Task};
@@ -12,19 +15,22 @@ use crate::{Capture, ImportError, Module, Placed, SwitchAt, Switched, Task};
 /// Fragments of the dictionary carry a 16-bit length.
 const FRAGMENT: usize = 1 << 15;
 
-/// Writes `cpuN.pt`, `cpuN.map`, `code.dict`, `sideband.jsonl` and `counts.json` into `streams`, copies the mapped
-/// ELF files below `symbols/root` under their paths on the traced machine, and puts the kernel's symbols beside
-/// them. Both folders are made if missing.
+/// Writes `cpuN.pt`, `cpuN.map`, `code.dict`, `code.files`, `sideband.jsonl` and `counts.json` into `streams`, copies the
+/// mapped ELF files below `symbols/root` under their paths on the traced machine, and puts the kernel's symbols beside
+/// them. Both folders are made if missing. Code of a copied file is named by `code.files`, other code is in `code.dict`.
 ///
 /// # Errors
 /// [`ImportError::Io`] with the file that could not be written.
 pub fn write(capture: &Capture, streams: &Path, symbols: &Path) -> Result<(), ImportError> {
     make_dir(streams)?;
-    let fragments = write_dict(capture, &streams.join("code.dict"))?;
+    let copies = copy_modules(&capture.modules, &symbols.join("root"))?;
+    let kept = write_code(capture, &copies, streams)?;
     for (cpu, stream) in capture.streams.iter().enumerate() {
         let pt = streams.join(format!("cpu{cpu}.pt"));
-        fs::write(&pt, &stream.pt).map_err(at(&pt))?;
-        write_map(&streams.join(format!("cpu{cpu}.map")), &stream.regions, &fragments)?;
+        if !stream.pt.move_to(&pt) {
+            fs::write(&pt, &stream.pt[..]).map_err(at(&pt))?;
+        }
+        write_map(&streams.join(format!("cpu{cpu}.map")), &stream.regions, &kept)?;
     }
     let path = streams.join("sideband.jsonl");
     fs::write(&path, sideband(capture)).map_err(at(&path))?;
@@ -37,8 +43,15 @@ pub fn write(capture: &Capture, streams: &Path, symbols: &Path) -> Result<(), Im
             fs::write(&path, text).map_err(at(&path))?;
         }
     }
-    let root = symbols.join("root");
-    capture.modules.iter().try_for_each(|module| copy_module(module, &root))
+    Ok(())
+}
+
+/// The place of a region's code in the run folder.
+enum Kept {
+    /// Number of a line of `code.files`.
+    File(u32),
+    /// Fragments of `code.dict`.
+    Fragments(Vec<Fragment>),
 }
 
 /// A fragment and its offset in its region.
@@ -47,12 +60,24 @@ struct Fragment {
     at: u64,
 }
 
-fn write_dict(capture: &Capture, path: &Path) -> Result<Vec<Vec<Fragment>>, ImportError> {
+fn write_code(
+    capture: &Capture,
+    copies: &HashMap<&Path, &str>,
+    streams: &Path,
+) -> Result<Vec<Kept>, ImportError> {
+    let path = &streams.join("code.dict");
     let mut out = BufWriter::new(fs::File::create(path).map_err(at(path))?);
     let mut all = Vec::new();
-    let mut id = 0u32;
+    let (mut id, mut files) = (0u32, Vec::new());
     out.write_all(b"KPDICT01").map_err(at(path))?;
     for region in &capture.regions {
+        let copied =
+            region.file.as_ref().and_then(|(file, offset)| Some((copies.get(file.as_path())?, *offset)));
+        if let Some((path, offset)) = copied {
+            all.push(Kept::File(files.len() as u32));
+            files.push(FilePart { path: (*path).to_owned(), offset, len: region.bytes.len() as u64 });
+            continue;
+        }
         let mut fragments = Vec::new();
         let mut at_byte = 0;
         for bytes in region.bytes.chunks(FRAGMENT) {
@@ -64,20 +89,30 @@ fn write_dict(capture: &Capture, path: &Path) -> Result<Vec<Vec<Fragment>>, Impo
             id += 1;
             at_byte += bytes.len() as u64;
         }
-        all.push(fragments);
+        all.push(Kept::Fragments(fragments));
     }
     out.flush().map_err(at(path))?;
+    if !files.is_empty() {
+        let path = &streams.join("code.files");
+        let lines: Vec<String> = files.iter().map(|part| format!("{}\n", json!(part))).collect();
+        fs::write(path, lines.concat()).map_err(at(path))?;
+    }
     Ok(all)
 }
 
-fn write_map(path: &Path, regions: &[Placed], fragments: &[Vec<Fragment>]) -> Result<(), ImportError> {
+fn write_map(path: &Path, regions: &[Placed], kept: &[Kept]) -> Result<(), ImportError> {
     let mut out = b"KPMAP001".to_vec();
+    let mut add = |placed: &Placed, id: u32, at: u64, flags: u32| {
+        let flags = flags | if placed.replaces { maps::CONFLICT } else { 0 };
+        let id = u64::from(id) | u64::from(flags) << 32;
+        for word in [placed.offset, placed.asid, placed.va.wrapping_add(at), id] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+    };
     for placed in regions {
-        for fragment in &fragments[placed.region] {
-            let id = u64::from(fragment.id) | u64::from(placed.replaces) << 32;
-            for word in [placed.offset, placed.asid, placed.va.wrapping_add(fragment.at), id] {
-                out.extend_from_slice(&word.to_le_bytes());
-            }
+        match &kept[placed.region] {
+            Kept::File(id) => add(placed, *id, 0, maps::FILE),
+            Kept::Fragments(all) => all.iter().for_each(|fragment| add(placed, fragment.id, fragment.at, 0)),
         }
     }
     fs::write(path, out).map_err(at(path))
@@ -146,11 +181,20 @@ fn counts(capture: &Capture) -> serde_json::Value {
     })
 }
 
-fn copy_module(module: &Module, root: &Path) -> Result<(), ImportError> {
-    let Some(file) = &module.file else { return Ok(()) };
-    let Some(to) = below(root, &module.path).filter(|to| !to.exists()) else { return Ok(()) };
-    make_dir(to.parent().unwrap_or(root))?;
-    fs::copy(file, &to).map(|_| ()).map_err(at(file))
+/// Copies the files of the modules. Returns the path on the traced machine under which each copied file is kept: of two
+/// files with one path, the first is.
+fn copy_modules<'a>(modules: &'a [Module], root: &Path) -> Result<HashMap<&'a Path, &'a str>, ImportError> {
+    let mut copies = HashMap::new();
+    for module in modules {
+        let Some(file) = module.file.as_deref() else { continue };
+        let Some(to) = below(root, &module.path).filter(|to| !to.exists()) else { continue };
+        make_dir(to.parent().unwrap_or(root))?;
+        fs::copy(file, &to).map_err(at(file))?;
+        if under_root(root, &module.path) == Some(to) {
+            copies.entry(file).or_insert(&*module.path);
+        }
+    }
+    Ok(copies)
 }
 
 /// A traced machine's path below `root`. It cannot leave `root`.

@@ -47,7 +47,7 @@ fn what_was_exported_comes_back() {
 fn cut_off_anywhere() {
     let dir = tempfile::tempdir().unwrap();
     let data = fs::read(small(dir.path()).join("data")).unwrap();
-    let parts = |bytes: &[u8]| Parts { data: vec![bytes.to_vec()], ..Parts::default() };
+    let parts = |bytes: &[u8]| Parts { data: vec![bytes.into()], ..Parts::default() };
     let whole = from_parts(Path::new("whole"), &parts(&data)).unwrap();
     let mut partial = 0;
     for len in 0..data.len() {
@@ -66,6 +66,81 @@ fn cut_off_anywhere() {
     assert!(partial > data.len() / 2, "{partial} of {} give something", data.len());
 }
 
+/// Without kernel code, no packet states the address space: the sideband's switches do. Each process has its own mappings.
+#[test]
+fn programs_alone_have_their_own_mappings() {
+    use kprism_image::maps::{Dict, MapRecord};
+    use kprism_import::perfdata::export::{Source, export};
+    use kprism_perfdata::{Contents, Record};
+    use kprism_pt::{IpPayload, Packet};
+
+    const PROCESSES: u64 = 20;
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root");
+    fs::create_dir_all(root.join("bin")).unwrap();
+    fs::write(root.join("bin/one"), [&[0; 0x1000][..], &[0x90, 0xc3], &[0; 100]].concat()).unwrap();
+    let (mut pt, mut lines, mut map) = (Vec::new(), String::new(), Vec::new());
+    for i in 0..PROCESSES {
+        let (pid, asid, base, t) = (7 + i, 0x2000 * (i + 1), 0x40_0000 + (i << 20), 1000 * (i + 1));
+        lines += &format!(
+            r#"{{"k":"mmap","t":{},"cpu":0,"pid":{pid},"tgid":{pid},"asid":{asid},"start":{},"end":{},"pgoff":4096,"exec":true,"path":"/bin/one"}}
+{{"k":"switch","t":{},"cpu":0,"offset":{},"asid":{asid},"prev_pid":{},"prev_tgid":{},"prev_comm":"one","pid":{pid},"tgid":{pid},"comm":"one"}}
+"#,
+            t - 900,
+            base + 0x1000,
+            base + 0x2000,
+            t - 800,
+            pt.len(),
+            pid - 1,
+            pid - 1
+        );
+        if i == 0 {
+            Packet::Psb.encode(&mut pt);
+        }
+        Packet::Tsc { tsc: t }.encode(&mut pt);
+        if i == 0 {
+            Packet::PsbEnd.encode(&mut pt);
+        }
+        Packet::TipPge(IpPayload::Sext48(base + 0x1000)).encode(&mut pt);
+        Packet::TipPgd(IpPayload::Suppressed).encode(&mut pt);
+        map.push(MapRecord { offset: 0, asid, va: base + 0x1000, id: 0, flags: 0 });
+    }
+    let mut dict = b"KPDICT01".to_vec();
+    dict.extend([0, 0, 0, 0, 2, 0, 0, 0]);
+    dict.extend(0u64.to_le_bytes());
+    dict.extend([0x90, 0xc3]);
+    let (dict, None) = Dict::parse(dict) else { panic!("a dictionary") };
+    let out = dir.path().join("user.perf.data");
+    let source = Source {
+        cpus: &[(&pt, &map)],
+        dict: &dict,
+        records: &kprism_image::sideband::parse(lines.as_bytes()).unwrap(),
+        clock: kprism_flow::clock::ClockConfig { tsc_hz: 1_000_000_000, ..Default::default() },
+        errata: Default::default(),
+        kallsyms: b"",
+        modules: b"",
+        root: &root,
+        release: "",
+        build_id: "",
+        command: &[],
+        ret_compression: true,
+    };
+    export(&source, &out).unwrap();
+    let bytes = fs::read(out.join("data")).unwrap();
+    let mut contents = Contents::default();
+    kprism_perfdata::read(&bytes, &mut contents);
+    let mapped: Vec<(u32, u64, String)> = contents
+        .events
+        .iter()
+        .filter_map(|event| match &event.record {
+            Record::Mmap(m) => Some((m.pid, m.start, m.path.clone())),
+            _ => None,
+        })
+        .collect();
+    let own = |i: u64| (7 + i as u32, 0x40_1000 + (i << 20), "/bin/one".to_owned());
+    assert_eq!(mapped, (0..PROCESSES).map(own).collect::<Vec<_>>());
+}
+
 /// Any byte may change.
 #[test]
 fn changed_anywhere() {
@@ -75,7 +150,7 @@ fn changed_anywhere() {
         for flip in [0xff, 0x80, 1] {
             let mut bytes = data.clone();
             bytes[at] ^= flip;
-            let _ = from_parts(Path::new("changed"), &Parts { data: vec![bytes], ..Parts::default() });
+            let _ = from_parts(Path::new("changed"), &Parts { data: vec![bytes.into()], ..Parts::default() });
         }
     }
 }
@@ -112,13 +187,14 @@ fn bpf_programs_are_kernel_code() {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../format/perfdata/tests/data/bpf_prog_info.bin"),
     )
     .unwrap();
-    let whole = from_parts(Path::new("x"), &Parts { data: vec![data.clone()], ..Parts::default() }).unwrap();
+    let whole =
+        from_parts(Path::new("x"), &Parts { data: vec![data.clone().into()], ..Parts::default() }).unwrap();
     // PERF_RECORD_HEADER_FEATURE.
     for word in [80 | (16 + section.len() as u64) << 48, 25] {
         data.extend(u64::to_le_bytes(word));
     }
     data.extend(&section);
-    let capture = from_parts(Path::new("x"), &Parts { data: vec![data], ..Parts::default() }).unwrap();
+    let capture = from_parts(Path::new("x"), &Parts { data: vec![data.into()], ..Parts::default() }).unwrap();
     assert_eq!(capture.notes, whole.notes, "the rest of the kernel's code is still missing");
     let first = capture.streams[0].regions[0];
     assert_eq!((first.va, first.asid, first.replaces), (0xffff_ffff_c002_2050, 0, false));
@@ -130,8 +206,9 @@ fn bpf_programs_are_kernel_code() {
 fn pipes_and_compression_change_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let data = fs::read(small(dir.path()).join("data")).unwrap();
-    let capture =
-        |data: Vec<u8>| from_parts(Path::new("x"), &Parts { data: vec![data], ..Parts::default() }).unwrap();
+    let capture = |data: Vec<u8>| {
+        from_parts(Path::new("x"), &Parts { data: vec![data.into()], ..Parts::default() }).unwrap()
+    };
     let mut whole = capture(data.clone());
     let mut through = capture(piped(&data, false));
     // Data that is only in feature sections is not in this pipe.
@@ -149,10 +226,10 @@ fn losses_stand_in_the_stream() {
     let dir = tempfile::tempdir().unwrap();
     let data = piped(&fs::read(small(dir.path()).join("data")).unwrap(), false);
     let capture = |data: &[u8]| {
-        from_parts(Path::new("x"), &Parts { data: vec![data.to_vec()], ..Parts::default() }).unwrap()
+        from_parts(Path::new("x"), &Parts { data: vec![data.into()], ..Parts::default() }).unwrap()
     };
     let whole = capture(&data);
-    let first = whole.streams[0].pt.clone();
+    let first = whole.streams[0].pt.to_vec();
     // The first AUX record: that of CPU 0.
     let word = |at: usize| u64::from_le_bytes(data[at..at + 8].try_into().unwrap());
     let (mut at, mut aux) = (16, None);
@@ -196,7 +273,7 @@ fn losses_stand_in_the_stream() {
     assert_eq!(gaps.streams[0].pt, joined);
     assert!(gaps.notes.len() == 1 && gaps.notes[0].contains("gaps"), "{:?}", gaps.notes);
     let plain = with(0, 0);
-    assert_eq!((&plain.streams[0].pt, plain.notes.len()), (&joined, 0));
+    assert_eq!((&plain.streams[0].pt[..], plain.notes.len()), (&joined[..], 0));
     assert_eq!(with(0, 4096).streams[0].pt, cut, "a piece that is not in the file");
     assert_eq!(full.streams[1], whole.streams[1]);
 }
@@ -208,8 +285,11 @@ fn the_corpus_is_read() {
     let mut seen = 0;
     for entry in fs::read_dir(folder).expect("the corpus") {
         let bytes = fs::read(entry.unwrap().path()).unwrap();
-        let parts =
-            Parts { kcore: Some(("kcore".into(), bytes.clone())), data: vec![bytes], ..Parts::default() };
+        let parts = Parts {
+            kcore: Some(("kcore".into(), bytes.clone().into())),
+            data: vec![bytes.into()],
+            ..Parts::default()
+        };
         let _ = from_parts(Path::new("corpus"), &parts);
         let _ = from_parts(Path::new("corpus"), &Parts { kcore: None, ..parts });
         seen += 1;

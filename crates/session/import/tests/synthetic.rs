@@ -144,7 +144,7 @@ fn a_drpt2trace_folder() {
     let capture = read(&detect(dir.path()).unwrap(), &[], &Search::default()).unwrap();
     assert!(capture.timed);
     assert_eq!(capture.clock, ClockConfig { tsc_hz: 2_000_000_000, ..ClockConfig::default() });
-    assert_eq!(capture.regions[0].bytes, [0x90, 0x90, 0xeb, 0xfc]);
+    assert_eq!(capture.regions[0].bytes[..], [0x90, 0x90, 0xeb, 0xfc]);
 
     put(dir.path(), "primary.sideband.pevent", &mmap2[..40]);
     let error = read(&detect(dir.path()).unwrap(), &[], &Search::default()).unwrap_err().to_string();
@@ -233,7 +233,10 @@ fn a_simple_pt_folder() {
     write(&capture, out.path(), &out.path().join("symbols")).unwrap();
     let (dict, map) =
         (fs::read(out.path().join("code.dict")).unwrap(), fs::read(out.path().join("cpu0.map")).unwrap());
-    let (image, missing) = image(&Dict::parse(&dict).0, &parse_map(&map).0);
+    let (mut dict, _) = Dict::parse(dict);
+    let files = fs::read(out.path().join("code.files")).unwrap();
+    assert_eq!(dict.open_files(&files, &out.path().join("symbols/root")), Vec::<String>::new());
+    let (image, missing) = image(&dict, &parse_map(&map).0);
     assert_eq!(missing, 0);
     let fetch = |cr3: u64| {
         let mut bytes = [0; 16];
@@ -320,4 +323,90 @@ fn nothing_to_import() {
     assert!(
         read(&detect(dir.path()).unwrap(), &[], &Search::default()).unwrap_err().to_string().contains("*.pt")
     );
+}
+
+/// A file that many processes map is kept once, below `symbols/root`, and is read where the flow goes: the dictionary does not
+/// have it, and the image holds no copy.
+#[test]
+fn mapped_files_are_named_and_not_copied() {
+    use kprism_image::Bytes;
+    use kprism_import::{Capture, Module, Placed, Region, Stream};
+
+    const LEN: usize = 1 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let code: Vec<u8> = (0..LEN + 4096).map(|i| (i % 251) as u8).collect();
+    put(dir.path(), "files/big", &code);
+    put(dir.path(), "files/other", &code[..8192]);
+    let place = |name: &str| dir.path().join("files").join(name);
+    let mapped = |name: &str, len: usize| Region {
+        va: 0x5000_0000,
+        bytes: Bytes::open(&place(name)).unwrap().slice(4096..4096 + len),
+        file: Some((place(name), 4096)),
+    };
+    let module = |name: &str, path: &str, asid: u64| Module {
+        path: path.to_owned(),
+        file: Some(place(name)),
+        pid: 7,
+        start: 0x5000_0000,
+        end: 0x5000_0000 + LEN as u64,
+        pgoff: 4096,
+        asid,
+        t: 0,
+    };
+    let spaces: Vec<u64> = (1..=50).map(|n| n << 13).collect();
+    let at = |region, asid, va| Placed { region, va, asid, offset: 0, replaces: false };
+    let mut capture = Capture {
+        streams: vec![Stream {
+            label: "cpu 0".to_owned(),
+            pt: Vec::new().into(),
+            regions: spaces.iter().map(|&asid| at(0, asid, 0x5000_0000)).collect(),
+            first: None,
+        }],
+        regions: vec![mapped("big", LEN), mapped("other", 4096)],
+        modules: spaces.iter().map(|&asid| module("big", "/bin/big", asid)).collect(),
+        ..Capture::default()
+    };
+    // Another file was mapped under the same path later: only one can be kept there.
+    capture.modules.push(module("other", "/bin/big", 1 << 20));
+    capture.streams[0].regions.push(at(1, 1 << 20, 0x5000_0000));
+    let (streams, symbols) = (dir.path().join("streams"), dir.path().join("symbols"));
+    write(&capture, &streams, &symbols).unwrap();
+
+    assert_eq!(fs::read(symbols.join("root/bin/big")).unwrap(), code);
+    assert_eq!(fs::read(streams.join("code.dict")).unwrap().len(), 8 + 16 + 4096, "the other file's code");
+    let (map, None) = parse_map(&fs::read(streams.join("cpu0.map")).unwrap()) else {
+        panic!("a damaged map")
+    };
+    assert_eq!(map.len(), 51);
+    let list = fs::read(streams.join("code.files")).unwrap();
+    let load = || {
+        let (mut dict, fault) = Dict::parse(fs::read(streams.join("code.dict")).unwrap());
+        assert_eq!(fault, None);
+        let notes = dict.open_files(&list, &symbols.join("root"));
+        (dict, notes)
+    };
+    let (dict, notes) = load();
+    assert_eq!(notes, Vec::<String>::new());
+    let (whole, missing) = image(&dict, &map);
+    assert_eq!((missing, whole.granules()), (0, 0));
+    let mut bytes = [0; 700];
+    for asid in spaces {
+        assert_eq!(whole.fetch(asid, 0x5000_0123, 0, &mut bytes), 700);
+        assert_eq!(bytes[..], code[4096 + 0x123..][..700]);
+    }
+    assert_eq!(whole.fetch(1 << 20, 0x5000_0ff0, 0, &mut bytes), 16, "the end of the other file");
+
+    // Without the file, and with a part of it, the rest of the run is still there.
+    fs::write(symbols.join("root/bin/big"), &code[..8192]).unwrap();
+    let (dict, notes) = load();
+    assert!(
+        notes.len() == 1 && notes[0].contains("/bin/big: 1044480 bytes of its code are missing"),
+        "{notes:?}"
+    );
+    assert_eq!(image(&dict, &map).0.fetch(1 << 13, 0x5000_0fff, 0, &mut bytes), 1);
+    fs::remove_file(symbols.join("root/bin/big")).unwrap();
+    let (dict, notes) = load();
+    assert!(notes.len() == 1 && notes[0].contains("its code is not known"), "{notes:?}");
+    let (rest, missing) = image(&dict, &map);
+    assert_eq!((missing, rest.fetch(1 << 20, 0x5000_0000, 0, &mut bytes)), (50, 700));
 }

@@ -9,6 +9,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use kprism_image::Bytes;
 use kprism_import::bus;
 use kprism_import::ftrace;
 use kprism_import::logs::Stamp;
@@ -125,7 +126,7 @@ fn is_described(path: &Path) -> Result<()> {
 
 /// Refuses a file that is taken for packets because it is nothing else, and holds none.
 fn holds_packets(path: &Path) -> Result<()> {
-    let bytes = fs::read(path).with_context(|| path.display().to_string())?;
+    let bytes = Bytes::open(path).with_context(|| path.display().to_string())?;
     if bytes.windows(PSB.len()).any(|window| window == PSB) {
         return Ok(());
     }
@@ -201,6 +202,8 @@ fn import_flow(settings: &Settings, source: &Source, progress: &Progress) -> Res
         kcore: settings.kcore.clone(),
         vmlinux: settings.vmlinux.clone(),
         kallsyms: settings.kallsyms.clone(),
+        // Beside the run, so that a joined stream is moved into it and not copied.
+        spool: Some(settings.output.with_extension("part")),
     };
     if let (Source::Raw(file), []) = (source, code.as_slice()) {
         holds_packets(file)?;

@@ -4,13 +4,14 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use kprism_image::maps::{self, Dict, MapRecord};
+use kprism_image::Bytes;
+use kprism_image::maps::{self, MapRecord};
 use kprism_import::perfdata::export::{self, Source};
 use kprism_store::{Instrument, Run};
 use serde::Deserialize;
 
 use crate::files::{read, read_if_there};
-use crate::flow::{clock_config, errata, not_understood, sideband_records};
+use crate::flow::{clock_config, code, errata, not_understood, sideband_records};
 use crate::held;
 use crate::progress::Progress;
 
@@ -39,15 +40,15 @@ pub fn export(input: &Path, output: &Path, progress: &Progress) -> Result<()> {
     progress.step("reading the streams");
     let mut notes = Vec::new();
     let records = sideband_records(&run, &mut notes)?;
-    let dict_bytes = read(&run.code_dict())?;
-    let (dict, fault) = Dict::parse(&dict_bytes);
-    notes.extend(fault.map(|f| f.to_string()));
+    let dict = code(&run, &mut notes)?;
     notes.extend(not_understood(&manifest));
-    let mut cpus: Vec<(Vec<u8>, Vec<MapRecord>)> = Vec::new();
+    let mut cpus: Vec<(Bytes, Vec<MapRecord>)> = Vec::new();
     for cpu in 0..manifest.vcpus {
         let (map, fault) = maps::parse_map(&read(&run.code_map(cpu))?);
         notes.extend(fault.map(|f| format!("{}: {f}", run.code_map(cpu).display())));
-        cpus.push((read(&run.pt(cpu))?, map));
+        let path = run.pt(cpu);
+        let packets = Bytes::open_stream(&path).with_context(|| path.display().to_string())?;
+        cpus.push((packets, map));
     }
     let settings: Settings =
         serde_json::from_slice(&read(&run.counts())?).with_context(|| run.counts().display().to_string())?;

@@ -18,28 +18,31 @@ pub(crate) struct Name {
 pub(crate) struct Names<'a, R> {
     pub resolver: &'a R,
     known: Vec<Option<Name>>,
+    /// The last function with a higher number.
+    far: Option<Name>,
 }
 
-/// Numbers from here on share one slot, which is looked up anew each time.
+/// Names of functions with higher numbers, such as that of unknown code, are looked up anew each time.
 const MAX: usize = 1 << 24;
 
 impl<'a, R: Resolve> Names<'a, R> {
     pub fn new(resolver: &'a R) -> Self {
-        Self { resolver, known: Vec::new() }
+        Self { resolver, known: Vec::new(), far: None }
     }
 
     pub fn get(&mut self, func: u32) -> &Name {
-        let place = (func as usize).min(MAX);
-        if place >= self.known.len() {
+        let place = func as usize;
+        if place < MAX && place >= self.known.len() {
             self.known.resize(place + 1, None);
         }
-        if place == MAX {
-            self.known[place] = None;
-        }
         let resolver = self.resolver;
-        self.known[place].get_or_insert_with(|| {
+        let describe = || {
             let info = resolver.describe(func);
             Name { symbol: printable(&info.name), module: printable(&info.module), kernel: info.kernel }
-        })
+        };
+        match self.known.get_mut(place) {
+            Some(name) => name.get_or_insert_with(describe),
+            None => self.far.insert(describe()),
+        }
     }
 }

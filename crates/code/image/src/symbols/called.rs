@@ -16,8 +16,8 @@ use crate::maps::{Dict, MapRecord};
 const LONGEST: u64 = 64 << 10;
 
 /// Addresses to which the fragments of a map call.
-pub fn targets(dict: &Dict<'_>, map: &[MapRecord]) -> BTreeSet<u64> {
-    map.iter().filter_map(|record| target(dict.get(record.id)?, record.va)).collect()
+pub fn targets(dict: &Dict, map: &[MapRecord]) -> BTreeSet<u64> {
+    map.iter().filter_map(|record| target(dict.bytes_of(record)?, record.va)).collect()
 }
 
 /// The target of the call in which a fragment ends. The mode is the first in which its instructions end where it ends.

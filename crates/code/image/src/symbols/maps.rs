@@ -14,6 +14,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use crate::ranges::Ranges;
 use crate::resolve::Change;
 use crate::sideband::{Mmap, Record};
 use crate::x86::address::{USER_TABLE, task_space};
@@ -44,6 +45,51 @@ struct Life {
     tgid: u32,
     from: u64,
     mappings: Vec<Mapping>,
+    index: Index,
+}
+
+/// Mappings by address: the numbers of those with the same range, in order of time.
+#[derive(Debug, Default)]
+struct Index(Ranges<Vec<u32>>);
+
+impl Index {
+    /// `mappings` must be in order of time.
+    fn new(mappings: &[Mapping]) -> Self {
+        let mut groups: BTreeMap<(u64, u64), Vec<u32>> = BTreeMap::new();
+        for (number, m) in (0..).zip(mappings) {
+            groups.entry((m.start, m.end)).or_default().push(number);
+        }
+        let groups = groups.into_iter().map(|((start, end), group)| (start, end, group));
+        Self(Ranges::new(groups.collect()))
+    }
+
+    /// The last mapping at `va` that is in force at time `ns`.
+    fn newest<'m>(&self, mappings: &'m [Mapping], va: u64, ns: u64) -> Option<&'m Mapping> {
+        let begun = |group: &Vec<u32>| group.partition_point(|&i| mappings[i as usize].from <= ns);
+        let last = self.0.at(va).filter_map(|group| Some(group[begun(group).checked_sub(1)?])).max();
+        last.map(|i| &mappings[i as usize])
+    }
+
+    /// The first mapping at `va` that comes after time `ns`.
+    fn next<'m>(&self, mappings: &'m [Mapping], va: u64, ns: u64) -> Option<&'m Mapping> {
+        let begun = |group: &Vec<u32>| group.partition_point(|&i| mappings[i as usize].from <= ns);
+        let next = self.0.at(va).filter_map(|group| group.get(begun(group))).min();
+        next.map(|&i| &mappings[i as usize])
+    }
+
+    /// The first mapping at `va`, if all mappings there are of the same file.
+    fn only<'m>(&self, mappings: &'m [Mapping], va: u64) -> Option<&'m Mapping> {
+        let mut all = self.0.at(va).flatten().map(|&i| (i, &mappings[i as usize]));
+        let first = all.next()?;
+        let mut least = first;
+        for other in all {
+            if other.1.file != first.1.file {
+                return None;
+            }
+            least = if other.0 < least.0 { other } else { least };
+        }
+        Some(least.1)
+    }
 }
 
 /// All executable mappings of a run.
@@ -52,6 +98,7 @@ pub struct Maps {
     spaces: HashMap<u64, Space>,
     /// The mappings of all spaces in time order, used for children without records.
     all: Vec<Mapping>,
+    index: Index,
     /// See [`Maps::only_certain`].
     only_certain: bool,
     paths: Vec<String>,
@@ -85,13 +132,18 @@ impl Maps {
             }
         }
         maps.all.sort_by_key(|m| m.from);
+        maps.index = Index::new(&maps.all);
+        for life in maps.spaces.values_mut().flat_map(|space| &mut space.lives) {
+            life.mappings.sort_by_key(|m| m.from);
+            life.index = Index::new(&life.mappings);
+        }
         maps
     }
 
     fn add(&mut self, m: &Mmap, file: Option<u32>) {
         let lives = &mut self.spaces.entry(m.asid).or_default().lives;
         if lives.last().is_none_or(|life| life.tgid != m.tgid) {
-            lives.push(Life { tgid: m.tgid, from: m.t, mappings: Vec::new() });
+            lives.push(Life { tgid: m.tgid, from: m.t, mappings: Vec::new(), index: Index::default() });
         }
         let Some(life) = lives.last_mut() else { return };
         // Mappings of data matter only if they replace code.
@@ -109,7 +161,8 @@ impl Maps {
     fn copy(&mut self, parent: u64, child: u64, tgid: u32, t: u64) {
         let Some(life) = self.spaces.get(&parent).and_then(|s| s.lives.last()) else { return };
         let mappings = life.mappings.iter().map(|m| Mapping { from: t, ..*m }).collect();
-        self.spaces.entry(child).or_default().lives.push(Life { tgid, from: t, mappings });
+        let life = Life { tgid, from: t, mappings, index: Index::default() };
+        self.spaces.entry(child).or_default().lives.push(life);
     }
 
     /// From now on, code of an address space without records is taken for a file's only if no other file is mapped at its address in
@@ -125,25 +178,32 @@ impl Maps {
         if let Some(space) = self.spaces.get(&asid).or_else(|| self.spaces.get(&task_space(asid))) {
             let i = space.lives.partition_point(|life| life.from <= ns);
             if let Some(life) = i.checked_sub(1).map(|i| &space.lives[i])
-                && let Some(found) = newest(&life.mappings, va, ns)
+                && let Some(found) = life.index.newest(&life.mappings, va, ns)
             {
                 return found.file.map(|_| *found);
             }
             // The estimated time may be slightly before the record. Looks in this life and the next one.
-            let soon = space.lives[i.saturating_sub(1)..].iter().take(2).flat_map(|l| &l.mappings);
-            if let Some(next) =
-                soon.filter(|m| m.from > ns && m.start <= va && va < m.end).min_by_key(|m| m.from)
-            {
+            let soon = space.lives[i.saturating_sub(1)..].iter().take(2);
+            let soon = soon.filter_map(|life| life.index.next(&life.mappings, va, ns));
+            if let Some(next) = soon.min_by_key(|m| m.from) {
                 return next.file.map(|_| *next);
             }
         }
-        let covers = |m: &&Mapping| m.start <= va && va < m.end;
         if self.only_certain {
-            let mut all = self.all.iter().filter(covers);
-            let first = all.next()?;
-            return all.all(|other| other.file == first.file).then_some(*first);
+            return self.index.only(&self.all, va).copied();
         }
-        newest(&self.all, va, ns).or_else(|| self.all.iter().find(covers)).copied()
+        let newest = self.index.newest(&self.all, va, ns);
+        newest.or_else(|| self.index.next(&self.all, va, ns)).copied()
+    }
+
+    /// The mappings of an address space's life at time `ns`, in order of time; those of its first life if it has none yet.
+    #[must_use]
+    pub fn life(&self, asid: u64, ns: u64) -> &[Mapping] {
+        let Some(space) = self.spaces.get(&asid).or_else(|| self.spaces.get(&task_space(asid))) else {
+            return &[];
+        };
+        let index = space.lives.partition_point(|life| life.from <= ns).saturating_sub(1);
+        space.lives.get(index).map_or(&[], |life| &life.mappings)
     }
 
     /// The times at which the result of [`Maps::find`] may change for a range, in time order.
@@ -176,10 +236,6 @@ impl Maps {
     pub fn paths(&self) -> &[String] {
         &self.paths
     }
-}
-
-fn newest(mappings: &[Mapping], va: u64, ns: u64) -> Option<&Mapping> {
-    mappings.iter().rev().find(|m| m.from <= ns && m.start <= va && va < m.end)
 }
 
 #[cfg(test)]

@@ -100,7 +100,9 @@ fn joined(mut regions: Vec<Region>) -> Vec<Region> {
 fn run(dir: &Path) -> std::io::Result<Input> {
     let streams_dir = if dir.join("streams").exists() { dir.join("streams") } else { dir.to_owned() };
     let dict = std::fs::read(streams_dir.join("code.dict"))?;
-    let (dict, _) = Dict::parse(&dict);
+    let (mut dict, _) = Dict::parse(dict);
+    let parts = std::fs::read(streams_dir.join("code.files")).unwrap_or_default();
+    dict.open_files(&parts, &streams_dir.with_file_name("symbols").join("root"));
     let mut streams = Vec::new();
     for path in files(&streams_dir, "pt")? {
         let map = std::fs::read(path.with_extension("map"))?;

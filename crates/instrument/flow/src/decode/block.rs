@@ -70,12 +70,16 @@ pub(crate) struct Block {
     /// takes once its target is known.
     pub nops: u16,
     pub end: End,
-    /// [`crate::decode::event::flag`] bits of the first instruction as a target, and [`WATCHED`].
+    /// [`crate::decode::event::flag`] bits of the first instruction as a target, [`WATCHED`] and [`PIVOTS`].
     pub flags: u8,
 }
 
 /// In [`Block::flags`]: the block starts at the watched address.
 pub(crate) const WATCHED: u8 = 0x80;
+
+/// In [`Block::flags`]: the code before the return or indirect jump at the block's end loads the stack pointer. A target has no
+/// property of this number.
+pub(crate) const PIVOTS: u8 = crate::decode::event::flag::DIRECT;
 
 impl Block {
     /// Returns true if the block ends in a conditional branch and has no events. Nearly all do.

@@ -2,11 +2,12 @@
 //! Builds blocks from code bytes, and drops them when code or symbols change.
 
 use kprism_image::Image;
-use kprism_image::code::{GRANULE, Granule, TaskSwitch};
-use kprism_image::insn::{Far, Insn, InsnError, Kind, Mode, classify, plain_run};
+use kprism_image::code::{Code, GRANULE, TaskSwitch};
+use kprism_image::insn::{Far, Insn, InsnError, Kind, Mode, classify, loads_stack, plain_run};
+use kprism_image::is_kernel;
 use kprism_image::resolve::{FuncRef, Resolve};
 
-use crate::decode::block::{Block, Blocks, Cold, End, Key, NONE, WATCHED, target_bit};
+use crate::decode::block::{Block, Blocks, Cold, End, Key, NONE, PIVOTS, WATCHED, target_bit};
 use crate::decode::entries::role;
 use crate::decode::error::FaultKind;
 use crate::decode::event::{Event, EventKind, flag};
@@ -43,7 +44,7 @@ const MAX_ROLES: u32 = 1 << 24;
 struct Recent<'a> {
     asid: u64,
     base: u64,
-    granule: Option<&'a Granule>,
+    granule: Option<Code<'a>>,
 }
 
 impl Recent<'_> {
@@ -338,6 +339,7 @@ impl<'a, R: Resolve> Cache<'a, R> {
         let (mut insns, mut all, mut jumps) = (0u32, 0u32, 0u32);
         let (mut target, mut next_ip, mut targets) = (0, ip, 0);
         let (mut code, mut base): (&[u8], u64) = (&[], ip);
+        let mut run = ip;
         let end = loop {
             let granule = ip / GRANULE * GRANULE;
             if self.by_granule.is_some() && !granules.contains(&granule) {
@@ -415,10 +417,13 @@ impl<'a, R: Resolve> Cache<'a, R> {
                     jumps += 1;
                     targets |= target_bit(target);
                     ip = target;
+                    run = target;
                 }
                 _ => ip = next_ip,
             }
         };
+        let switches = matches!(end, End::Ret | End::IndirectJump) && mode == Mode::Bits64 && !is_kernel(ip);
+        let pivots = if switches && self.loads_stack(asid, run, ip, at) { PIVOTS } else { 0 };
         let nops = (self.blocks.ops.len() - first_op) as u16;
         // Template of the event of an indirect call. The TIP supplies the rest.
         self.blocks.ops.push(Event::new(EventKind::Call, 0, next_ip));
@@ -432,13 +437,27 @@ impl<'a, R: Resolve> Cache<'a, R> {
             context: self.blocks.context(asid, mode),
             nops,
             end,
-            flags: flags | watched,
+            flags: flags | watched | pivots,
         };
         let cold = Cold { key, end_ip: ip, next_ip, target, ips, twin: NONE, targets };
         let index = self.blocks.insert(hot, cold);
         self.register(index, asid, &granules);
         self.granules = granules;
         index
+    }
+
+    /// Returns true if the straight run of code from `from` up to `to` loads the stack pointer.
+    fn loads_stack(&self, asid: u64, from: u64, to: u64, at: Position) -> bool {
+        let (mut ip, mut buf) = (from, [0; 15]);
+        while ip < to {
+            let len = self.image.fetch(asid, ip, at.offset, &mut buf);
+            let Ok(insn) = classify(&buf[..len], ip, Mode::Bits64) else { return false };
+            if loads_stack(&buf[..len]) {
+                return true;
+            }
+            ip = ip.wrapping_add(insn.len.into());
+        }
+        false
     }
 
     /// Returns the event of a direct jump or call, if the instruction makes one. Moves `func` to the target's function.

@@ -64,6 +64,9 @@ pub mod flag {
     /// The beginning and end of `func` are marks.
     pub const MARKED: u8 = 64;
 
+    /// The code that made the jump or return loaded the stack pointer before it: it may have switched to another stack.
+    pub const STACK: u8 = 128;
+
     /// Returns `None` unless the event begins a function that is a mark; else true if that is a system call's body.
     pub(crate) fn begins(flags: u8) -> Option<bool> {
         let body = flags & SYSCALL_BODY != 0;

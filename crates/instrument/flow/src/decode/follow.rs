@@ -6,7 +6,7 @@
 use kprism_image::insn::Far;
 use kprism_image::resolve::Resolve;
 
-use crate::decode::block::{Block, End, Key, NONE, WATCHED};
+use crate::decode::block::{Block, End, Key, NONE, PIVOTS, WATCHED};
 use crate::decode::build::is_inner_call;
 use crate::decode::event::{Event, EventKind, Sink, Walked, flag};
 use crate::decode::flow::Flow;
@@ -132,7 +132,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
     #[inline]
     pub fn branch_to(&mut self, ip: u64) {
         let from = self.cur as usize;
-        let Block { end, func, ops, nops, next, .. } = self.cache.blocks.hot[from];
+        let Block { end, func, ops, nops, next, flags, .. } = self.cache.blocks.hot[from];
         let asid = self.cache.space(self.cr3, ip);
         let key = Key { ip, asid, mode: self.mode, crossed: false };
         // An indirect branch often goes where it went last time.
@@ -167,7 +167,10 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         };
         self.cur = to;
         if let Some((kind, ip)) = event {
-            self.arrive(kind, ip, target);
+            match flags & PIVOTS {
+                0 => self.arrive(kind, ip, target),
+                _ => self.arrive_with(flag::STACK, kind, ip, target),
+            }
         } else if target.flags & WATCHED != 0 {
             self.arrive(EventKind::Count, ip, target);
         }
@@ -197,8 +200,14 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
     /// Reports the event by which the flow arrived at `target`.
     #[inline(always)]
     pub fn arrive(&mut self, kind: EventKind, ip: u64, target: Block) {
+        self.arrive_with(0, kind, ip, target);
+    }
+
+    /// The same, with a further bit of [`flag`].
+    #[inline(always)]
+    fn arrive_with(&mut self, flag: u8, kind: EventKind, ip: u64, target: Block) {
         let insns = self.take_insns();
-        let flags = target.flags & !WATCHED;
+        let flags = target.flags & !(WATCHED | PIVOTS) | flag;
         self.sink.event(Event { insns, flags, ..Event::new(kind, target.start_func, ip) });
         if target.flags & WATCHED != 0 {
             self.sink.event(Event::new(EventKind::Switch, target.start_func, ip));

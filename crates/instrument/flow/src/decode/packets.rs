@@ -5,7 +5,7 @@ use kprism_image::is_kernel;
 use kprism_image::resolve::Resolve;
 use kprism_pt::IpPayload;
 
-use crate::decode::block::{End, Key, WATCHED, target_bit};
+use crate::decode::block::{End, Key, PIVOTS, WATCHED, target_bit};
 use crate::decode::error::FaultKind;
 use crate::decode::event::{Event, EventKind, Sink, Walked};
 use crate::decode::flow::{Flow, Phase, PsbPlus};
@@ -126,7 +126,12 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         self.settle();
         let target = self.cache.blocks.hot[self.cur as usize];
         let insns = self.take_insns();
-        self.sink.event(Event { insns, flags: target.flags & !WATCHED, func: target.start_func, ..event });
+        self.sink.event(Event {
+            insns,
+            flags: target.flags & !(WATCHED | PIVOTS),
+            func: target.start_func,
+            ..event
+        });
     }
 
     /// "Packet Generation Enable (TIP.PGE)".

@@ -7,6 +7,7 @@
 use crate::decode::event::{Event, EventKind, NO_FUNC, flag};
 use crate::replay::TracePosition;
 use crate::stack::frames::{Frame, NO_RETURN, Now, is_kernel};
+use crate::stack::parked::{Parked, Stack};
 use crate::stack::rules::{self, Arrival, Forks, TaskStack};
 use kprism_image::x86::address::task_space;
 use kprism_profile::FrameKind;
@@ -65,6 +66,7 @@ pub struct Stacks {
     /// Address space of each lane.
     spaces: Vec<u64>,
     forks: Forks,
+    parked: Parked,
 }
 
 impl Stacks {
@@ -108,11 +110,16 @@ impl Stacks {
                 stack.push(&arrival, func, FrameKind::Call, ip, true);
                 rules::body(stack, &arrival);
             }
+            EventKind::Ret | EventKind::Tail if flags & flag::STACK != 0 => {
+                rules::pivot(stack, &arrival, event.kind == EventKind::Ret);
+            }
             EventKind::Ret => rules::ret(stack, &arrival),
             EventKind::Tail => rules::jump(stack, &arrival),
-            EventKind::Syscall => stack.enter(&arrival, FrameKind::Syscall),
-            EventKind::Async if flags & flag::EXCEPTION != 0 => stack.enter(&arrival, FrameKind::Exception),
-            EventKind::Async => stack.enter(&arrival, FrameKind::Interrupt),
+            EventKind::Syscall => stack.enter_kernel(&arrival, FrameKind::Syscall),
+            EventKind::Async if flags & flag::EXCEPTION != 0 => {
+                stack.enter_kernel(&arrival, FrameKind::Exception)
+            }
+            EventKind::Async => stack.enter_kernel(&arrival, FrameKind::Interrupt),
             EventKind::Exit => rules::exit(stack, &arrival),
             EventKind::Space => self.spaces[at.lane] = task_space(ip),
             EventKind::Start => rules::resume(stack, &arrival, event.link != Event::AT_PSB),
@@ -137,7 +144,7 @@ struct AtEvent<'s, 'p, C> {
 
 impl<C: Calls> AtEvent<'_, '_, C> {
     /// The CPU enters the kernel.
-    fn enter(&mut self, at: &Arrival, kind: FrameKind) {
+    fn enter_kernel(&mut self, at: &Arrival, kind: FrameKind) {
         self.push(at, at.func, kind, at.ip, true);
         if let Some(top) = self.frames().last_mut() {
             top.aux = at.space;
@@ -188,5 +195,32 @@ impl<C: Calls> TaskStack for AtEvent<'_, '_, C> {
 
     fn forks(&mut self) -> &mut Forks {
         &mut self.stacks.forks
+    }
+
+    fn parked(&mut self) -> &mut Parked {
+        &mut self.stacks.parked
+    }
+
+    /// The listener sees the calls end, and begin again when the program comes back to them.
+    fn leave(&mut self) -> Stack {
+        let (task, thread) = (self.at.task, &self.stacks.threads[self.at.task]);
+        let stack =
+            Stack { task, insns: thread.insns, cpu: thread.cpu, frames: thread.stack.clone(), at: None };
+        self.truncate(0);
+        stack
+    }
+
+    fn enter(&mut self, at: &Arrival, stack: Stack) {
+        for frame in stack.frames {
+            self.push(at, frame.func, frame.kind, frame.ret_ip, false);
+            if let Some(top) = self.frames().last_mut() {
+                top.kernel = frame.kernel;
+                (top.aux, top.home_func) = (frame.aux, frame.home_func);
+            }
+        }
+    }
+
+    fn task(&self) -> usize {
+        self.at.task
     }
 }

@@ -5,6 +5,7 @@ use kprism_image::resolve::Resolve;
 
 use crate::stack::chunk::{Cause, Span, Tracing};
 use crate::stack::frames::Frame;
+use crate::stack::parked::{Parked, Stack};
 use crate::stack::rules::{self, Arrival, Forks, TaskStack};
 use crate::stack::stitch::{Gap, Stitcher};
 use kprism_profile::FrameKind;
@@ -27,13 +28,14 @@ impl<R: Resolve> Stitcher<'_, R> {
             func: span.func,
             flags: span.flags,
             space: span.space,
-            counts_inside: !matches!(span.cause, Cause::Ret { .. }),
+            counts_inside: !matches!(span.cause, Cause::Ret { .. } | Cause::Pivot { is_return: true, .. }),
         };
         match span.cause {
             Cause::Begin | Cause::Switch => {}
             Cause::Resume { ip } => rules::resume(stack, &at(ip), gap.tracing == Tracing::Off),
             Cause::Ret { ip } => rules::ret(stack, &at(ip)),
             Cause::Jump { ip } => rules::jump(stack, &at(ip)),
+            Cause::Pivot { ip, is_return } => rules::pivot(stack, &at(ip), is_return),
             Cause::Exit { ip, entry: Some(entry) } => rules::exit_from(stack, &at(ip), &entry),
             Cause::Exit { ip, entry: None } => rules::exit(stack, &at(ip)),
             Cause::Body | Cause::Fork => rules::body(stack, &at(0)),
@@ -75,5 +77,23 @@ impl<R: Resolve> TaskStack for AtSpan<'_, '_, R> {
 
     fn forks(&mut self) -> &mut Forks {
         &mut self.stitcher.forks
+    }
+
+    fn parked(&mut self) -> &mut Parked {
+        &mut self.stitcher.parked
+    }
+
+    fn leave(&mut self) -> Stack {
+        let thread = &mut self.stitcher.threads[self.task];
+        let frames = std::mem::take(&mut thread.stack);
+        Stack { task: self.task, insns: thread.insns, cpu: thread.cpu, frames, at: None }
+    }
+
+    fn enter(&mut self, _at: &Arrival, stack: Stack) {
+        self.stitcher.enter(self.task, stack);
+    }
+
+    fn task(&self) -> usize {
+        self.task
     }
 }

@@ -39,6 +39,8 @@ pub(crate) enum Cause {
     Ret { ip: u64 },
     /// A jump into the span's function that reaches below the base.
     Jump { ip: u64 },
+    /// A return or an indirect jump to `ip`, behind an instruction that loads the stack pointer.
+    Pivot { ip: u64, is_return: bool },
     /// `iret` or `sysret` to `ip`. `entry` is the kernel entry it leaves, when that lies in the chunk.
     Exit { ip: u64, entry: Option<Frame> },
     /// The kernel switches tasks.
@@ -263,6 +265,10 @@ impl Stacks {
                 if event.flags & flag::SYSCALL_BODY != 0 {
                     self.body(event, now);
                 }
+            }
+            EventKind::Ret | EventKind::Tail if event.flags & flag::STACK != 0 => {
+                let is_return = event.kind == EventKind::Ret;
+                self.new_span(Cause::Pivot { ip: event.ip, is_return }, event.func, event.flags, now);
             }
             EventKind::Ret => self.unmatched_ret(event, now),
             EventKind::Tail => self.jump(event, now),

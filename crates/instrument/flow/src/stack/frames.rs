@@ -89,8 +89,9 @@ impl Frame {
             frame: self,
             depth,
             end_ns: now.ns,
-            insns: now.insns - self.start_insns,
-            cpu: now.cpu - self.start_cpu,
+            // A stack that another task left may have run more than this task ever did.
+            insns: now.insns.wrapping_sub(self.start_insns),
+            cpu: now.cpu.wrapping_sub(self.start_cpu),
         }
     }
 

@@ -11,6 +11,7 @@ use crate::decode::event::flag;
 use crate::stack::frames::{
     Found, Frame, NO_RETURN, is_kernel, jumped_into, left_entry, restarts_at, returned_to,
 };
+use crate::stack::parked::{Parked, Stack};
 use kprism_profile::FrameKind;
 
 /// Stacks kept for children that have not run yet. Beyond this the oldest is dropped.
@@ -81,6 +82,17 @@ pub(crate) trait TaskStack {
 
     fn forks(&mut self) -> &mut Forks;
 
+    fn parked(&mut self) -> &mut Parked;
+
+    /// Takes all calls off the stack, which the program leaves.
+    fn leave(&mut self) -> Stack;
+
+    /// Puts the calls of a stack that was left onto the empty one.
+    fn enter(&mut self, at: &Arrival, stack: Stack);
+
+    /// The task's number.
+    fn task(&self) -> usize;
+
     /// Ends calls until `len` are left.
     fn truncate(&mut self, len: usize) {
         while self.frames().len() > len {
@@ -93,8 +105,57 @@ pub(crate) trait TaskStack {
 pub(crate) fn ret(stack: &mut impl TaskStack, at: &Arrival) {
     match returned_to(stack.frames(), at.ip) {
         Found::At(index) => stack.truncate(index),
+        Found::Nothing if returned_elsewhere(stack, at) => {}
         Found::BehindEntry | Found::Nothing => jump(stack, at),
     }
+}
+
+/// A return that no call of the stack expects, but one of a stack that the program left: an earlier choice between such
+/// stacks was wrong. Returns false if none expects it.
+fn returned_elsewhere(stack: &mut impl TaskStack, at: &Arrival) -> bool {
+    if stack.parked().is_empty() || is_kernel(at.ip) {
+        return false;
+    }
+    let tgid = stack.tgid();
+    let Some((next, _)) = stack.parked().take(tgid, at.ip) else { return false };
+    let task = stack.task();
+    let left = stack.leave();
+    // It is left as it was before the wrong choice.
+    let left = stack.parked().guessed(task).unwrap_or(left);
+    stack.parked().leave(tgid, left);
+    stack.enter(at, next);
+    true
+}
+
+/// A return or indirect jump of user code behind an instruction that loads the stack pointer.
+pub(crate) fn pivot(stack: &mut impl TaskStack, at: &Arrival, is_return: bool) {
+    let (tgid, task) = (stack.tgid(), stack.task());
+    let ends_top = |top: &Frame| top.ret_ip == at.ip && !top.is_entry();
+    if is_return && stack.frames().last().is_some_and(ends_top) {
+        return stack.pop();
+    }
+    stack.parked().guessed(task);
+    if let Some((next, others)) = stack.parked().take(tgid, at.ip) {
+        let own = matches!(returned_to(stack.frames(), at.ip), Found::At(_));
+        if others || own {
+            stack.parked().guess(task, Stack { at: Some(at.ip), ..next.clone() });
+        }
+        let left = stack.leave();
+        stack.parked().leave(tgid, left);
+        return stack.enter(at, next);
+    }
+    if let Found::At(index) = returned_to(stack.frames(), at.ip) {
+        // The stack that was left last goes on.
+        return stack.truncate(index);
+    }
+    if !at.is_entry() || stack.frames().is_empty() {
+        return if is_return { ret(stack, at) } else { jump(stack, at) };
+    }
+    // The first call on a new stack.
+    let left = stack.leave();
+    stack.parked().leave(tgid, left);
+    stack.push(at, at.func, FrameKind::Call, NO_RETURN, true);
+    stack.entered(at);
 }
 
 /// A jump to another function: a tail call, a jump into the middle of a function that is on the stack, or a jump back
@@ -221,6 +282,8 @@ pub(crate) fn exit_from(stack: &mut impl TaskStack, at: &Arrival, entry: &Frame)
     if entry.aux != at.space {
         // The address space changed: the task executes a new program.
         stack.truncate(0);
+        let tgid = stack.tgid();
+        stack.parked().forget(tgid);
         stack.push(at, at.func, FrameKind::Call, NO_RETURN, true);
         return stack.entered(at);
     }
@@ -258,7 +321,11 @@ fn first_user_code(stack: &mut impl TaskStack, at: &Arrival) {
     let Forks(forks) = stack.forks();
     let parent = forks.iter().position(|f| f.ip == at.ip);
     if let Some(forked) = parent.and_then(|index| forks.remove(index)) {
-        let shared = forked.space == at.space || forked.tgid == stack.tgid();
+        let tgid = stack.tgid();
+        if forked.tgid != tgid {
+            stack.parked().forget(tgid);
+        }
+        let shared = forked.space == at.space || forked.tgid == tgid;
         let from = if shared { forked.stack.len().saturating_sub(1) } else { 0 };
         for frame in &forked.stack[from..] {
             stack.push(at, frame.func, FrameKind::Resumed, frame.ret_ip, false);

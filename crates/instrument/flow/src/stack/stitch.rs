@@ -17,6 +17,7 @@ use crate::measure::window::Window;
 use crate::stack::chunk::{Cause, Chunk, Span, Tracing};
 use crate::stack::frames::{Done, Frame, NO_RETURN, Now, Tree};
 use crate::stack::lane::Lane;
+use crate::stack::parked::{Parked, Stack};
 use crate::stack::rules::{Arrival, Forks};
 use crate::stack::switches::used;
 use kprism_profile::{Count, Delta, FrameKind, Func, Slice, Syscall, Task};
@@ -94,6 +95,7 @@ pub(crate) struct Stitcher<'a, R> {
     /// Position at which the current span begins.
     here: At,
     pub(crate) forks: Forks,
+    pub(crate) parked: Parked,
     /// Scratch: the global node of each local one.
     map: Vec<u32>,
     /// Scratch: true for the local nodes whose global node is new.
@@ -125,6 +127,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             analyses: Analyses::new(plan, lanes.len()),
             here: At::default(),
             forks: Forks::default(),
+            parked: Parked::default(),
             map: Vec::new(),
             made: Vec::new(),
         };
@@ -448,6 +451,24 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         let counts = counts && self.window.is_none_or(|window| window.holds(now));
         self.tree.nodes[node as usize].calls += u64::from(counts);
         thread.stack.push(Frame::begin(node, func, kind, ret_ip, kernel, thread.now(now)));
+    }
+
+    /// The task goes on with a stack that the program left, on which it or another task of the process ran. What ran since
+    /// then is not of these calls.
+    pub(crate) fn enter(&mut self, task: usize, stack: Stack) {
+        let (insns, cpu) = (self.threads[task].insns, self.threads[task].cpu);
+        for mut frame in stack.frames {
+            if stack.task != task {
+                let own = self.func(frame.func);
+                let top = self.threads[task].stack.last();
+                let parent = top.map_or(self.threads[task].root, |f| f.node);
+                frame.node = self.tree.child(parent, own, frame.kind);
+                (frame.home, frame.home_func) = (frame.node, frame.func);
+            }
+            frame.start_insns = insns.wrapping_sub(stack.insns.wrapping_sub(frame.start_insns));
+            frame.start_cpu = cpu.wrapping_sub(stack.cpu.wrapping_sub(frame.start_cpu));
+            self.threads[task].stack.push(frame);
+        }
     }
 
     pub(crate) fn pop(&mut self, task: usize, now: u64, cpu: u16) {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use kprism_image::BuildId;
+use kprism_image::{BuildId, Bytes};
 
 use crate::write::below;
 
@@ -12,7 +12,7 @@ use crate::write::below;
 #[derive(Debug, Clone)]
 pub(crate) struct Found {
     pub place: PathBuf,
-    pub bytes: std::rc::Rc<[u8]>,
+    pub bytes: Bytes,
 }
 
 /// The places to search.
@@ -80,6 +80,6 @@ impl Finder {
 
 fn load(place: &Path) -> Option<Found> {
     let regular = std::fs::metadata(place).is_ok_and(|m| m.is_file());
-    let bytes = regular.then(|| std::fs::read(place).ok())??;
-    Some(Found { place: place.to_owned(), bytes: bytes.into() })
+    let bytes = regular.then(|| Bytes::open(place).ok())??;
+    Some(Found { place: place.to_owned(), bytes })
 }

@@ -2,9 +2,10 @@
 //! Reads kernel code from files: `kcore` (an ELF core file, as `perf record --kcore` copies it) and `vmlinux` (linked
 //! at an address from which the kernel may have been relocated).
 
+use std::ops::Range;
 use std::path::Path;
 
-use kprism_image::is_kernel;
+use kprism_image::{Bytes, is_kernel};
 use object::elf::{PF_X, PT_LOAD};
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Object, ObjectSymbol};
@@ -14,14 +15,15 @@ use crate::{ImportError, Region};
 const PAGE: usize = 4096;
 
 /// Executable segments, relocated by `slide`. Pages of zeros are holes: there was no code, or none was copied.
-pub(crate) fn code(path: &Path, bytes: &[u8], slide: u64) -> Result<Vec<Region>, ImportError> {
+pub(crate) fn code(path: &Path, bytes: &Bytes, slide: u64) -> Result<Vec<Region>, ImportError> {
     let bad = |error: object::Error| ImportError::format(path, "ELF header", format!("64-bit ELF ({error})"));
-    let file = ElfFile64::<object::Endianness>::parse(bytes).map_err(bad)?;
+    let file = ElfFile64::<object::Endianness>::parse(&bytes[..]).map_err(bad)?;
     let endian = file.endian();
     let code = |h: &&object::elf::ProgramHeader64<_>| {
         h.p_type(endian) == PT_LOAD && h.p_flags(endian).contains(PF_X)
     };
-    let mut regions: Vec<Region> = Vec::new();
+    // Address, and range in the file.
+    let mut pieces: Vec<(u64, Range<usize>)> = Vec::new();
     for header in file.elf_program_headers().iter().filter(code) {
         let va = header.p_vaddr(endian).wrapping_add(slide);
         let at = usize::try_from(header.p_offset(endian)).unwrap_or(usize::MAX).min(bytes.len());
@@ -31,20 +33,20 @@ pub(crate) fn code(path: &Path, bytes: &[u8], slide: u64) -> Result<Vec<Region>,
         if !is_kernel(va) {
             continue;
         }
-        let pages = (va..).step_by(PAGE).zip(there.chunks(PAGE));
-        for (va, page) in pages.filter(|(_, page)| page.iter().any(|&b| b != 0)) {
-            match regions.last_mut() {
-                Some(last) if last.va.wrapping_add(last.bytes.len() as u64) == va => {
-                    last.bytes.extend_from_slice(page);
+        let pages = (va..).step_by(PAGE).zip((at..).step_by(PAGE)).zip(there.chunks(PAGE));
+        for ((va, at), page) in pages.filter(|(_, page)| page.iter().any(|&b| b != 0)) {
+            match pieces.last_mut() {
+                Some((start, range)) if range.end == at && start.wrapping_add(range.len() as u64) == va => {
+                    range.end += page.len();
                 }
-                _ => regions.push(Region { va, bytes: page.to_vec() }),
+                _ => pieces.push((va, at..at + page.len())),
             }
         }
     }
-    if regions.is_empty() {
+    if pieces.is_empty() {
         return Err(ImportError::format(path, "program headers", "executable segments at kernel addresses"));
     }
-    Ok(regions)
+    Ok(pieces.into_iter().map(|(va, range)| Region { va, bytes: bytes.slice(range), file: None }).collect())
 }
 
 /// The relocation of the kernel: the difference between the recorded address of `name` and that in the file.

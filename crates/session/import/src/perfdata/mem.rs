@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::Path;
 
-use kprism_image::BuildId;
+use kprism_image::{BuildId, Bytes};
 
 use super::sample::{Parts, parse};
 use kprism_perfdata::attr::kind;
@@ -117,7 +117,7 @@ pub fn detect(path: &Path) -> bool {
     let file = if path.is_dir() { path.join("data") } else { path.to_owned() };
     let mut head = [0; 8];
     let begins = std::fs::File::open(&file).and_then(|mut file| file.read_exact(&mut head)).is_ok();
-    begins && head == *MAGIC && std::fs::read(&file).is_ok_and(|bytes| is_sampled(&bytes))
+    begins && head == *MAGIC && Bytes::open(&file).is_ok_and(|bytes| is_sampled(&bytes))
 }
 
 fn is_sampled(bytes: &[u8]) -> bool {

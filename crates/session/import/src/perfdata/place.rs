@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Places code in a stream's address spaces, with its changes along the stream.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use super::files::Finder;
 use super::spaces::{Spaces, Use};
@@ -16,6 +16,8 @@ type Source = (String, Vec<u8>, u64, u64);
 #[derive(Debug, Default)]
 pub(super) struct Regions {
     known: BTreeMap<Source, Option<usize>>,
+    /// Mapped files that the capture lists already.
+    modules: HashSet<Module>,
 }
 
 impl Regions {
@@ -25,11 +27,11 @@ impl Regions {
             let found = finder.find(&m.path, &m.build_id)?;
             let from = usize::try_from(m.pgoff).unwrap_or(usize::MAX).min(found.bytes.len());
             let len = usize::try_from(m.len).unwrap_or(usize::MAX);
-            let shown = &found.bytes[from..from.saturating_add(len).min(found.bytes.len())];
+            let shown = found.bytes.slice(from..from.saturating_add(len));
             if shown.is_empty() {
                 return None;
             }
-            all.push(Region { va: m.start, bytes: shown.to_vec() });
+            all.push(Region { va: m.start, bytes: shown, file: Some((found.place, from as u64)) });
             Some(all.len() - 1)
         })
     }
@@ -52,11 +54,11 @@ pub(super) fn user(
 ) -> Vec<Placed> {
     let mut placed = Vec::new();
     for group in spaces.uses.chunk_by(|a, b| a.asid == b.asid) {
-        // Contents as (start, end, region), sorted by end.
-        let mut there: Vec<(u64, u64, usize)> = Vec::new();
+        // Contents by start: (end, region). They do not overlap.
+        let mut there: BTreeMap<u64, (u64, usize)> = BTreeMap::new();
         for (when, m) in in_order(group, history, &ns) {
             let asid = group[0].asid;
-            capture.add_module(Module {
+            let module = Module {
                 path: m.path.clone(),
                 file: finder.find(&m.path, &m.build_id).map(|found| found.place),
                 pid: m.pid,
@@ -65,17 +67,24 @@ pub(super) fn user(
                 pgoff: m.pgoff,
                 asid,
                 t: when,
-            });
+            };
+            if regions.modules.insert(module.clone()) {
+                capture.modules.push(module);
+            }
             let Some(region) = regions.get(m, finder, &mut capture.regions) else { continue };
             let end = m.start.saturating_add(capture.regions[region].bytes.len() as u64);
-            if there.contains(&(m.start, end, region)) {
+            if there.get(&m.start) == Some(&(end, region)) {
                 continue;
             }
-            let clash = there.iter().any(|t| t.0 < end && m.start < t.1);
+            let covered = there.range(..end).rev().take_while(|(_, there)| there.0 > m.start);
+            let covered: Vec<u64> = covered.map(|(start, _)| *start).collect();
+            let clash = !covered.is_empty();
             let offset = if clash { offset_at(when) } else { 0 };
             // The covered regions are gone, as far as this list is concerned.
-            there.retain(|t| t.1 <= m.start || end <= t.0);
-            there.push((m.start, end, region));
+            for start in covered {
+                there.remove(&start);
+            }
+            there.insert(m.start, (end, region));
             placed.push(Placed { region, va: m.start, asid, offset, replaces: clash });
         }
     }

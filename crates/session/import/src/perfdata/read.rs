@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use kprism_flow::clock::ClockConfig;
 use kprism_flow::errata::{Erratum, of_processor};
+use kprism_image::Bytes;
 use kprism_image::symbols::kallsyms::value_of;
 
 use super::export::INTEL_PT;
@@ -34,17 +35,19 @@ pub struct Search {
     pub vmlinux: Option<PathBuf>,
     /// The kernel's symbols.
     pub kallsyms: Option<PathBuf>,
+    /// Beginning of the paths of temporary files, in which large streams are joined; without it, they are joined in memory.
+    pub spool: Option<PathBuf>,
 }
 
 /// The parts of a recording.
 #[derive(Debug, Default)]
 pub struct Parts {
     /// The files `data`, `data.0`, ...
-    pub data: Vec<Vec<u8>>,
+    pub data: Vec<Bytes>,
     /// Code of the kernel, with the file's name for errors.
-    pub kcore: Option<(PathBuf, Vec<u8>)>,
+    pub kcore: Option<(PathBuf, Bytes)>,
     /// The kernel as linked, with the file's name for errors.
-    pub vmlinux: Option<(PathBuf, Vec<u8>)>,
+    pub vmlinux: Option<(PathBuf, Bytes)>,
     /// The kernel's symbols.
     pub kallsyms: Vec<u8>,
     /// `/proc/modules`.
@@ -78,7 +81,7 @@ pub fn read(path: &Path, search: &Search) -> Result<Capture, ImportError> {
         kcore = kcore.or_else(|| inside("kcore"));
         kallsyms = kallsyms.or_else(|| inside("kallsyms"));
         if let Some(modules) = inside("modules") {
-            parts.modules = read_file(&modules)?;
+            parts.modules = read_file(&modules)?.to_vec();
         }
     } else {
         parts.data.push(read_file(path)?);
@@ -86,9 +89,9 @@ pub fn read(path: &Path, search: &Search) -> Result<Capture, ImportError> {
     let load = |path: Option<PathBuf>| path.map(|p| Ok((p.clone(), read_file(&p)?))).transpose();
     parts.kcore = load(kcore)?;
     parts.vmlinux = load(search.vmlinux.clone())?;
-    parts.kallsyms = load(kallsyms)?.map(|(_, text)| text).unwrap_or_default();
+    parts.kallsyms = load(kallsyms)?.map(|(_, text)| text.to_vec()).unwrap_or_default();
     let finder = Finder { symfs: search.symfs.clone(), cache: search.cache.clone(), ..Finder::default() };
-    from_parts_with(path, &parts, finder)
+    from_parts_with(path, &parts, finder, search.spool.as_deref())
 }
 
 /// Reads a recording from memory, without the processes' files. `path` is used only in errors.
@@ -98,10 +101,15 @@ pub fn read(path: &Path, search: &Search) -> Result<Capture, ImportError> {
 pub fn from_parts(path: &Path, parts: &Parts) -> Result<Capture, ImportError> {
     // No file lies below a file.
     let nowhere = PathBuf::from("/dev/null");
-    from_parts_with(path, parts, Finder { symfs: Some(nowhere), ..Finder::default() })
+    from_parts_with(path, parts, Finder { symfs: Some(nowhere), ..Finder::default() }, None)
 }
 
-fn from_parts_with(path: &Path, parts: &Parts, mut finder: Finder) -> Result<Capture, ImportError> {
+fn from_parts_with(
+    path: &Path,
+    parts: &Parts,
+    mut finder: Finder,
+    spool: Option<&Path>,
+) -> Result<Capture, ImportError> {
     let mut contents = Contents::default();
     let mut packed = Vec::new();
     for (i, bytes) in parts.data.iter().enumerate() {
@@ -158,7 +166,10 @@ fn from_parts_with(path: &Path, parts: &Parts, mut finder: Finder) -> Result<Cap
     let sampled = std::mem::take(&mut history.aux_samples);
     let ring = word(&words, SNAPSHOTS) != 0 || !sampled.is_empty();
     let pieces = pieces.into_iter().chain(sampled).collect();
-    let traces = streams::assemble(pieces, &history, ring);
+    let traces = streams::assemble(pieces, &history, ring, spool)
+        .map_err(|(path, source)| ImportError::Io { path, source })?;
+    // What is needed again is read again.
+    parts.data.iter().for_each(Bytes::release);
     finder.build_ids = build_ids(&header.build_ids).collect();
 
     let mut capture = Capture { notes, clock, command: header.command.clone(), ..Capture::default() };
@@ -412,7 +423,7 @@ fn with_gaps(traces: Vec<Trace>) -> Vec<Trace> {
         return traces;
     };
     let mut traces = traces.into_iter().peekable();
-    let empty = |cpu| Trace { cpu: Some(cpu), tid: None, pt: Vec::new(), losses: 0 };
+    let empty = |cpu| Trace { cpu: Some(cpu), tid: None, pt: Bytes::default(), losses: 0 };
     (0..=last).map(|cpu| traces.next_if(|t| t.cpu == Some(cpu)).unwrap_or_else(|| empty(cpu))).collect()
 }
 

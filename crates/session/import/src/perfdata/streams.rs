@@ -11,7 +11,13 @@
 
 use std::collections::BTreeMap;
 
-use kprism_pt::{Packet, find_psb};
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kprism_image::Bytes;
+use kprism_pt::find_psb;
 
 use super::tasks::{Gap, History};
 use kprism_perfdata::Auxtrace;
@@ -23,7 +29,7 @@ pub(crate) struct Trace {
     pub cpu: Option<u32>,
     /// Thread id, if threads were traced individually.
     pub tid: Option<u32>,
-    pub pt: Vec<u8>,
+    pub pt: Bytes,
     /// Number of places with missing data.
     pub losses: usize,
 }
@@ -39,9 +45,23 @@ const ALIGNED: u64 = 8;
 /// Least length of data from a PSB on that cannot be mistaken for other data: the PSB, and a TSC behind it.
 const TELLING: usize = 24;
 
+/// An overflow packet (SDM volume 3, "OVF packet").
+const OVF: &[u8] = &[0x02, 0xf3];
+
+/// Streams of this length or more are joined in a file, bytes.
+const LARGE: usize = 16 << 20;
+
 /// Joins the pieces, CPUs first, then threads, in order of their numbers. `ring` is true if the settings of the recording
-/// ask for snapshots.
-pub(crate) fn assemble(pieces: Vec<Piece<'_>>, history: &History<'_>, ring: bool) -> Vec<Trace> {
+/// ask for snapshots. Large streams are joined in temporary files whose paths begin with `spool`, if it is given.
+///
+/// # Errors
+/// A temporary file cannot be written, with its path.
+pub(crate) fn assemble(
+    pieces: Vec<Piece<'_>>,
+    history: &History<'_>,
+    ring: bool,
+    spool: Option<&Path>,
+) -> Result<Vec<Trace>, (PathBuf, io::Error)> {
     let mut buffers: BTreeMap<(u32, u32), Vec<Piece<'_>>> = BTreeMap::new();
     for (head, bytes) in pieces {
         let tid = if head.cpu == NONE { head.tid } else { NONE };
@@ -51,23 +71,72 @@ pub(crate) fn assemble(pieces: Vec<Piece<'_>>, history: &History<'_>, ring: bool
     let join = |((cpu, tid), pieces)| {
         let own = |gap: &&Gap| if cpu == NONE { gap.tid == some(tid) } else { gap.cpu == some(cpu) };
         let own: Vec<&Gap> = history.gaps.iter().filter(own).collect();
-        let mut trace = Trace { cpu: some(cpu), tid: some(tid), pt: Vec::new(), losses: 0 };
+        let mut joined = Joined::default();
         if ring || own.iter().any(|gap| gap.flags & aux::OVERWRITE != 0) {
-            trace.add_snapshots(pieces);
+            joined.add_snapshots(pieces);
         } else {
             let full = own.iter().filter(|gap| gap.flags & aux::TRUNCATED != 0).map(|gap| gap.offset);
             let mut full: Vec<u64> = full.collect();
             full.sort_unstable();
-            trace.add_all(pieces, &full);
+            joined.add_all(pieces, &full);
         }
-        trace
+        let losses = joined.losses;
+        Ok(Trace { cpu: some(cpu), tid: some(tid), pt: joined.finish(spool)?, losses })
     };
     buffers.into_iter().map(join).collect()
 }
 
-impl Trace {
+/// A stream as a list of parts of the file.
+#[derive(Debug, Default)]
+struct Joined<'a> {
+    parts: Vec<&'a [u8]>,
+    len: usize,
+    losses: usize,
+}
+
+impl<'a> Joined<'a> {
+    fn push(&mut self, part: &'a [u8]) {
+        if !part.is_empty() {
+            self.parts.push(part);
+            self.len += part.len();
+        }
+    }
+
+    /// Drops the last `count` bytes.
+    fn drop_last(&mut self, mut count: usize) {
+        self.len -= count;
+        while let Some(last) = self.parts.last_mut().filter(|_| count > 0) {
+            if let Some(kept) = last.len().checked_sub(count).filter(|&kept| kept > 0) {
+                *last = &last[..kept];
+                return;
+            }
+            count -= last.len();
+            self.parts.pop();
+        }
+    }
+
+    /// The stream's bytes in one piece.
+    fn finish(self, spool: Option<&Path>) -> Result<Bytes, (PathBuf, io::Error)> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let Some(spool) = spool.filter(|_| self.len >= LARGE) else { return Ok(self.parts.concat().into()) };
+        let mut path = spool.as_os_str().to_owned();
+        path.push(format!(".{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed)));
+        let path = PathBuf::from(path);
+        let write = || {
+            let mut file = File::create_new(&path)?;
+            self.parts.iter().try_for_each(|part| file.write_all(part))
+        };
+        if let Err(error) = write() {
+            if error.kind() != io::ErrorKind::AlreadyExists {
+                let _ = std::fs::remove_file(&path);
+            }
+            return Err((path, error));
+        }
+        Bytes::open_temporary(path.clone()).map_err(|error| (path, error))
+    }
+
     /// Adds pieces of a full trace. `full` are the sorted offsets after which a full buffer lost data.
-    fn add_all(&mut self, mut pieces: Vec<Piece<'_>>, full: &[u64]) {
+    fn add_all(&mut self, mut pieces: Vec<Piece<'a>>, full: &[u64]) {
         // Pieces of a buffer come in order; the offsets show any other order.
         pieces.sort_by_key(|(head, _)| head.offset);
         let mut end = pieces.first().map_or(0, |(head, _)| head.offset);
@@ -75,9 +144,10 @@ impl Trace {
             // Padding of the piece before.
             let padding = end.saturating_sub(head.offset);
             if (1..ALIGNED).contains(&padding) {
-                let kept = self.pt.len().saturating_sub(padding as usize);
-                if self.pt[kept..].iter().all(|&byte| byte == 0) {
-                    self.pt.truncate(kept);
+                let padding = self.len.min(padding as usize);
+                let mut last = self.parts.iter().rev().flat_map(|part| part.iter().rev());
+                if last.by_ref().take(padding).all(|&byte| byte == 0) {
+                    self.drop_last(padding);
                     end = head.offset;
                 }
             }
@@ -98,7 +168,7 @@ impl Trace {
     }
 
     /// Adds snapshots of a ring.
-    fn add_snapshots(&mut self, pieces: Vec<Piece<'_>>) {
+    fn add_snapshots(&mut self, pieces: Vec<Piece<'a>>) {
         let mut before: &[u8] = &[];
         for (_, bytes) in pieces {
             // Zeros at the end may be padding: if they are packets, the next snapshot has them, too.
@@ -106,8 +176,8 @@ impl Trace {
             before = &before[..before.len() - zeros];
             match known(before, bytes) {
                 Some(new) => {
-                    self.pt.truncate(self.pt.len() - zeros);
-                    self.pt.extend_from_slice(&bytes[new..]);
+                    self.drop_last(zeros);
+                    self.push(&bytes[new..]);
                 }
                 None => self.add(bytes, true),
             }
@@ -115,14 +185,13 @@ impl Trace {
         }
     }
 
-    fn add(&mut self, bytes: &[u8], lost: bool) {
-        if !lost || self.pt.is_empty() {
-            self.pt.extend_from_slice(bytes);
-            return;
+    fn add(&mut self, bytes: &'a [u8], lost: bool) {
+        if !lost || self.len == 0 {
+            return self.push(bytes);
         }
         self.losses += 1;
-        Packet::Ovf.encode(&mut self.pt);
-        self.pt.extend_from_slice(&bytes[find_psb(bytes, 0).unwrap_or(bytes.len())..]);
+        self.push(OVF);
+        self.push(&bytes[find_psb(bytes, 0).unwrap_or(bytes.len())..]);
     }
 }
 

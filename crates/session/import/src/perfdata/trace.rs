@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use kprism_ftrace::dat::Dat;
 use kprism_ftrace::decode::Decoder;
 use kprism_ftrace::{Context, Data, Event, UNKNOWN_PID};
+use kprism_image::Bytes;
 
 use crate::ImportError;
 use crate::error::read_file;
@@ -80,7 +81,7 @@ pub fn unpack(bytes: &[u8]) -> Unpacked {
 pub fn detect(path: &Path) -> bool {
     let (file, mut head) = (data(path), [0; 8]);
     let begins = fs::File::open(&file).and_then(|mut file| file.read_exact(&mut head)).is_ok();
-    begins && head == *MAGIC && fs::read(&file).is_ok_and(|bytes| is_trace(&bytes))
+    begins && head == *MAGIC && Bytes::open(&file).is_ok_and(|bytes| is_trace(&bytes))
 }
 
 /// The data file in perf's folder.

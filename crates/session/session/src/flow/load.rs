@@ -8,13 +8,12 @@ use std::io::ErrorKind;
 use anyhow::{Context, Result, ensure};
 use kprism_flow::Stream;
 use kprism_flow::clock::ClockConfig;
-use kprism_image::Image;
-use kprism_image::code::TaskSwitch;
 use kprism_image::maps::{self, Dict};
 use kprism_image::sideband;
 use kprism_image::symbols::kallsyms::{self, Preemption};
 use kprism_image::symbols::{Symbols, called};
-use kprism_store::{Clock, Instrument, Manifest, Mapped, Run, RunKind};
+use kprism_image::{Bytes, Image};
+use kprism_store::{Clock, Instrument, Manifest, Run, RunKind};
 
 use super::not_understood;
 use super::recorded::{Recorded, complete};
@@ -29,7 +28,7 @@ pub struct Loaded {
     /// The recorder's own counts, if it left them.
     pub(super) recorded: Option<Recorded>,
     /// Packets and code of each CPU.
-    pub(super) cpus: Vec<(Mapped, Image)>,
+    pub(super) cpus: Vec<(Bytes, Image)>,
     /// Functions.
     pub symbols: Symbols,
     /// The kernel's preemption count.
@@ -101,13 +100,25 @@ pub(super) fn load_as(
 
 /// Addresses to which the code that ran makes calls.
 fn call_targets(run: &Run, vcpus: u32) -> Result<BTreeSet<u64>> {
-    let dict_bytes = read(&run.code_dict())?;
-    let (dict, _) = Dict::parse(&dict_bytes);
+    let dict = code(run, &mut Vec::new())?;
     let mut targets = BTreeSet::new();
     for path in (0..vcpus).map(|cpu| run.code_map(cpu)).filter(|path| path.exists()) {
         targets.extend(called::targets(&dict, &maps::parse_map(&read(&path)?).0));
     }
     Ok(targets)
+}
+
+/// The code of a run: its dictionary, and the files that it keeps. What is damaged or missing goes to `notes`.
+///
+/// # Errors
+/// `code.dict` cannot be read.
+pub fn code(run: &Run, notes: &mut Vec<String>) -> Result<Dict> {
+    let path = run.code_dict();
+    let bytes = Bytes::open(&path).with_context(|| path.display().to_string())?;
+    let (mut dict, fault) = Dict::parse(bytes);
+    notes.extend(fault.map(|f| f.to_string()));
+    notes.extend(dict.open_files(&read_if_there(&run.code_files())?, &run.root()));
+    Ok(dict)
 }
 
 /// Every CPU's packets, with the code they ran over. A file that is missing or damaged is taken as far as it goes, and goes to
@@ -120,17 +131,14 @@ pub fn read_streams(
     vcpus: u32,
     records: &[sideband::Record],
     notes: &mut Vec<String>,
-) -> Result<Vec<(Mapped, Image)>> {
+) -> Result<Vec<(Bytes, Image)>> {
     ensure!(
         vcpus <= u32::from(u16::MAX),
         "{}: {vcpus} CPUs; expected {} at most",
         run.manifest_path().display(),
         u16::MAX
     );
-    let dict_path = run.code_dict();
-    let dict_bytes = read(&dict_path)?;
-    let (dict, fault) = Dict::parse(&dict_bytes);
-    notes.extend(fault.map(|f| f.to_string()));
+    let dict = code(run, notes)?;
     let any = (0..vcpus).any(|cpu| run.pt(cpu).exists());
     let (mut streams, mut missing) = (Vec::new(), Missing::default());
     for cpu in 0..vcpus {
@@ -144,15 +152,18 @@ pub fn read_streams(
         };
         notes.extend(fault.map(|f| format!("{}: {f}", map_path.display())));
         let (mut image, unknown) = maps::image(&dict, &map);
-        image.set_task_switches(task_switches(records, cpu));
+        image.set_task_switches(sideband::task_switches(records, cpu));
         if unknown > 0 {
-            notes.push(format!("{}: {unknown} records name no code of code.dict", map_path.display()));
+            notes.push(format!(
+                "{}: {unknown} records name no code of code.dict or code.files",
+                map_path.display()
+            ));
         }
         let path = run.pt(cpu);
-        let packets = match Mapped::open(&path) {
+        let packets = match Bytes::open_stream(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound && any => {
                 missing.add(format!("{}: missing: nothing of this CPU is decoded", path.display()));
-                Mapped::default()
+                Bytes::default()
             }
             other => other.with_context(|| path.display().to_string())?,
         };
@@ -181,15 +192,6 @@ impl Missing {
         let others = (self.others > 0).then(|| format!("{} more files of CPUs are missing", self.others));
         self.named.into_iter().chain(others)
     }
-}
-
-/// Task switches of a CPU whose offset in its stream the sideband has.
-pub fn task_switches(records: &[sideband::Record], cpu: u32) -> Vec<TaskSwitch> {
-    let own = records.iter().filter_map(|record| match record {
-        sideband::Record::Switch(s) if s.cpu == cpu => Some(TaskSwitch { offset: s.offset?, asid: s.asid }),
-        _ => None,
-    });
-    own.collect()
 }
 
 /// The clock as the decoder wants it.

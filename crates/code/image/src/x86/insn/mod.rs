@@ -9,6 +9,9 @@
 
 pub mod pattern;
 mod quick;
+mod stack;
+
+pub use stack::loads_stack;
 
 use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 

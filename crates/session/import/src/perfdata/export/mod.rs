@@ -14,18 +14,18 @@
 //! flow's entry of `__switch_to`. It does not know address spaces, so the code of an address space is assigned to the
 //! processes that ran in it (`owners`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io::BufWriter;
 use std::path::Path;
 
 use kprism_flow::clock::ClockConfig;
 use kprism_flow::errata::Errata;
-use kprism_image::BuildId;
 use kprism_image::is_kernel;
 use kprism_image::maps::{self, CONFLICT, Dict, MapRecord};
-use kprism_image::sideband::{Mmap, Record as Side, Switch};
+use kprism_image::sideband::{Mmap, Record as Side, Switch, task_switches};
 use kprism_image::symbols::maps::Maps;
+use kprism_image::{BuildId, Image};
 
 use super::timeline::{first_tsc, times_at};
 use crate::ImportError;
@@ -47,7 +47,7 @@ pub struct Source<'a> {
     /// Packets and code map of each CPU, by number.
     pub cpus: &'a [(&'a [u8], &'a [MapRecord])],
     /// The code.
-    pub dict: &'a Dict<'a>,
+    pub dict: &'a Dict,
     /// Tasks and mappings.
     pub records: &'a [Side],
     /// Parameters for decoding time packets.
@@ -102,7 +102,7 @@ pub fn export(source: &Source<'_>, dir: &Path) -> Result<(), ImportError> {
     let mut owners: Vec<Owner> = Vec::new();
     let mut starts = Vec::new();
     for (cpu, (pt, map)) in source.cpus.iter().enumerate() {
-        let (image, _) = maps::image(source.dict, map);
+        let image = image(source, cpu, map);
         let task = first_task(source.records, cpu as u32, &own[cpu]);
         let (found, first) = owners::find(pt, &image, (source.clock, source.errata), task, &own[cpu]);
         owners.extend(found);
@@ -110,22 +110,12 @@ pub fn export(source: &Source<'_>, dir: &Path) -> Result<(), ImportError> {
     }
     owners.sort_by_key(|o| o.ns);
 
-    let mut user = User::default();
+    let mut known = HashSet::new();
+    owners.retain(|o| known.insert((o.asid, o.tgid)));
     let mut files = Files::new(source.root);
     let maps = Maps::new(source.records);
-    for (i, owner) in owners.iter().enumerate() {
-        if owners[..i].iter().any(|o| (o.asid, o.tgid) == (owner.asid, owner.tgid)) {
-            continue;
-        }
-        let own: Vec<&Mmap> =
-            mmaps(source.records).filter(|m| m.asid == owner.asid && m.tgid == owner.tgid).collect();
-        let of_space: Vec<Seen<'_>> = seen
-            .iter()
-            .filter(|(asid, s)| *asid == owner.asid && !is_kernel(s.va))
-            .map(|(_, s)| *s)
-            .collect();
-        user::map(owner, &of_space, &own, &maps, &mut files, &mut user);
-    }
+    let mmaps: Vec<&Mmap> = mmaps(source.records).collect();
+    let user = user::map_all(&owners, &seen, &mmaps, &maps, &mut files);
     let in_kernel = seen.iter().filter(|(_, s)| is_kernel(s.va)).map(|(_, s)| *s);
     let (kernel, changes) = Code::first(in_kernel);
     let kernel = (!source.kallsyms.is_empty() && !kernel.ranges(0).is_empty()).then_some(kernel);
@@ -141,8 +131,14 @@ pub fn export(source: &Source<'_>, dir: &Path) -> Result<(), ImportError> {
     }
     let symfs = dir.join("symfs");
     make_dir(&symfs)?;
-    let made = user.made.iter().map(|(path, bytes)| (path, bytes));
-    for (path, bytes) in user.used.iter().chain(made) {
+    for path in &user.used {
+        let (from, to) = (crate::write::below(source.root, path), crate::write::below(&symfs, path));
+        if let (Some(from), Some(to)) = (from, to) {
+            make_dir(to.parent().unwrap_or(&symfs))?;
+            fs::copy(&from, &to).map_err(at(&from))?;
+        }
+    }
+    for (path, bytes) in &user.made {
         if let Some(place) = crate::write::below(&symfs, path) {
             make_dir(place.parent().unwrap_or(&symfs))?;
             put(&place, bytes)?;
@@ -151,7 +147,8 @@ pub fn export(source: &Source<'_>, dir: &Path) -> Result<(), ImportError> {
     let path = dir.join("data");
     let pokes = if kernel.is_some() { &changes[..] } else { &[] };
     let events = events(source, &starts, &user, &own, pokes);
-    write_data(source, &path, &events, kernel.is_some(), &user).map_err(at(&path))
+    write_data(source, &path, &events, kernel.is_some(), &build_ids(source, &user, &mut files))
+        .map_err(at(&path))
 }
 
 /// All events of the run, in order of time.
@@ -263,7 +260,7 @@ fn write_data(
     path: &Path,
     events: &[u8],
     kernel: bool,
-    user: &User,
+    build_ids: &[u8],
 ) -> std::io::Result<()> {
     let attrs = attrs(source, kernel);
     let mut writer = Writer::new(BufWriter::new(fs::File::create(path)?), attrs.clone())?;
@@ -304,7 +301,7 @@ fn write_data(
         cpus: source.cpus.len() as u32,
         command: source.command.to_vec(),
         events: vec!["intel_pt//", "dummy:u"],
-        build_ids: build_ids(source, user),
+        build_ids: build_ids.to_vec(),
     })
 }
 
@@ -347,7 +344,7 @@ fn time_conv(tsc_hz: u64) -> TimeConv {
     TimeConv { shift, mult: mult(shift) as u64, zero: 0 }
 }
 
-fn build_ids(source: &Source<'_>, user: &User) -> Vec<u8> {
+fn build_ids(source: &Source<'_>, user: &User, files: &mut Files<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     let mut add = |pid, id: Option<BuildId>, path: &str| {
         if let Some(id) = id {
@@ -356,10 +353,17 @@ fn build_ids(source: &Source<'_>, user: &User) -> Vec<u8> {
         }
     };
     add(NOBODY, BuildId::from_hex(source.build_id), "[kernel.kallsyms]");
-    for (path, bytes) in &user.used {
-        add(NOBODY, BuildId::of_elf(bytes), path);
+    for path in &user.used {
+        add(NOBODY, files.get(path).and_then(BuildId::of_elf), path);
     }
     out
+}
+
+/// The code of one CPU, with the places where its tasks change if only the sideband tells them.
+fn image(source: &Source<'_>, cpu: usize, map: &[MapRecord]) -> Image {
+    let (mut image, _) = maps::image(source.dict, map);
+    image.set_task_switches(task_switches(source.records, cpu as u32));
+    image
 }
 
 /// Every fragment with its address space and the time from which it was seen, in order of time. Initial code has time
@@ -373,7 +377,7 @@ fn all_seen<'a>(source: &Source<'a>) -> Vec<(u64, Seen<'a>)> {
         changed.sort_by_key(|r| r.offset);
         let offsets: Vec<u64> = changed.iter().map(|r| r.offset).collect();
         let times = times_at(pt, source.clock, &offsets);
-        let seen = |r: &MapRecord, ns| source.dict.get(r.id).map(|bytes| Seen { ns, va: r.va, bytes });
+        let seen = |r: &MapRecord, ns| source.dict.bytes_of(r).map(|bytes| Seen { ns, va: r.va, bytes });
         all.extend(changed.iter().zip(times).filter_map(|(r, ns)| Some((r.asid, seen(r, ns)?))));
         base.extend(first.iter().filter_map(|r| Some((cpu, r.asid, seen(r, 0)?))));
     }
@@ -404,7 +408,7 @@ fn first_runs(source: &Source<'_>, space: &mut [(usize, u64, Seen<'_>)], dispute
         let asid = own[0].1;
         let places: Vec<(u64, u64)> =
             own.iter().map(|(_, _, s)| (s.va, s.va + s.bytes.len() as u64)).collect();
-        let (image, _) = maps::image(source.dict, map);
+        let image = image(source, cpu, map);
         let times = owners::first_runs(pt, &image, (source.clock, source.errata), asid, &places);
         own.iter_mut().zip(times).for_each(|((_, _, seen), ns)| seen.ns = ns);
     }

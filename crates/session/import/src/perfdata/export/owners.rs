@@ -2,6 +2,8 @@
 //! Finds the processes that ran user code in each address space, with start times. The flow gives the start of user
 //! code and its CR3, the sideband gives the process.
 
+use std::collections::HashSet;
+
 use kprism_flow::clock::ClockConfig;
 use kprism_flow::errata::Errata;
 use kprism_flow::event::{Event, EventKind, Sink};
@@ -45,10 +47,13 @@ impl Resolve for Parts {
 
 struct Watch<'a> {
     switches: std::slice::Iter<'a, &'a Switch>,
+    /// The switches' times, and not their order, tell which task runs.
+    near: bool,
     task: (u32, u32),
     asid: u64,
     now: u64,
     last: Option<(u64, u32)>,
+    known: HashSet<(u64, u32)>,
     owners: Vec<Owner>,
     first: u64,
 }
@@ -56,7 +61,7 @@ struct Watch<'a> {
 impl Sink for Watch<'_> {
     fn event(&mut self, event: Event) {
         match event.kind {
-            EventKind::Switch => {
+            EventKind::Switch if !self.near => {
                 if let Some(switch) = self.switches.next() {
                     self.task = (switch.pid, switch.tgid);
                 }
@@ -77,10 +82,14 @@ impl Sink for Watch<'_> {
 
 impl Watch<'_> {
     fn user(&mut self) {
+        // Records or entries may be missing: their times tell which task runs.
+        while self.near && self.switches.as_slice().first().is_some_and(|switch| switch.t <= self.now) {
+            self.task = self.switches.next().map_or(self.task, |switch| (switch.pid, switch.tgid));
+        }
         let (pid, tgid) = self.task;
         if self.last != Some((self.asid, tgid)) {
             self.last = Some((self.asid, tgid));
-            if !self.owners.iter().any(|o| o.asid == self.asid && o.tgid == tgid) {
+            if self.known.insert((self.asid, tgid)) {
                 self.owners.push(Owner { asid: self.asid, pid, tgid, ns: self.now });
             }
         }
@@ -95,15 +104,17 @@ pub(super) fn find(
     first: (u32, u32),
     switches: &[&Switch],
 ) -> (Vec<Owner>, u64) {
-    let watch = switches.first().map(|s| s.ip);
+    let watch = switches.first().map(|s| s.ip).filter(|&ip| ip != 0);
     let resolver = Parts { watch: watch.unwrap_or(0) };
     let setup = Setup { image, resolver: &resolver, clock, watch, errata };
     let mut sink = Watch {
         switches: switches.iter(),
+        near: switches.first().is_some_and(|s| s.near),
         task: first,
         asid: 0,
         now: 0,
         last: None,
+        known: HashSet::new(),
         owners: Vec::new(),
         first: 0,
     };

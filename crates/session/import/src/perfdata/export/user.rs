@@ -2,11 +2,14 @@
 //! Represents the processes' code as mapped files, because perf knows nothing else: mappings of the sideband whose file
 //! contains the executed code, and for the rest (vdso, generated code, deleted files) files generated from that code.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
+use kprism_image::ranges::Ranges;
 use kprism_image::sideband::Mmap;
 use kprism_image::symbols::maps::Maps;
+use kprism_image::x86::address::task_space;
+use kprism_image::{Bytes, is_kernel};
 
 use super::code::{Change, Code, PAGE, Seen};
 use super::owners::Owner;
@@ -28,14 +31,31 @@ pub(super) struct User {
     pub mappings: Vec<Timed>,
     /// Files to generate, by path, with their contents.
     pub made: Vec<(String, Vec<u8>)>,
-    /// Files of the run that are used, by path.
-    pub used: BTreeMap<String, Vec<u8>>,
+    /// Paths of the run's files that are used.
+    pub used: BTreeSet<String>,
+    /// Time, task, start, length and offset of each mapping of a file, with its path.
+    known: BTreeSet<(u64, [u64; 5], String)>,
+}
+
+impl User {
+    /// Adds a mapping of a file, once.
+    fn add(&mut self, owner: &Owner, ns: u64, start: u64, end: u64, pgoff: u64, path: &str) {
+        let Owner { pid, tgid, .. } = *owner;
+        let len = end - start;
+        let key = (ns, [pid.into(), tgid.into(), start, len, pgoff], path.to_owned());
+        if self.known.insert(key) {
+            let path = path.to_owned();
+            self.used.insert(path.clone());
+            let mapped = Mapped { pid: tgid, tid: pid, start, len, pgoff, path, ..Mapped::default() };
+            self.mappings.push(Timed { ns, mapped });
+        }
+    }
 }
 
 /// Contents of the run's files.
 pub(super) struct Files<'a> {
     root: &'a Path,
-    known: BTreeMap<String, Option<Vec<u8>>>,
+    known: BTreeMap<String, Option<Bytes>>,
 }
 
 impl<'a> Files<'a> {
@@ -50,7 +70,7 @@ impl<'a> Files<'a> {
         }
         if !self.known.contains_key(path) {
             let place = crate::write::below(self.root, path);
-            let bytes = place.and_then(|place| std::fs::read(place).ok());
+            let bytes = place.and_then(|place| Bytes::open(&place).ok());
             self.known.insert(path.to_owned(), bytes);
         }
         self.known.get(path)?.as_deref()
@@ -63,60 +83,129 @@ impl<'a> Files<'a> {
     }
 }
 
-/// Finds the mappings of one process in one address space. `seen` is its code in order of time, `mmaps` are its own
-/// records, `maps` those of all processes.
-pub(super) fn map(
-    owner: &Owner,
-    seen: &[Seen<'_>],
+/// The code of one address space.
+#[derive(Default)]
+struct Space<'a> {
+    /// In order of time.
+    seen: Vec<Seen<'a>>,
+    /// Numbers of the pieces by address.
+    places: Ranges<usize>,
+    /// True for code where one of the space's processes has a mapping.
+    mapped: Vec<bool>,
+}
+
+/// Executable mappings of one process in one address space.
+#[derive(Default)]
+struct Own<'a> {
+    mmaps: Vec<&'a Mmap>,
+    places: Ranges<usize>,
+}
+
+impl<'a> Own<'a> {
+    fn at(&self, va: u64) -> impl Iterator<Item = &'a Mmap> {
+        self.places.at(va).map(|&i| self.mmaps[i])
+    }
+}
+
+/// Finds the mappings of all processes. `seen` is all code with its address space, in order of time.
+///
+/// An address space belongs to one process after another, and each ran only a part of the code that was seen in it: code
+/// where it has a mapping itself, or where its parent had one, and code that lies in no process's mappings.
+pub(super) fn map_all(
+    owners: &[Owner],
+    seen: &[(u64, Seen<'_>)],
     mmaps: &[&Mmap],
+    maps: &Maps,
+    files: &mut Files<'_>,
+) -> User {
+    let mut spaces: HashMap<u64, Space<'_>> = HashMap::new();
+    for (asid, seen) in seen.iter().filter(|(_, seen)| !is_kernel(seen.va)) {
+        spaces.entry(*asid).or_default().seen.push(*seen);
+    }
+    for space in spaces.values_mut() {
+        let place = |(i, s): (usize, &Seen<'_>)| (s.va, s.va.saturating_add(s.bytes.len() as u64), i);
+        space.places = Ranges::new(space.seen.iter().enumerate().map(place).collect());
+        space.mapped = vec![false; space.seen.len()];
+    }
+    let mut own: HashMap<(u64, u32), Own<'_>> = HashMap::new();
+    for mmap in mmaps.iter().filter(|m| m.exec && m.start < m.end) {
+        own.entry((mmap.asid, mmap.tgid)).or_default().mmaps.push(mmap);
+    }
+    for own in own.values_mut() {
+        let place = |(i, m): (usize, &&Mmap)| (m.start, m.end, i);
+        own.places = Ranges::new(own.mmaps.iter().enumerate().map(place).collect());
+    }
+    let nothing = Own::default();
+    let own_of = |owner: &Owner| {
+        let spaces = [owner.asid, task_space(owner.asid)];
+        spaces.iter().find_map(|asid| own.get(&(*asid, owner.tgid))).unwrap_or(&nothing)
+    };
+
+    let mut parts: Vec<Vec<usize>> = Vec::new();
+    for owner in owners {
+        let mut part = Vec::new();
+        if let Some(space) = spaces.get_mut(&owner.asid) {
+            let own = own_of(owner).mmaps.iter().map(|m| (m.start, m.end));
+            let inherited = maps.life(owner.asid, owner.ns).iter().filter(|m| m.file.is_some());
+            for (start, end) in own.chain(inherited.map(|m| (m.start, m.end))) {
+                part.extend(space.places.overlapping(start, end));
+            }
+            part.sort_unstable();
+            part.dedup();
+            part.iter().for_each(|&i| space.mapped[i] = true);
+        }
+        parts.push(part);
+    }
+    let mut elsewhere: HashMap<u64, Vec<usize>> = HashMap::new();
+    for (asid, space) in &spaces {
+        let rest = (0..space.seen.len()).filter(|&i| !space.mapped[i]);
+        elsewhere.insert(*asid, rest.collect());
+    }
+    let mut user = User::default();
+    for (owner, mut part) in owners.iter().zip(parts) {
+        part.extend(elsewhere.get(&owner.asid).into_iter().flatten());
+        part.sort_unstable();
+        let seen = spaces.get(&owner.asid).map_or(&[][..], |space| &space.seen);
+        map(owner, part.iter().map(|&i| &seen[i]), own_of(owner), maps, files, &mut user);
+    }
+    user
+}
+
+/// Finds the mappings of one process in one address space. `seen` is its code in order of time, `own` are its own
+/// mappings, `maps` those of all processes.
+fn map<'s, 'b: 's>(
+    owner: &Owner,
+    seen: impl Iterator<Item = &'s Seen<'b>>,
+    own: &Own<'_>,
     maps: &Maps,
     files: &mut Files<'_>,
     user: &mut User,
 ) {
-    let Owner { asid, pid, tgid, ns: since } = *owner;
+    let Owner { asid, ns: since, .. } = *owner;
     let mut rest = Vec::new();
-    let add = |user: &mut User, ns, start: u64, end: u64, pgoff, path: &str| {
-        let mapped = Mapped {
-            pid: tgid,
-            tid: pid,
-            start,
-            len: end - start,
-            pgoff,
-            path: path.to_owned(),
-            ..Mapped::default()
-        };
-        let known = user.mappings.iter().any(|m| m.ns == ns && m.mapped == mapped);
-        if !known {
-            user.mappings.push(Timed { ns, mapped });
+    for m in &own.mmaps {
+        if files.get(&m.path).is_some() {
+            user.add(owner, m.t, m.start, m.end, m.pgoff, &m.path);
         }
-    };
-    for m in mmaps.iter().filter(|m| m.exec && files.get(&m.path).is_some()) {
-        add(user, m.t, m.start, m.end, m.pgoff, &m.path);
     }
     for s in seen {
-        let own = mmaps.iter().filter(|m| m.exec && m.start <= s.va && s.va < m.end);
-        if own.clone().any(|m| files.shows(&m.path, m.start, m.pgoff, s)) {
+        if own.at(s.va).any(|m| files.shows(&m.path, m.start, m.pgoff, s)) {
             continue;
         }
         // A child before its execve has its parent's mappings.
         let path = |file: u32| &maps.paths()[file as usize];
         match maps.find(asid, s.va, since).and_then(|m| Some((m, path(m.file?)))) {
-            Some((m, path)) if own.clone().next().is_none() && files.shows(path, m.start, m.pgoff, s) => {
-                add(user, since, m.start, m.end, m.pgoff, path);
+            Some((m, path)) if own.at(s.va).next().is_none() && files.shows(path, m.start, m.pgoff, s) => {
+                user.add(owner, since, m.start, m.end, m.pgoff, path);
             }
             _ => rest.push(*s),
         }
     }
-    for path in user.mappings.iter().map(|m| &m.mapped.path) {
-        if let Some(bytes) = files.get(path).filter(|_| !user.used.contains_key(path)) {
-            user.used.insert(path.clone(), bytes.to_vec());
-        }
-    }
-    made(owner, &rest, mmaps, user);
+    made(owner, &rest, own, user);
 }
 
 /// Generates files for code that is in no file: from each page's first mapping on, and again after each change.
-fn made(owner: &Owner, rest: &[Seen<'_>], mmaps: &[&Mmap], user: &mut User) {
+fn made(owner: &Owner, rest: &[Seen<'_>], own: &Own<'_>, user: &mut User) {
     let Owner { pid, tgid, ns: since, .. } = *owner;
     let (mut code, changes) = Code::first(rest.iter().copied());
     let mut put = |ns: u64, start: u64, end: u64, code: &Code| {
@@ -131,7 +220,7 @@ fn made(owner: &Owner, rest: &[Seen<'_>], mmaps: &[&Mmap], user: &mut User) {
         user.made.push((path, bytes));
     };
     for (start, end) in code.ranges(0) {
-        let mapped = mmaps.iter().filter(|m| m.exec && m.start < end && start < m.end).map(|m| m.t).min();
+        let mapped = own.places.overlapping(start, end).map(|&i| own.mmaps[i].t).min();
         put(mapped.unwrap_or(since), start, end, &code);
     }
     for Change { ns, va, new, .. } in changes {
