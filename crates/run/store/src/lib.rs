@@ -36,8 +36,8 @@ pub use keys::stack_keys;
 pub use kprism_layout::GcovFiles;
 pub use kprism_manifest::{
     About, Account, CallLosses, Clock, Difference, DurationFacts, Entry, Environment, Fate, Instrument,
-    Kernel, KernelModule, KernelTests, KernelTree, Manifest, NOT_ENDED, PLACES, ProbeFacts, Processor,
-    RunKind, begun, date, this_kernel,
+    Kernel, KernelModule, KernelTests, KernelTree, Manifest, NOT_ENDED, PLACES, PerfClock, ProbeFacts,
+    Processor, RunKind, begun, date, this_kernel,
 };
 pub use manifest_tables::{NamedTable, manifest_tables};
 pub use mapped::Mapped;
