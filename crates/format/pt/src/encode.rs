@@ -75,7 +75,7 @@ impl Packet {
                 ext(out, EXT_MWAIT, u64::from(hints) | u64::from(extensions) << 32, 8);
             }
             Packet::Pwre { state, sub_state, hw } => {
-                out.extend_from_slice(&[EXT, EXT_PWRE, u8::from(hw) << 3, state << 4 | sub_state & 15]);
+                out.extend_from_slice(&[EXT, EXT_PWRE, u8::from(hw) << 7, state << 4 | sub_state & 15]);
             }
             Packet::Pwrx { last, deepest, reason } => {
                 out.extend_from_slice(&[EXT, EXT_PWRX, last << 4 | deepest & 15, reason & 15, 0, 0, 0]);

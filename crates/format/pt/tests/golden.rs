@@ -107,7 +107,8 @@ fn values_and_power() {
     both_ways(&[], &[0x02, 0x62], Packet::Exstop { ip: false });
     both_ways(&[], &[0x02, 0xe2], Packet::Exstop { ip: true });
     both_ways(&[], &[0x02, 0xc2, 0x60, 0, 0, 0, 1, 0, 0, 0], Packet::Mwait { hints: 0x60, ext: 1 });
-    both_ways(&[], &[0x02, 0x22, 0x08, 0x61], Packet::Pwre { state: 6, sub_state: 1, hw: true });
+    both_ways(&[], &[0x02, 0x22, 0x80, 0x61], Packet::Pwre { state: 6, sub_state: 1, hw: true });
+    both_ways(&[], &[0x02, 0x22, 0x00, 0x61], Packet::Pwre { state: 6, sub_state: 1, hw: false });
     both_ways(&[], &[0x02, 0xa2, 0x67, 0x01, 0, 0, 0], Packet::Pwrx { last: 6, deepest: 7, reason: 1 });
     both_ways(
         &[],

@@ -4,7 +4,7 @@
 //! Each stream is cut at PSBs into chunks. Chunk sizes depend on the stream alone, threads take chunks in order, and
 //! results are joined in order. So the profile is the same for any number of threads.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
 
@@ -13,10 +13,12 @@ use kprism_image::sideband::{Record, Switch};
 
 use crate::decode::clock::ClockConfig;
 use crate::decode::errata::Errata;
+use crate::decode::error::FaultKind;
+use crate::decode::flow::PAGE;
 use crate::decode::{Decoder, Setup, Stats};
 use crate::measure::delta::Plan;
 use crate::measure::window::{Window, restrict};
-use crate::stack::chunk::{Chunk, Stacks};
+use crate::stack::chunk::{Chunk, NOTED, PLAIN, Stacks};
 use crate::stack::lane::Lane;
 use crate::stack::stitch::{Need, Stitcher};
 use crate::stack::switches::first_task;
@@ -112,6 +114,7 @@ pub fn profile<R: Resolve>(
         ahead: AHEAD * threads,
         room: Condvar::new(),
         over: AtomicBool::new(false),
+        ahead_of_reports: AtomicBool::new(false),
     };
     let mut stitcher = Stitcher::new(lanes, resolver, &options.plan, options.slice_ns, options.window);
     let stats = std::thread::scope(|scope| {
@@ -173,20 +176,34 @@ fn totals_and_errors(streams: &[Stream<'_>], jobs: &[Job], stats: Vec<Stats>) ->
     let per_cpu = streams.iter().map(|_| CpuTotals::default()).collect();
     let mut totals = Totals { per_cpu, ..Totals::default() };
     let mut errors = Vec::new();
-    for (job, stats) in jobs.iter().zip(stats) {
+    // Times that each page of missing code was entered, and pages of which there is an error in the list.
+    let mut missing: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut told: BTreeSet<u64> = BTreeSet::new();
+    for (job, mut stats) in jobs.iter().zip(stats) {
         let cpu = streams[job.stream].cpu;
+        stats.enter_missing(&mut missing);
+        stats.faults.retain(|fault| match fault.kind {
+            FaultKind::NoCode(at) => told.insert(at >> PAGE),
+            _ => true,
+        });
         add(&mut totals.per_cpu[job.stream], &stats);
         for (kind, n) in stats.packet_events.iter() {
             *totals.packet_events.entry(kind.name().to_owned()).or_default() += n;
         }
-        errors.extend(stats.faults.into_iter().map(|f| FlowError {
-            cpu,
-            offset: f.offset,
-            ns: f.ns,
-            ip: f.ip,
-            kind: f.kind.to_string(),
-        }));
+        errors.extend(stats.faults.into_iter().map(|f| (cpu, f)));
     }
+    let mut errors: Vec<FlowError> = errors
+        .into_iter()
+        .map(|(cpu, f)| {
+            let mut kind = f.kind.to_string();
+            if let FaultKind::NoCode(at) = f.kind
+                && let Some(times) = missing.get(&(at >> PAGE << PAGE)).filter(|times| **times > 1)
+            {
+                kind += &format!(" (its page was entered {times} times)");
+            }
+            FlowError { cpu, offset: f.offset, ns: f.ns, ip: f.ip, kind }
+        })
+        .collect();
     errors.sort_by_key(|e| (e.cpu, e.offset));
     (totals, errors)
 }
@@ -212,6 +229,9 @@ struct Work<'a, R> {
     /// Signals that there is room for another result, or that no more are wanted.
     room: Condvar,
     over: AtomicBool,
+    /// In some chunk, estimates of time ran ahead of reports: others will be decoded with [`NOTED`] at once. A chunk in which none
+    /// does comes out the same either way, so results do not depend on the order of chunks.
+    ahead_of_reports: AtomicBool,
 }
 
 /// When dropped, releases the threads that wait for room, even if stitching panics.
@@ -255,21 +275,49 @@ impl<'a, R: Resolve> Work<'a, R> {
         let index = self.next.fetch_add(1, Ordering::Relaxed);
         let Some(job) = self.jobs.get(index) else { return false };
         decoders.resize_with(self.streams.len(), || None);
-        let decoder = decoders[job.stream].get_or_insert_with(|| {
+        let decoder = &mut decoders[job.stream];
+        let mut result = Deliver { work: self, index, result: <(Chunk, Stats)>::default() };
+        let mut done = None;
+        let mut room = room;
+        if !self.ahead_of_reports.load(Ordering::Relaxed) {
+            let (chunk, stats, ahead) = self.decode::<PLAIN>(job, decoder, room);
+            // The lab's instructions take a tick each: there the pace is wrong only for moments, which later reports absorb.
+            let ahead = ahead && !self.options.clock.counts_instructions();
+            (done, room) = if ahead { (None, chunk) } else { (Some((chunk, stats)), Chunk::default()) };
+            if ahead {
+                self.ahead_of_reports.store(true, Ordering::Relaxed);
+                // A decoder goes forward only.
+                *decoder = None;
+            }
+        }
+        result.result = done.unwrap_or_else(|| {
+            let (chunk, stats, _) = self.decode::<NOTED>(job, decoder, room);
+            (chunk, stats)
+        });
+        drop(result);
+        (self.progress)((job.to - job.from) as u64);
+        true
+    }
+
+    /// Decodes a job. The flag is true if an estimate of time was ahead of a report.
+    fn decode<const NOTES: bool>(
+        &self,
+        job: &Job,
+        decoder: &mut Option<Decoder<'a, R>>,
+        room: Chunk,
+    ) -> (Chunk, Stats, bool) {
+        let decoder = decoder.get_or_insert_with(|| {
             let Stream { bytes, image, .. } = self.streams[job.stream];
             let Self { resolver, watch, .. } = *self;
             let setup =
                 Setup { image, resolver, clock: self.options.clock, watch, errata: self.options.errata };
             Decoder::marking(bytes, setup, false, &self.options.plan.markers)
         });
-        let mut result = Deliver { work: self, index, result: <(Chunk, Stats)>::default() };
-        let alone = !self.switching[job.stream];
-        let mut sink = Stacks::new(self.options.slice_ns, self.options.window, alone, room);
-        result.result.1 = decoder.run(job.from, job.to, &mut sink);
-        result.result.0 = sink.finish();
-        drop(result);
-        (self.progress)((job.to - job.from) as u64);
-        true
+        let Options { slice_ns, window, .. } = *self.options;
+        let mut sink = Stacks::<NOTES>::new(slice_ns, window, !self.switching[job.stream], room);
+        let stats = decoder.run(job.from, job.to, &mut sink);
+        let (chunk, ahead) = sink.finish();
+        (chunk, stats, ahead)
     }
 
     /// Stitches all chunks in order, and decodes while there is nothing to stitch. Returns the counters by job.

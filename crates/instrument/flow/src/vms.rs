@@ -295,6 +295,7 @@ mod tests {
 
     const CLOCK: ClockConfig = ClockConfig {
         tsc_hz: 1_000_000_000,
+        perf: None,
         art_num: 0,
         art_den: 0,
         mtc_freq: 0,

@@ -240,8 +240,15 @@ fn time_by_every_packet() {
 fn time_when_the_crystal_ticks_slowly_or_cycles_seldom() {
     use kprism_flow::clock::{Clock, ClockConfig};
     // MTC shows CTC bits 19:12, of which TMA leaves the upper half open.
-    let config =
-        ClockConfig { tsc_hz: 0, art_num: 2, art_den: 1, mtc_freq: 12, nom_ratio: 10, cyc_threshold: 0 };
+    let config = ClockConfig {
+        tsc_hz: 0,
+        perf: None,
+        art_num: 2,
+        art_den: 1,
+        mtc_freq: 12,
+        nom_ratio: 10,
+        cyc_threshold: 0,
+    };
     let mut clock = Clock::new(config);
     clock.on_tsc(1_000_000);
     clock.on_tma(0xe000, 0);
@@ -275,8 +282,15 @@ fn time_when_the_crystal_ticks_slowly_or_cycles_seldom() {
 fn cycles_of_unknown_length_are_measured_by_the_crystal() {
     use kprism_flow::clock::{Clock, ClockConfig};
     for (nom_ratio, cbr) in [(0, 0), (0, 8), (10, 0)] {
-        let config =
-            ClockConfig { tsc_hz: 0, art_num: 4, art_den: 1, mtc_freq: 4, nom_ratio, cyc_threshold: 0 };
+        let config = ClockConfig {
+            tsc_hz: 0,
+            perf: None,
+            art_num: 4,
+            art_den: 1,
+            mtc_freq: 4,
+            nom_ratio,
+            cyc_threshold: 0,
+        };
         let mut clock = Clock::new(config);
         clock.on_tsc(0x1000);
         clock.on_tma(0, 0);

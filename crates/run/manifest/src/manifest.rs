@@ -47,6 +47,9 @@ pub struct Clock {
     pub name: String,
     /// Frequency of the time stamp counter, in Hz.
     pub tsc_hz: u64,
+    /// perf's conversion of TSC to its own time. If it is there, times of the flow are perf's, to the nanosecond.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub perf: Option<PerfClock>,
     /// Numerator in TSC = ART · `art_num` / `art_den` (CPUID leaf 15H EBX and EAX).
     pub art_num: u32,
     /// Denominator; see `art_num`.
@@ -61,11 +64,23 @@ pub struct Clock {
     pub cyc_threshold: u64,
 }
 
+/// perf's conversion of TSC ticks to ns, as it stands in a recording: ns = `zero` + TSC · `mult` / 2^`shift`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PerfClock {
+    /// Multiplier.
+    pub mult: u64,
+    /// Binary digits by which the product is shifted.
+    pub shift: u32,
+    /// perf's time at TSC 0, ns. It is negative on a machine whose TSC ran before its kernel's clock.
+    pub zero: i64,
+}
+
 impl Default for Clock {
     fn default() -> Self {
         Clock {
             name: "guest-virtual".into(),
             tsc_hz: 1_000_000_000,
+            perf: None,
             art_num: 40,
             art_den: 1,
             mtc_freq: 3,

@@ -37,7 +37,7 @@ pub use kprism_layout::GcovFiles;
 pub use kprism_manifest::{
     About, Account, CallLosses, Clock, Difference, DurationFacts, Entry, Environment, Fate, Instrument,
     Kernel, KernelModule, KernelTests, KernelTree, Manifest, NOT_ENDED, NOT_WHOLE, OptionFacts, PLACES,
-    ProbeFacts, Processor, RunKind, WHOLE, begun, date, this_kernel,
+    PerfClock, ProbeFacts, Processor, RunKind, WHOLE, begun, date, this_kernel,
 };
 pub use manifest_tables::{NamedTable, manifest_tables};
 pub use records::{Values, save_records};

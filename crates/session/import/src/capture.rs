@@ -30,6 +30,8 @@ pub struct Capture {
     pub command: Vec<String>,
     /// Parameters for decoding time packets; 0 where unknown.
     pub clock: ClockConfig,
+    /// The kinds of packets that were recorded.
+    pub flow: Flow,
     /// True if streams contain TSC packets.
     pub timed: bool,
     /// The processor, for errata.
@@ -38,6 +40,18 @@ pub struct Capture {
     pub filter: Vec<(u64, u64)>,
     /// Data that could not be used, as text for people: a module whose file is missing, for example.
     pub notes: Vec<String>,
+}
+
+/// What the recorder's settings left out of the flow.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Flow {
+    /// Nothing, or it is not known.
+    #[default]
+    Whole,
+    /// All branches (BranchEn is 0): there are only the packets of other events.
+    Events,
+    /// Outcomes of conditional branches (DisTNT is 1): there are only addresses.
+    WithoutOutcomes,
 }
 
 /// One PT stream.
@@ -143,16 +157,6 @@ pub struct Task {
     pub t: u64,
 }
 
-/// TSC ticks per second from perf's conversion, ns = TSC · `mult` >> `shift` (the kernel's
-/// `struct perf_event_mmap_page`, fields `time_mult` and `time_shift`). 0 for invalid values.
-pub(crate) fn hz_from_perf(mult: u64, shift: u64) -> u64 {
-    if mult == 0 || shift > 64 {
-        return 0;
-    }
-    let hz = ((1_000_000_000u128 << shift) + u128::from(mult) / 2) / u128::from(mult);
-    u64::try_from(hz).unwrap_or(0)
-}
-
 /// The processor model from CPUID leaf 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuModel {
@@ -197,17 +201,4 @@ fn has_tsc(pt: &[u8]) -> bool {
         }
     }
     false
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn frequency_from_the_kernels_conversion() {
-        assert_eq!(hz_from_perf(1_076_264_588, 31), 1_995_312_000);
-        assert_eq!(hz_from_perf(1 << 10, 10), 1_000_000_000);
-        assert_eq!(hz_from_perf(0, 31), 0);
-        assert_eq!(hz_from_perf(1, 200), 0);
-    }
 }

@@ -32,6 +32,14 @@ pub enum ImportError {
         /// The path.
         path: PathBuf,
     },
+    /// A perf.data without Intel PT.
+    #[error("{}: {what}", path.display())]
+    Ordinary {
+        /// The file or folder.
+        path: PathBuf,
+        /// Its contents, and the tool that reads them.
+        what: String,
+    },
     /// A PT file was given without code.
     #[error(
         "{}: no code: name the program with --code FILE@VA_HEX, or keep the packets alone with --no-decode, for \

@@ -42,7 +42,7 @@ mod simplept;
 mod source;
 mod write;
 
-pub use capture::{Capture, CpuModel, Module, Placed, Region, Stream, SwitchAt, Switched, Task};
+pub use capture::{Capture, CpuModel, Flow, Module, Placed, Region, Stream, SwitchAt, Switched, Task};
 pub use error::ImportError;
 pub use raw::CodeFile;
 pub use source::{Source, detect, read};

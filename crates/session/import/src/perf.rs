@@ -6,10 +6,10 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::capture::hz_from_perf;
 use crate::elf::{is_elf, parse};
 use crate::error::read_file;
 use crate::{Capture, ImportError, Module, Placed, Stream, Task};
+use kprism_flow::clock::PerfTime;
 use kprism_perfdata::{Contents, Record, records};
 
 /// Reads such a folder.
@@ -103,7 +103,10 @@ fn read_sideband(path: &Path, capture: &mut Capture) -> Result<(), ImportError> 
                 capture.tasks.retain(|task| task.pid != tid);
                 capture.tasks.push(Task { pid: tid, tgid: pid, comm, t: 0 });
             }
-            Record::TimeConv(conv) => capture.clock.tsc_hz = hz_from_perf(conv.mult, conv.shift),
+            Record::TimeConv(conv) => {
+                capture.clock.perf = PerfTime::new(conv.mult, conv.shift, conv.zero);
+                capture.clock.tsc_hz = capture.clock.perf.map_or(0, |perf| perf.hz());
+            }
             _ => {}
         }
     }

@@ -163,14 +163,22 @@ fn counts(capture: &Capture) -> serde_json::Value {
         .map(|(cpu, stream)| json!({"cpu": cpu, "label": stream.label}))
         .collect();
     let clock = &capture.clock;
+    let perf = clock.perf.map(|perf| {
+        let (mult, shift, zero) = perf.parts();
+        json!({"mult": mult, "shift": shift, "zero": zero as i64})
+    });
     let cpu = capture.cpu.map(
         |c| json!({"vendor": "GenuineIntel", "family": c.family, "model": c.model, "stepping": c.stepping}),
     );
     json!({
         "vcpus": vcpus,
         "clock": {
-            "name": if capture.timed { "tsc" } else { "none" },
-            "tsc_hz": clock.tsc_hz, "art_num": clock.art_num, "art_den": clock.art_den,
+            "name": match clock.perf {
+                _ if !capture.timed => "none",
+                Some(_) => "perf",
+                None => "tsc",
+            },
+            "tsc_hz": clock.tsc_hz, "perf": perf, "art_num": clock.art_num, "art_den": clock.art_den,
             "mtc_freq": clock.mtc_freq, "nom_ratio": clock.nom_ratio,
             "cyc_threshold": clock.cyc_threshold,
         },

@@ -7,7 +7,7 @@ mod folder;
 use std::fs;
 use std::path::Path;
 
-use kprism_flow::clock::ClockConfig;
+use kprism_flow::clock::{ClockConfig, PerfTime};
 use kprism_image::maps::{Dict, image, parse_map};
 use kprism_import::perfdata::Search;
 use kprism_import::{CodeFile, ImportError, Source, detect, read, write};
@@ -143,7 +143,10 @@ fn a_drpt2trace_folder() {
     put(dir.path(), "secondary.sideband.pevent", &conversion);
     let capture = read(&detect(dir.path()).unwrap(), &[], &Search::default()).unwrap();
     assert!(capture.timed);
-    assert_eq!(capture.clock, ClockConfig { tsc_hz: 2_000_000_000, ..ClockConfig::default() });
+    assert_eq!(
+        capture.clock,
+        ClockConfig { tsc_hz: 2_000_000_000, perf: PerfTime::new(1 << 30, 31, 0), ..ClockConfig::default() }
+    );
     assert_eq!(capture.regions[0].bytes[..], [0x90, 0x90, 0xeb, 0xfc]);
 
     put(dir.path(), "primary.sideband.pevent", &mmap2[..40]);
@@ -165,6 +168,7 @@ fn an_lldb_bundle() {
     let capture = read(&detect(dir.path()).unwrap(), &[], &Search::default()).unwrap();
     assert_eq!(capture.regions[0].va, 0x50_1000);
     assert_eq!(capture.clock.tsc_hz, 1_000_000_000);
+    assert_eq!(capture.clock.perf, PerfTime::new(1024, 10, 18_433_473_881_008_870_804));
     assert_eq!(capture.cpu.unwrap().model, 79);
     assert_eq!(capture.notes, ["/x/gone.so: not in the capture"]);
     assert_eq!(capture.streams[0].label, "thread 2");
@@ -179,6 +183,44 @@ fn an_lldb_bundle() {
             .to_string()
             .contains("line 1")
     );
+}
+
+/// Cores keep their numbers; their switch records and the kernel's code are used.
+#[test]
+fn an_lldb_bundle_of_cores_with_a_kernel() {
+    let dir = tempfile::tempdir().unwrap();
+    put(dir.path(), "kernel", elf());
+    put(dir.path(), "2.trace", pt(0x50_1000, Some(5)));
+    // The task 8 of process 7 gives way to 9; both times are before the trace's, which is of TSC 5 and later.
+    let mut records = Vec::new();
+    for (misc, other, own, ns) in [(1u64 << 13, 9u64, 7 | 8 << 32, 1u64), (0, 7 | 8 << 32, 9 | 9 << 32, 2)] {
+        let other = if other == 9 { 9 | 9 << 32 } else { other };
+        for word in [15 | misc << 32 | 32 << 48, other, own, ns] {
+            records.extend_from_slice(&word.to_le_bytes());
+        }
+    }
+    put(dir.path(), "2.switches", &records);
+    let json = r#"{"type":"intel-pt","cpuInfo":{"vendor":"GenuineIntel","family":6,"model":85,"stepping":4},
+        "kernel":{"file":"kernel","loadAddress":"0x500000"},
+        "cpus":[{"id":2,"iptTrace":"2.trace","contextSwitchTrace":"2.switches"}],
+        "tscPerfZeroConversion":{"timeMult":1,"timeShift":0,"timeZero":"0"}}"#;
+    put(dir.path(), "trace.json", json);
+    let capture = read(&detect(dir.path()).unwrap(), &[], &Search::default()).unwrap();
+    assert_eq!(capture.notes, Vec::<String>::new());
+    let labels: Vec<_> = capture.streams.iter().map(|s| (s.label.as_str(), s.pt.is_empty())).collect();
+    assert_eq!(labels, [("cpu 0", true), ("cpu 1", true), ("cpu 2", false)]);
+    assert_eq!(capture.regions[0].va, 0x50_1000);
+    assert_eq!(capture.streams[2].regions.len(), 1);
+    let [switch] = &capture.switches[..] else { panic!("one task runs: {:?}", capture.switches) };
+    assert_eq!((switch.cpu, switch.next.pid, switch.next.tgid), (2, 9, 9));
+
+    put(dir.path(), "trace.json", json.replace(r#","loadAddress":"0x500000""#, ""));
+    let capture = read(&detect(dir.path()).unwrap(), &[], &Search::default()).unwrap();
+    assert_eq!(capture.regions[0].va, 0xffff_ffff_8100_1000);
+    assert!(capture.notes[0].contains("no loadAddress"), "{:?}", capture.notes);
+    put(dir.path(), "trace.json", json.replace("tscPerfZeroConversion", "none"));
+    let capture = read(&detect(dir.path()).unwrap(), &[], &Search::default()).unwrap();
+    assert!(capture.notes[0].contains("contextSwitchTrace is not used"), "{:?}", capture.notes);
 }
 
 /// Two CPUs with address spaces, one without, and CPU 1, which was off.

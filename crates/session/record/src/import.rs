@@ -14,7 +14,7 @@ use kprism_import::bus;
 use kprism_import::ftrace;
 use kprism_import::logs::Stamp;
 use kprism_import::perfdata::{Search, mem, trace};
-use kprism_import::{CodeFile, ImportError, detect, read, write};
+use kprism_import::{CodeFile, Flow, ImportError, detect, read, write};
 use kprism_session::{Progress, boot, date, durations, flow};
 use kprism_store::{Fate, Instrument, Kernel, Manifest, Run, RunKind};
 
@@ -212,6 +212,14 @@ fn import_flow(settings: &Settings, source: &Source, progress: &Progress) -> Res
         }
     }
     let capture = read(source, &code, &search)?;
+    if capture.flow == Flow::WithoutOutcomes && settings.decode {
+        bail!(
+            "{}: recorded with DisTNT (intel_pt/notnt/): the trace has no outcomes of conditional branches, so the flow between \
+             two addresses cannot be followed. perf script --itrace=b lists the addresses; import --no-decode keeps the packets, \
+             for script packets",
+            settings.path.display()
+        );
+    }
     for note in &capture.notes {
         progress.say(&format!("note: {note}"));
     }
@@ -240,7 +248,14 @@ fn import_flow(settings: &Settings, source: &Source, progress: &Progress) -> Res
     let (profile, manifest) = flow::decode(&run, progress)?;
     progress.clear();
     progress.say(&flow::summary(&run, &manifest));
-    let empty = profile.totals.instructions() == 0;
+    let events = profile.totals.packet_events.values().sum::<u64>();
+    if capture.flow == Flow::Events {
+        progress.say(&format!(
+            "recorded without branches (branch=0): {events} events, and no flow; see: kprism script events{}",
+            kprism_session::input_option(&run)
+        ));
+    }
+    let empty = profile.totals.instructions() == 0 && (capture.flow != Flow::Events || events == 0);
     if empty {
         progress.say(&format!(
             "nothing could be decoded: is it Intel PT, and is it the right code? see: kprism report errors{}",

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use kprism_profile::units::{grouped, printable, quoted};
-use kprism_store::{Instrument, Manifest, NOT_WHOLE, RunKind, WHOLE};
+use kprism_store::{Instrument, Manifest, NOT_WHOLE, PerfClock, RunKind, WHOLE};
 
 /// The facts on the run in the folder `dir`, which holds results of these instruments, a line each, with its accounts.
 pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest) -> String {
@@ -49,6 +49,9 @@ pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest) -> String {
         line("environment", environment.id.clone());
     }
     line("clock", format!("{}, {} Hz", m.clock.name, grouped(m.clock.tsc_hz)));
+    if let Some(PerfClock { mult, shift, zero }) = m.clock.perf {
+        line("  times", format!("of perf script and the kernel's log: TSC * {mult} >> {shift}, {zero:+} ns"));
+    }
     if let Some(of) = &m.processor {
         line("processor", format!("family {}, model {:#x}, stepping {}", of.family, of.model, of.stepping));
         line(

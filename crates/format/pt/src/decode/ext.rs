@@ -30,7 +30,8 @@ pub(super) fn decode(w: &Window) -> Decoded {
         0x32 | 0xb2 => (Packet::Ptw { payload: bytes8(w, 2), size: 8, ip }, 10),
         EXT_EXSTOP | 0xe2 => (Packet::Exstop { ip }, 2),
         EXT_MWAIT => (Packet::Mwait { hints: bytes4(w, 2), ext: bytes4(w, 6) }, 10),
-        EXT_PWRE => (Packet::Pwre { state: w[3] >> 4, sub_state: w[3] & 15, hw: w[2] & 8 != 0 }, 4),
+        // HW is bit 7 in the SDM and in perf, bit 3 in libipt. Either is reserved in the other.
+        EXT_PWRE => (Packet::Pwre { state: w[3] >> 4, sub_state: w[3] & 15, hw: w[2] & 0x88 != 0 }, 4),
         EXT_PWRX => (Packet::Pwrx { last: w[2] >> 4, deepest: w[2] & 15, reason: w[3] & 15 }, 7),
         EXT_BBP => (Packet::Bbp { typ: w[2] & 0x1f, size4: w[2] & 0x80 != 0 }, 3),
         EXT_BEP | 0xb3 => (Packet::Bep { ip }, 2),

@@ -118,6 +118,7 @@ fn run(dir: &Path) -> std::io::Result<Input> {
     let number = |key: &str| counts["clock"][key].as_u64().unwrap_or(0);
     let clock = ClockConfig {
         tsc_hz: number("tsc_hz"),
+        perf: None,
         art_num: number("art_num") as u32,
         art_den: number("art_den") as u32,
         mtc_freq: number("mtc_freq") as u8,

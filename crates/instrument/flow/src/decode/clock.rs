@@ -8,11 +8,59 @@
 
 use kprism_pt::Packet;
 
+/// perf's conversion of TSC ticks to the ns of its clock: `time_mult`, `time_shift` and `time_zero` of the kernel's
+/// `struct perf_event_mmap_page` (include/uapi/linux/perf_event.h).
+///
+/// Times of this clock are those of perf's records and, as it is the kernel's `sched_clock`, those of the kernel's log. `zero` is
+/// the time at TSC 0, modulo 2^64: on most machines it is negative, as the TSC was running before the kernel's clock began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PerfTime {
+    mult: u64,
+    shift: u32,
+    zero: u64,
+}
+
+impl PerfTime {
+    /// A conversion; `None` if the values are not valid: a multiplier of 0, a shift of more than 63 bits.
+    pub fn new(mult: u64, shift: u64, zero: u64) -> Option<Self> {
+        let shift = u32::try_from(shift).ok().filter(|&shift| shift < u64::BITS)?;
+        (mult != 0).then_some(Self { mult, shift, zero })
+    }
+
+    /// Multiplier, shift, and the time at TSC 0.
+    pub fn parts(&self) -> (u64, u32, u64) {
+        (self.mult, self.shift, self.zero)
+    }
+
+    /// The time at a TSC value, ns: `tsc_to_perf_time` of tools/perf/util/tsc.c, bit by bit.
+    #[inline]
+    pub fn ns(&self, tsc: u64) -> u64 {
+        let (quot, rem) = (tsc >> self.shift, tsc & ((1 << self.shift) - 1));
+        let whole = self.zero.wrapping_add(quot.wrapping_mul(self.mult));
+        whole.wrapping_add(rem.wrapping_mul(self.mult) >> self.shift)
+    }
+
+    /// The TSC value at a time in ns: `perf_time_to_tsc` of tools/perf/util/tsc.c, bit by bit.
+    pub fn tsc(&self, ns: u64) -> u64 {
+        let since = ns.wrapping_sub(self.zero);
+        let (quot, rem) = (since / self.mult, since % self.mult);
+        (quot << self.shift).wrapping_add((rem << self.shift) / self.mult)
+    }
+
+    /// Ticks per second, rounded; 0 if they do not fit.
+    pub fn hz(&self) -> u64 {
+        let hz = ((NS << self.shift) + u128::from(self.mult) / 2) / u128::from(self.mult);
+        u64::try_from(hz).unwrap_or(0)
+    }
+}
+
 /// Parameters of the processor's clocks, from the recording's manifest or CPUID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockConfig {
     /// TSC ticks per second; 0 when unknown, and then one tick counts as one ns.
     pub tsc_hz: u64,
+    /// perf's conversion, if the recording states it. Times are then perf's, to the nanosecond.
+    pub perf: Option<PerfTime>,
     /// TSC ticks per CTC tick, numerator: CPUID.15H:EBX. 0 when unknown: MTC is then ignored.
     pub art_num: u32,
     /// The same, denominator: CPUID.15H:EAX.
@@ -25,10 +73,17 @@ pub struct ClockConfig {
     pub cyc_threshold: u64,
 }
 
+impl ClockConfig {
+    /// Returns true for the lab's clock, a tick of a nanosecond: an instruction takes a tick, and estimates of time are exact.
+    pub(crate) fn counts_instructions(&self) -> bool {
+        u128::from(self.tsc_hz) == NS && matches!(Scale::new(self), Scale::One)
+    }
+}
+
 impl Default for ClockConfig {
     /// All parameters unknown: only TSC packets give the time.
     fn default() -> Self {
-        Self { tsc_hz: 0, art_num: 0, art_den: 0, mtc_freq: 0, nom_ratio: 0, cyc_threshold: 0 }
+        Self { tsc_hz: 0, perf: None, art_num: 0, art_den: 0, mtc_freq: 0, nom_ratio: 0, cyc_threshold: 0 }
     }
 }
 
@@ -54,7 +109,7 @@ pub struct Clock {
     config: ClockConfig,
     /// Current estimate, in TSC ticks; meaningless until `base` is set.
     tsc: u64,
-    /// (TSC, ns) of the last TSC packet.
+    /// (TSC, ns) of the last TSC packet; the ns count only at a frequency.
     base: Option<(u64, u64)>,
     crystal: Option<Crystal>,
     cyc_base: u64,
@@ -67,8 +122,30 @@ pub struct Clock {
     /// TSC ticks per cycle in the last MTC period that had cycles, 32.32 fixed point. Used only where CBR or the
     /// nominal ratio is unknown; 0 while unknown itself.
     calibrated: u64,
-    /// ns per TSC tick, 32.32 fixed point; 0 for exactly one.
-    mult: u64,
+    scale: Scale,
+}
+
+/// Way from TSC ticks to ns.
+#[derive(Debug, Clone, Copy)]
+enum Scale {
+    /// A tick is a ns.
+    One,
+    /// At a frequency: ns per tick, 32.32 fixed point.
+    Hz(u64),
+    /// As perf converts them.
+    Perf(PerfTime),
+}
+
+impl Scale {
+    fn new(config: &ClockConfig) -> Self {
+        let hz = u128::from(config.tsc_hz);
+        match config.perf {
+            Some(perf) if (u128::from(perf.mult), perf.zero) == (1 << perf.shift, 0) => Scale::One,
+            Some(perf) => Scale::Perf(perf),
+            None if hz == 0 || hz == NS => Scale::One,
+            None => Scale::Hz(((NS << 32) / hz).min(u64::MAX.into()) as u64),
+        }
+    }
 }
 
 const LOW_56: u64 = (1 << 56) - 1;
@@ -77,8 +154,6 @@ const NS: u128 = 1_000_000_000;
 impl Clock {
     /// A clock that has seen no packet.
     pub fn new(config: ClockConfig) -> Self {
-        let one = config.tsc_hz == 0 || u128::from(config.tsc_hz) == NS;
-        let mult = if one { 0 } else { ((NS << 32) / u128::from(config.tsc_hz)).min(u64::MAX.into()) as u64 };
         Self {
             config,
             tsc: 0,
@@ -90,7 +165,7 @@ impl Clock {
             first_cyc: false,
             cbr: 0,
             calibrated: 0,
-            mult,
+            scale: Scale::new(&config),
         }
     }
 
@@ -99,11 +174,14 @@ impl Clock {
     pub fn ns(&self) -> u64 {
         match self.base {
             None => 0,
-            Some(_) if self.mult == 0 => self.tsc,
-            Some((tsc, ns)) => {
-                let ticks = u128::from(self.tsc.saturating_sub(tsc));
-                ns.saturating_add(((ticks * u128::from(self.mult)) >> 32) as u64)
-            }
+            Some((tsc, ns)) => match self.scale {
+                Scale::One => self.tsc,
+                Scale::Hz(mult) => {
+                    let ticks = u128::from(self.tsc.saturating_sub(tsc));
+                    ns.saturating_add(((ticks * u128::from(mult)) >> 32) as u64)
+                }
+                Scale::Perf(perf) => perf.ns(self.tsc),
+            },
         }
     }
 
@@ -128,9 +206,9 @@ impl Clock {
             tsc = tsc.wrapping_add(1 << 56);
         }
         self.tsc = tsc;
-        let ns = match self.mult {
-            0 => tsc,
-            _ => (u128::from(tsc) * NS / u128::from(self.config.tsc_hz)) as u64,
+        let ns = match self.scale {
+            Scale::Hz(_) => (u128::from(tsc) * NS / u128::from(self.config.tsc_hz)) as u64,
+            Scale::One | Scale::Perf(_) => tsc,
         };
         self.base = Some((tsc, ns));
         self.crystal = None;
@@ -267,6 +345,7 @@ mod tests {
 
     const LAB: ClockConfig = ClockConfig {
         tsc_hz: 1_000_000_000,
+        perf: None,
         art_num: 40,
         art_den: 1,
         mtc_freq: 3,
@@ -321,6 +400,51 @@ mod tests {
             for edge in (now - 256) / 320 + 1..=now / 320 {
                 clock.on_mtc(edge as u8);
             }
+        }
+    }
+
+    /// What tools/perf/util/tsc.c computes, in arithmetic without bounds, modulo 2^64.
+    #[test]
+    fn times_are_perfs() {
+        const MODULUS: u128 = 1 << 64;
+        // A 2.893 GHz machine whose kernel's clock began 3.1 s after its TSC; one whose clock began before; a tick a ns.
+        for (mult, shift, zero) in [
+            (742_350_000, 31, (-3_100_000_000i64) as u64),
+            (4_194_304, 22, 77),
+            (1, 0, 0),
+            (!0 >> 32, 31, u64::MAX / 2),
+            (10, 2, u64::MAX),
+        ] {
+            let perf = PerfTime::new(mult, shift, zero).unwrap();
+            for tsc in [1 << 33, 8_970_300_000, 1 << 45, (1 << 55) + 12_345, LOW_56] {
+                let (quot, rem) = (u128::from(tsc) >> shift, u128::from(tsc) & ((1 << shift) - 1));
+                let (mult, zero) = (u128::from(mult), u128::from(zero));
+                let right = (zero + quot * mult + (rem * mult >> shift)) % MODULUS;
+                assert_eq!(u128::from(perf.ns(tsc)), right, "{perf:?} at {tsc}");
+                let since = (right + MODULUS - zero) % MODULUS;
+                let back = ((since / mult << shift) + (since % mult << shift) / mult) % MODULUS;
+                assert_eq!(u128::from(perf.tsc(perf.ns(tsc))), back, "{perf:?} at {tsc}");
+                let mut clock = Clock::new(ClockConfig { perf: Some(perf), ..ClockConfig::default() });
+                clock.on_tsc(tsc);
+                assert_eq!(clock.ns(), perf.ns(tsc));
+            }
+        }
+        assert_eq!(PerfTime::new(0, 31, 0), None);
+        assert_eq!(PerfTime::new(1, 64, 0), None);
+        assert_eq!(PerfTime::new(1_076_264_588, 31, 0).unwrap().hz(), 1_995_312_000);
+        assert_eq!(PerfTime::new(1 << 10, 10, 5).unwrap().hz(), 1_000_000_000);
+    }
+
+    /// Cycles between two TSC packets advance the time in ticks, which are converted as those of the packets are.
+    #[test]
+    fn cycles_are_converted_as_ticks() {
+        let perf = PerfTime::new(742_350_000, 31, (-3_100_000_000i64) as u64).unwrap();
+        let mut clock = Clock::new(ClockConfig { tsc_hz: perf.hz(), perf: Some(perf), nom_ratio: 29, ..LAB });
+        clock.on_tsc(1 << 40);
+        clock.on_cbr(29);
+        for cycles in 1..1000 {
+            clock.on_cyc(1);
+            assert_eq!(clock.ns(), perf.ns((1 << 40) + cycles));
         }
     }
 }

@@ -37,7 +37,7 @@ pub enum EventKind {
     Start,
     /// The flow starts at `ip` in `func` after data was lost.
     Resume,
-    /// The flow is known up to here. Then tracing goes off (filter, disable; `func` is 0), or data is lost (1).
+    /// The flow is known up to here. `func` is the reason: [`Event::OFF`] and the like.
     Stop,
     /// Carries an instruction count only.
     Count,
@@ -83,7 +83,7 @@ pub struct Event {
     pub flags: u8,
     /// Instructions since the last event or time, including this event's own.
     pub insns: u32,
-    /// A function, by the resolver's id. For [`EventKind::Stop`] 1 if data was lost, for [`EventKind::Mark`] the mark.
+    /// A function, by the resolver's id. For [`EventKind::Stop`] the reason, for [`EventKind::Mark`] the mark.
     pub func: u32,
     /// Used by the decoder: the block at the return address. For a start, [`Event::AT_PSB`] if a PSB states it.
     pub(crate) link: u32,
@@ -92,6 +92,15 @@ pub struct Event {
 }
 
 impl Event {
+    /// Reason of a stop: tracing goes off (filter, disable).
+    pub const OFF: u32 = 0;
+    /// Reason of a stop: data is lost, or cannot be decoded.
+    pub const LOST: u32 = 1;
+    /// Reason of a stop: the code that runs now is not known.
+    pub const NO_CODE: u32 = 2;
+    /// Reason of a stop: tracing goes off, after a stop for code that is not known.
+    pub const OFF_UNSEEN: u32 = 3;
+
     /// The start is the address in a PSB+, which does not switch tracing on.
     pub(crate) const AT_PSB: u32 = 0;
 

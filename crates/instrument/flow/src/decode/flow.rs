@@ -5,6 +5,8 @@
 //! packet that decides the walk. A PSB resets the decoder's state, so the stretch from one PSB to the next can be
 //! decoded alone. When the decoder loses the flow, it resumes at the next packet with a full address.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Range;
 
 use kprism_image::insn::Mode;
@@ -42,7 +44,27 @@ pub struct Stats {
     pub last_ns: u64,
     /// The first faults and overflows with their positions.
     pub faults: Vec<Fault>,
+    /// Pages of code that is missing, each with the number of times that the flow went there: [`Stats::enter_missing`].
+    pub missing: BTreeMap<u64, u64>,
 }
+
+impl Stats {
+    /// Counts each page of missing code as one error, in the range in which it was entered first. `known` are the pages of
+    /// other ranges, to which this one's are added.
+    pub fn enter_missing(&mut self, known: &mut BTreeMap<u64, u64>) {
+        for (&page, &times) in &self.missing {
+            let all = known.entry(page).or_insert(0);
+            self.errors -= times - u64::from(*all == 0);
+            *all += times;
+        }
+    }
+}
+
+/// Pages of missing code that are told apart. Of the rest, each time counts as an error.
+const MAX_MISSING: usize = 1 << 16;
+
+/// Size of a page of code, as a shift.
+pub(crate) const PAGE: u32 = 12;
 
 /// Faults stored with their position. Further ones are only counted.
 const MAX_FAULTS: usize = 4096;
@@ -111,6 +133,8 @@ pub(crate) struct Flow<'f, 'a, R, S> {
     pub psb: Option<PsbPlus>,
     /// No packet came since PSB+, or since the FUP of an overflow.
     pub fresh: bool,
+    /// The flow is unknown because code is missing, and tracing is on.
+    no_code: bool,
     pub errata: Errata,
     /// Second byte of a CYC of two bytes that may be part of another packet (erratum SKD007). Without the erratum it is a
     /// value that no such byte has, so that the loop over frequent packets compares once.
@@ -159,6 +183,7 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
             overflow: false,
             psb: None,
             fresh: false,
+            no_code: false,
             errata,
             cut_cyc: if errata.bytes.skd007 { 2 } else { 1 },
             waiting: Waiting::default(),
@@ -493,21 +518,48 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
     #[cold]
     pub fn fault(&mut self, kind: FaultKind) {
         let ip = if self.cur == NONE { 0 } else { self.cache.blocks.cold[self.cur as usize].key.ip };
+        if std::mem::take(&mut self.no_code) && matches!(self.phase, Phase::Lost(_)) {
+            self.stop(Event::OFF_UNSEEN);
+        }
+        let mut repeated = false;
         match kind {
             FaultKind::Overflow => self.stats.overflows += 1,
+            FaultKind::NoCode(at) => {
+                self.stats.errors += 1;
+                repeated = self.knows_missing(at);
+            }
             _ => self.stats.errors += 1,
         }
-        if self.stats.faults.len() < MAX_FAULTS {
+        // Code that is missing leaves room for others.
+        let room = if repeated { MAX_FAULTS / 2 } else { MAX_FAULTS };
+        if self.stats.faults.len() < room {
             self.stats.faults.push(Fault { offset: self.pos, ns: self.ns, ip, kind });
         }
         self.lose();
+    }
+
+    /// Notes that code is missing at an address. Returns true if its page is known to be missing.
+    fn knows_missing(&mut self, at: u64) -> bool {
+        self.no_code = true;
+        let full = self.stats.missing.len() >= MAX_MISSING;
+        match self.stats.missing.entry(at >> PAGE << PAGE) {
+            Entry::Occupied(mut known) => {
+                *known.get_mut() += 1;
+                true
+            }
+            Entry::Vacant(_) if full => false,
+            Entry::Vacant(new) => {
+                new.insert(1);
+                false
+            }
+        }
     }
 
     /// Marks the flow as unknown from the current packet on.
     pub fn lose(&mut self) {
         self.tell_waiting(None);
         if !matches!(self.phase, Phase::Lost(_)) {
-            self.stop(true);
+            self.stop(if self.no_code { Event::NO_CODE } else { Event::LOST });
             self.phase = Phase::Lost(self.pos);
         }
         self.pending = None;
@@ -520,7 +572,9 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
         self.tell_waiting(None);
         self.found(self.pos);
         if matches!(self.phase, Phase::On) {
-            self.stop(false);
+            self.stop(Event::OFF);
+        } else if std::mem::take(&mut self.no_code) {
+            self.stop(Event::OFF_UNSEEN);
         }
         self.phase = Phase::Off;
         self.pending = None;
@@ -528,9 +582,9 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
         self.hot = false;
     }
 
-    fn stop(&mut self, lost: bool) {
+    fn stop(&mut self, reason: u32) {
         let insns = self.take_insns();
-        self.sink.event(Event { insns, ..Event::new(EventKind::Stop, lost.into(), 0) });
+        self.sink.event(Event { insns, ..Event::new(EventKind::Stop, reason, 0) });
         self.cur = NONE;
     }
 

@@ -15,6 +15,9 @@ use crate::stack::pace::Pace;
 use crate::stack::switches::{first_task, used};
 use crate::stream::Stream;
 
+/// Batches among which the next report of time is looked for. Without one, times in the interval may exceed the next report.
+const LOOK_AHEAD: usize = 64;
+
 /// All tasks, and their future renames.
 pub(super) struct Tasks<'a> {
     all: Vec<Task>,
@@ -94,6 +97,8 @@ pub(super) struct Cursor<'a> {
     /// Number of them already reported.
     told: u32,
     clock: Pace,
+    /// No estimate of time may exceed the next report.
+    limited: bool,
     /// Instructions so far.
     total: u64,
     /// True once a time is known.
@@ -112,6 +117,7 @@ impl<'a> Cursor<'a> {
         take: Receiver<Batch>,
         sideband: &'a [Sideband],
         tasks: &mut Tasks<'_>,
+        limited: bool,
     ) -> Self {
         let switches: Vec<&Switch> = sideband
             .iter()
@@ -135,6 +141,7 @@ impl<'a> Cursor<'a> {
             insns: 0,
             told: 0,
             clock: Pace::default(),
+            limited,
             total: 0,
             begun: false,
             on: false,
@@ -281,13 +288,18 @@ impl<'a> Cursor<'a> {
         self.clock.now += self.clock.of(self.insns);
         (self.insns, self.told) = (0, 0);
         match record {
-            Record::Time { ns, .. } => match self.clock.report(ns, self.total) {
-                Some(rest) if rest > 0 && self.on => {
-                    let at = TracePosition { base: self.clock.now - rest, ..self.position(tasks) };
-                    listener.rest(&at, rest);
+            Record::Time { ns, .. } => {
+                match self.clock.report(ns, self.total) {
+                    Some(rest) if rest > 0 && self.on => {
+                        let at = TracePosition { base: self.clock.now - rest, ..self.position(tasks) };
+                        listener.rest(&at, rest);
+                    }
+                    _ => {}
                 }
-                _ => {}
-            },
+                if self.limited {
+                    self.look_ahead();
+                }
+            }
             Record::Event(event) => self.event(&event, tasks, listener),
             Record::Packet(_) => {
                 if let Some(event) = self.packets.next() {
@@ -296,6 +308,40 @@ impl<'a> Cursor<'a> {
             }
             Record::Define(_) | Record::Block(..) => {}
         }
+    }
+
+    /// Looks for the next report of time, so that no estimate exceeds it.
+    fn look_ahead(&mut self) {
+        let (mut insns, mut from) = (0u64, 0);
+        for batches in 0..=LOOK_AHEAD {
+            for record in &self.records.as_slice()[from..] {
+                match *record {
+                    Record::Time { insns: last, ns } => {
+                        return self.clock.limit(ns, insns + u64::from(last));
+                    }
+                    Record::Event(Event { insns: n, .. }) | Record::Packet(n) => insns += u64::from(n),
+                    Record::Block(..) | Record::Define(_) => {}
+                }
+            }
+            from = self.records.len();
+            if batches == LOOK_AHEAD || !self.take_more() {
+                return;
+            }
+        }
+    }
+
+    /// Adds the next batch to the current one. Returns false if there is none.
+    fn take_more(&mut self) -> bool {
+        let Ok(batch) = self.take.recv() else {
+            return false;
+        };
+        fn join<T>(rest: &mut std::vec::IntoIter<T>, more: Vec<T>) {
+            *rest = rest.by_ref().chain(more).collect::<Vec<T>>().into_iter();
+        }
+        join(&mut self.records, batch.records);
+        join(&mut self.codes, batch.codes);
+        join(&mut self.packets, batch.packets);
+        true
     }
 
     fn event(&mut self, event: &Event, tasks: &mut Tasks<'_>, listener: &mut impl Listener) {

@@ -76,7 +76,8 @@ impl Lane {
         let mut decoder = Decoder::new(bytes, setup, true);
         let mut sum = Stats::default();
         for (from, to) in chunks(bytes, stretch) {
-            let stats = decoder.run(from, to, &mut self);
+            let mut stats = decoder.run(from, to, &mut self);
+            stats.enter_missing(&mut sum.missing);
             sum.instructions += stats.instructions;
             sum.branches += stats.branches;
             sum.errors += stats.errors;
@@ -88,6 +89,8 @@ impl Lane {
             }
         }
         self.send();
+        // As in the sum of errors: each page once.
+        sum.missing.values_mut().for_each(|times| *times = 1);
         sum
     }
 

@@ -156,7 +156,8 @@ pub fn replay<R: Resolve>(inputs: &Inputs<'_, R>, listener: &mut impl Listener) 
             let stretch = if stretch == 0 { STRETCH } else { stretch };
             let setup = Setup { image: stream.image, resolver, clock, watch, errata };
             decoders.push(scope.spawn(move || Lane::new(give).decode(stream.bytes, setup, stretch)));
-            cursors.push(Cursor::new(index, *stream, take, inputs.sideband, &mut tasks));
+            let limited = !clock.counts_instructions();
+            cursors.push(Cursor::new(index, *stream, take, inputs.sideband, &mut tasks, limited));
         }
         while !listener.is_done() {
             cursors.iter_mut().for_each(Cursor::prepare);

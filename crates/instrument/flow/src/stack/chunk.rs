@@ -9,8 +9,11 @@
 //! Times: the decoder reports the time packet by packet, and several branches may lie between two reports. Events
 //! between two reports are timed instruction by instruction, at the pace of the interval before. If these
 //! times sum to less than the interval, the rest goes to the function that runs at the report, which is right for a function
-//! that waits. If they sum to more, later intervals are shortened. At one instruction a tick, as in recordings that count
-//! instructions, every event gets its exact time.
+//! that waits. If they sum to more, all of the interval's times are shortened in proportion ([`correct`]). So the times of a chunk
+//! sum to the time that passed. At one instruction a tick, as in recordings that count instructions, every event gets its exact time.
+//!
+//! To shorten them, what was added since the last report must be known. That costs a little for each event, so it is noted only
+//! where it is needed: a chunk in which an estimate runs ahead ([`Stacks::finish`]) is decoded again, with [`NOTED`].
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -21,10 +24,11 @@ use crate::decode::event::{Event, EventKind, NO_FUNC, Sink, flag};
 use crate::decode::marks::Op;
 use crate::measure::mark::{Mark, What};
 use crate::measure::window::Window;
+use crate::stack::correct::{Excess, correct};
 use crate::stack::frames::{
     Done, Found, Frame, NO_RETURN, Now, Tree, is_kernel, jumped_into, left_entry, returned_to,
 };
-use crate::stack::pace::Pace;
+use crate::stack::pace::{Pace, TOLERATED};
 use kprism_image::x86::address::task_space;
 use kprism_profile::FrameKind;
 
@@ -141,14 +145,16 @@ impl Chunk {
 
 /// The sink that builds a [`Chunk`].
 #[derive(Debug)]
-pub(crate) struct Stacks {
+pub(crate) struct Stacks<const NOTES: bool> {
     out: Chunk,
     stack: Vec<Frame>,
     clock: Pace,
     /// Node of the top frame.
     node: u32,
-    /// Time passes only while this is on.
+    /// Time passes only while this is on, or [`Self::unseen`].
     tracing: Tracing,
+    /// Code runs that is not known, in the function where the flow stopped.
+    unseen: bool,
     space: u64,
     slice_ns: u64,
     /// Only events inside this window are counted.
@@ -157,9 +163,26 @@ pub(crate) struct Stacks {
     alone: bool,
     /// Executions of patterns by node and pattern.
     counts: HashMap<(u32, u32), u64, BuildHasherDefault<KeyHasher>>,
+    /// With [`NOTED`]: times added to nodes since the last report.
+    added: Vec<(u32, u64)>,
+    /// [`Pace::now`] and the chunk's time on a CPU at the last report.
+    reported: (u64, u64),
+    /// An estimate was ahead of a report, by more than is tolerated.
+    ahead: bool,
+    /// Number of the last reports in a row that are behind the estimate, and the time of the last of them; ns.
+    owing: u32,
+    owed_ns: u64,
 }
 
-impl Sink for Stacks {
+/// Reports in a row that may be behind the estimate.
+const MOST_OWING: u32 = 4096;
+
+/// The times between two reports are noted, so that they can be corrected.
+pub(crate) const NOTED: bool = true;
+/// They are not: enough where no estimate runs ahead.
+pub(crate) const PLAIN: bool = false;
+
+impl<const NOTES: bool> Sink for Stacks<NOTES> {
     #[inline]
     fn event(&mut self, event: Event) {
         self.run(event.insns);
@@ -180,11 +203,15 @@ impl Sink for Stacks {
     #[inline]
     fn time(&mut self, insns: u32, ns: u64) {
         self.run(insns);
+        match self.clock.ahead(ns) {
+            0 => self.owing = 0,
+            ahead => self.owe(ns, ahead),
+        }
         // The rest of an interval belongs to its end. It is counted if the interval's start is.
         let counts = self.in_window();
         match self.clock.report(ns, self.out.insns) {
             None => self.begin_time(ns),
-            Some(rest) if self.tracing == Tracing::On => {
+            Some(rest) if self.tracing == Tracing::On || self.unseen => {
                 if counts {
                     self.out.tree.nodes[self.node as usize].ns += rest;
                 }
@@ -192,10 +219,14 @@ impl Sink for Stacks {
             }
             Some(_) => {}
         }
+        if NOTES && self.owing == 0 {
+            self.added.clear();
+            self.reported = (self.clock.now, self.out.cpu);
+        }
     }
 }
 
-impl Stacks {
+impl<const NOTES: bool> Stacks<NOTES> {
     /// Starts a new chunk. `room` is an old one whose memory is reused. `alone` is true if the CPU has only one task:
     /// then tracing that resumes in the same function resumes in the same call.
     pub fn new(slice_ns: u64, window: Option<Window>, alone: bool, room: Chunk) -> Self {
@@ -205,24 +236,57 @@ impl Stacks {
             clock: Pace::default(),
             node: 0,
             tracing: Tracing::AsBefore,
+            unseen: false,
             space: 0,
             slice_ns,
             window,
             alone,
             counts: HashMap::default(),
+            added: Vec::new(),
+            reported: (0, 0),
+            ahead: false,
+            owing: 0,
+            owed_ns: 0,
         };
         stacks.open_span(Cause::Begin, NO_FUNC, 0, 0);
         stacks
     }
 
-    /// Ends the chunk.
-    pub fn finish(mut self) -> Chunk {
+    /// The estimate is ahead of a report. A little is tolerated: the next report may catch up.
+    #[cold]
+    #[inline(never)]
+    fn owe(&mut self, ns: u64, ahead: u64) {
+        (self.owing, self.owed_ns) = (self.owing + 1, ns);
+        if ahead > TOLERATED || self.owing > MOST_OWING {
+            self.set_back(ns);
+        }
+    }
+
+    /// Shortens the times since the last report that was not behind the estimate, so that they end with this one.
+    fn set_back(&mut self, ns: u64) {
+        (self.ahead, self.owing) = (true, 0);
+        if NOTES {
+            let (since, cpu) = self.reported;
+            // Time may step back: a TSC packet corrects an estimate made before it. Then no time passed.
+            let passed = ns.saturating_sub(since);
+            let excess = Excess { ns: since, cpu, estimated: self.clock.now - since, passed };
+            correct(&mut self.out, &mut self.stack, &self.added, &excess);
+            self.clock.now = since + passed;
+        }
+    }
+
+    /// Ends the chunk. The flag is true if estimates ran ahead of reports. Without [`NOTED`], the chunk's times then exceed the
+    /// time that passed.
+    pub fn finish(mut self) -> (Chunk, bool) {
+        if self.owing > 0 && self.clock.is_at(self.out.insns) {
+            self.set_back(self.owed_ns);
+        }
         self.close_span();
         self.out.end_ns = self.clock.now;
         self.out.tracing = self.tracing;
         self.out.counts.extend(self.counts.into_iter().map(|((node, pattern), n)| (node, pattern, n)));
         self.out.counts.sort_unstable();
-        self.out
+        (self.out, self.ahead)
     }
 
     /// Sets the first known time. Everything before it gets this time.
@@ -250,6 +314,9 @@ impl Stacks {
         if self.tracing == Tracing::On {
             if counts {
                 node.ns += ns;
+                if NOTES && ns != 0 {
+                    self.added.push((self.node, ns));
+                }
             }
             self.out.cpu += ns;
             self.clock.now += ns;
@@ -299,10 +366,13 @@ impl Stacks {
                 } else if !same || self.tracing != Tracing::On {
                     self.new_span(Cause::Resume { ip: event.ip }, event.func, event.flags, now);
                 }
-                self.tracing = Tracing::On;
+                (self.tracing, self.unseen) = (Tracing::On, false);
             }
+            // The flow stopped before.
+            EventKind::Stop if event.func == Event::OFF_UNSEEN => self.unseen = false,
             EventKind::Stop => {
-                self.tracing = if event.func != 0 { Tracing::Lost } else { Tracing::Off };
+                self.tracing = if event.func == Event::OFF { Tracing::Off } else { Tracing::Lost };
+                self.unseen = event.func == Event::NO_CODE;
                 self.out.off_ns = Some(now);
             }
             EventKind::Mark => match Op::unpack(event.func) {

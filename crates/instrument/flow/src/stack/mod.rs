@@ -7,10 +7,12 @@
 //! [`chunk`] keeps the stack while one chunk is decoded, without knowledge of what lies below it. [`stitch`] joins the
 //! chunks of each CPU (a [`lane`]) to the complete stacks of the tasks, and [`causes`] applies what a chunk could not
 //! decide. [`rules`] says how a complete stack changes, here and in a replay. All use the frames and the tree of
-//! [`frames`]. Stacks that a program switches itself are in [`parked`]. [`switches`] finds the task that runs, [`pace`] the time between two reports.
+//! [`frames`]. Stacks that a program switches itself are in [`parked`]. [`switches`] finds the task that runs, [`pace`] the
+//! time between two reports, which [`correct`] shortens where it was too long.
 
 pub(crate) mod causes;
 pub(crate) mod chunk;
+pub(crate) mod correct;
 pub(crate) mod frames;
 pub(crate) mod lane;
 pub(crate) mod pace;

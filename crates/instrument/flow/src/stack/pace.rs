@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Estimates the time between two reports, instruction by instruction, at the pace of the interval before. If the
-//! estimate falls short of the next report, a rest remains. If it runs ahead, later intervals absorb the difference. At
+//! estimate falls short of the next report, a rest remains. If it runs ahead, whoever keeps the clock sets it back
+//! ([`Pace::ahead`]), or knows the next report beforehand ([`Pace::limit`]): no time exceeds the next report. At
 //! one instruction a tick, as in recordings that count instructions, the estimate is exact.
 
 /// One ns per instruction, in the unit of [`Pace::pace`].
@@ -8,6 +9,10 @@ const EXACT: u64 = 1 << 32;
 
 /// Slowest interval, in ns per instruction, that is taken as the pace of running code. In a slower one the CPU slept.
 const SLOWEST: u64 = 8;
+
+/// Time by which an estimate may exceed a report until the next one, ns. A packet of the crystal (MTC) comes before the packet with
+/// the branches in whose middle it was made, so its time is a little behind its place.
+pub(crate) const TOLERATED: u64 = 256;
 
 /// A clock that reports set and instructions advance.
 #[derive(Debug, Default, Clone, Copy)]
@@ -26,6 +31,27 @@ impl Pace {
     #[inline(always)]
     pub fn of(&self, insns: u32) -> u64 {
         ((u128::from(insns) * u128::from(self.pace)) >> 32) as u64
+    }
+
+    /// Returns the time by which the estimate exceeds a report of `ns`; 0 if it does not, or before the first report.
+    #[inline(always)]
+    pub fn ahead(&self, ns: u64) -> u64 {
+        if self.pace == 0 { 0 } else { self.now.saturating_sub(ns) }
+    }
+
+    /// Returns true if no instruction ran since the last report.
+    pub fn is_at(&self, insns: u64) -> bool {
+        self.since.1 == insns
+    }
+
+    /// Slows the estimate down if the next report, of `ns` after `insns` more instructions, is earlier than expected.
+    pub fn limit(&mut self, ns: u64, insns: u64) {
+        let left = ns.saturating_sub(self.now);
+        let expected = u128::from(insns) * u128::from(self.pace) >> 32;
+        if self.pace != 0 && insns != 0 && expected > u128::from(left) + u128::from(TOLERATED) {
+            // At least 1: 0 is for no time at all.
+            self.pace = (((u128::from(left)) << 32) / u128::from(insns)).max(1) as u64;
+        }
     }
 
     /// Sets the time to `ns` after `insns` instructions in all. Returns by how much that exceeds the estimate; `None`

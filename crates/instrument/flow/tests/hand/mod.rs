@@ -12,6 +12,7 @@ use kprism_pt::{IpPayload, LastIp, Packet};
 
 pub const CLOCK: ClockConfig = ClockConfig {
     tsc_hz: 1_000_000_000,
+    perf: None,
     art_num: 40,
     art_den: 1,
     mtc_freq: 3,

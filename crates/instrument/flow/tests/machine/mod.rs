@@ -17,6 +17,7 @@ use program::{Program, Term};
 /// The machine's clock.
 pub const CLOCK: ClockConfig = ClockConfig {
     tsc_hz: 1_000_000_000,
+    perf: None,
     art_num: 40,
     art_den: 1,
     mtc_freq: 3,

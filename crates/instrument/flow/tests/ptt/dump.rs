@@ -248,6 +248,7 @@ pub fn times(case: &Case) -> Verdict {
 pub fn config(options: &[String]) -> ClockConfig {
     ClockConfig {
         tsc_hz: 0,
+        perf: None,
         art_num: Case::number(options, "--cpuid-0x15.ebx") as u32,
         art_den: Case::number(options, "--cpuid-0x15.eax") as u32,
         mtc_freq: Case::number(options, "--mtc-freq") as u8,

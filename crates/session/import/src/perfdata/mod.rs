@@ -14,16 +14,20 @@
 //! | [`trace`] | tracepoints, for durations |
 //! | `sample` | fields of samples |
 //! | [`mem`] | samples of memory accesses, for TLB misses |
+//! | `ordinary` | what a file without Intel PT holds |
+//! | `cores` | switch records of one CPU, in a file of their own |
 //! | `files`, `kcore` | code of programs, of the kernel |
 //!
-//! **Times.** perf's own time is TSC · mult >> shift + zero; a run's is TSC at its frequency. Records' times are
-//! converted back to TSC and then to the run's time, so that records and packets agree to the tick.
+//! **Times.** A run's times are perf's own: TSC · mult >> shift + zero, modulo 2^64, with the recording's values. So records keep
+//! their times, and packets get those that `perf script` gives them.
 
+mod cores;
 pub mod export;
 pub(crate) mod files;
 mod filter;
 pub(crate) mod kcore;
 pub mod mem;
+mod ordinary;
 mod place;
 mod read;
 mod sample;
@@ -35,6 +39,7 @@ pub mod trace;
 
 use kprism_image::BuildId;
 
+pub(crate) use cores::switches_of_cpu;
 pub(crate) use read::is_perf_data;
 pub use read::{Parts, Search, from_parts, read};
 

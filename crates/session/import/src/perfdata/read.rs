@@ -4,20 +4,20 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use kprism_flow::clock::ClockConfig;
+use kprism_flow::clock::{ClockConfig, PerfTime};
 use kprism_flow::errata::{Erratum, of_processor};
 use kprism_image::Bytes;
 use kprism_image::symbols::kallsyms::value_of;
 
-use super::export::INTEL_PT;
+use super::export::{INTEL_PT, MADE};
 use super::files::Finder;
 use super::spaces::{self, Spaces};
 use super::streams::{self, Trace};
 use super::tasks::{self, History, Thread};
-use super::{build_ids, filter, kcore, place};
-use crate::capture::{Placed, SwitchAt, Switched, Task, hz_from_perf};
+use super::{build_ids, filter, kcore, ordinary, place};
+use crate::capture::{Placed, SwitchAt, Switched, Task};
 use crate::error::read_file;
-use crate::{Capture, CpuModel, ImportError, Stream};
+use crate::{Capture, CpuModel, Flow, ImportError, Stream};
 use kprism_perfdata::attr::pt;
 use kprism_perfdata::record::aux;
 use kprism_perfdata::{Attr, Contents, MAGIC, Record, TimeConv};
@@ -140,15 +140,12 @@ fn from_parts_with(
     let info = match info {
         Some((INTEL_PT, words)) => Some(words),
         Some((kind, _)) => {
-            let what = format!("Intel PT: the trace is {}", other_trace(kind));
-            return Err(ImportError::format(path, "AUXTRACE_INFO", what));
+            let what = ordinary::describe(path, &header, &events, Some(kind), &notes);
+            return Err(ImportError::Ordinary { path: path.to_owned(), what });
         }
         None if pieces.is_empty() => {
-            let what = match notes.first() {
-                Some(note) => format!("Intel PT ({note})"),
-                None => "Intel PT: record with `perf record -e intel_pt//`".to_owned(),
-            };
-            return Err(ImportError::format(path, "data", what));
+            let what = ordinary::describe(path, &header, &events, None, &notes);
+            return Err(ImportError::Ordinary { path: path.to_owned(), what });
         }
         None => None,
     };
@@ -172,7 +169,13 @@ fn from_parts_with(
     parts.data.iter().for_each(Bytes::release);
     finder.build_ids = build_ids(&header.build_ids).collect();
 
+    let config = info.config(&header.attrs);
     let mut capture = Capture { notes, clock, command: header.command.clone(), ..Capture::default() };
+    capture.flow = match config {
+        _ if config & pt::NO_TNT != 0 => Flow::WithoutOutcomes,
+        _ if !pt::branches(config) => Flow::Events,
+        _ => Flow::Whole,
+    };
     capture.kernel.0.clone_from(&header.release);
     if let Some(id) = finder.build_ids.get("[kernel.kallsyms]") {
         capture.kernel.1 = id.to_string();
@@ -206,7 +209,9 @@ fn from_parts_with(
 /// The data of AUXTRACE_INFO about the trace (tools/perf/util/intel-pt.h).
 #[derive(Debug, Clone, Copy)]
 struct Info {
-    conv: Option<TimeConv>,
+    /// Type of the PMU's events.
+    pmu: u32,
+    conv: Option<PerfTime>,
     mtc_bits: u64,
     art: (u64, u64),
     max_ratio: u64,
@@ -219,39 +224,34 @@ fn word(words: &[u64], at: usize) -> u64 {
     words.get(at).copied().unwrap_or(0)
 }
 
-/// Name of a trace that is not Intel PT's (`enum auxtrace_type` in tools/perf/util/auxtrace.h).
-fn other_trace(kind: u32) -> String {
-    let name = match kind {
-        2 => "Intel BTS",
-        3 => "Arm CoreSight",
-        4 => "Arm SPE",
-        5 => "of s390's sampling facility",
-        6 => "HiSilicon PTT",
-        7 => "of VPA dispatches",
-        _ => return format!("of type {kind}"),
-    };
-    name.to_owned()
-}
-
 impl Info {
     fn new(words: &[u64], told: Option<TimeConv>) -> Self {
         let word = |at: usize| word(words, at);
         let own = TimeConv { shift: word(1), mult: word(2), zero: word(3) };
         let conv = if word(4) != 0 { Some(own) } else { told };
-        let conv = conv.filter(|c| c.mult != 0 && c.shift < 64);
-        Self { conv, mtc_bits: word(11), art: (word(12), word(13)), max_ratio: word(15) }
+        let conv = conv.and_then(|c| PerfTime::new(c.mult, c.shift, c.zero));
+        let pmu = u32::try_from(word(0)).unwrap_or(0);
+        Self { pmu, conv, mtc_bits: word(11), art: (word(12), word(13)), max_ratio: word(15) }
+    }
+
+    /// The setting of the trace's event: that of the PMU's type. Without AUXTRACE_INFO, the event that looks like one.
+    fn config(&self, attrs: &[Attr]) -> u64 {
+        let known = self.pmu != 0;
+        let of_pmu =
+            |a: &&Attr| if known { a.kind == self.pmu } else { a.config & pt::BRANCH != 0 && a.kind > 5 };
+        attrs.iter().find(of_pmu).map_or(0, |a| a.config)
     }
 
     fn clock(&self, attrs: &[Attr]) -> ClockConfig {
-        let hz = self.conv.map_or(0, |c| hz_from_perf(c.mult, c.shift));
+        let hz = self.conv.map_or(0, |conv| conv.hz());
         let bits = if self.mtc_bits == 0 { pt::MTC_PERIOD } else { self.mtc_bits };
-        let traced = attrs.iter().find(|a| a.config & pt::BRANCH != 0 && a.kind > 5);
-        let config = traced.map_or(0, |a| a.config);
+        let config = self.config(attrs);
         // Without the file that states it, the bus clock is 100 MHz, as in perf.
         let ratio =
             if self.max_ratio == 0 { hz.saturating_add(50_000_000) / 100_000_000 } else { self.max_ratio };
         ClockConfig {
             tsc_hz: hz,
+            perf: self.conv,
             art_num: u32::try_from(self.art.0).unwrap_or(0),
             art_den: u32::try_from(self.art.1).unwrap_or(0),
             mtc_freq: ((config & bits) >> bits.trailing_zeros()).min(15) as u8,
@@ -260,15 +260,10 @@ impl Info {
         }
     }
 
-    /// Converts perf's time to the run's, through TSC. Times before the recording are 0.
+    /// The run's time at perf's: the same, if the packets' times can be converted to it. Without a conversion, all records
+    /// are of before the trace.
     fn ns(&self, perf: u64) -> u64 {
-        let Some(TimeConv { shift, mult, zero }) = self.conv else { return 0 };
-        let Some(since) = perf.checked_sub(zero).filter(|_| perf != 0) else { return 0 };
-        let tsc =
-            (u128::from(since / mult) << shift) + (u128::from(since % mult) << shift) / u128::from(mult);
-        let hz = hz_from_perf(mult, shift);
-        let ns = if hz == 0 || hz == 1_000_000_000 { tsc } else { tsc * 1_000_000_000 / u128::from(hz) };
-        u64::try_from(ns).unwrap_or(u64::MAX)
+        self.conv.map_or(0, |_| perf)
     }
 }
 
@@ -316,7 +311,7 @@ fn losses(history: &History<'_>, traces: &[Trace], notes: &mut Vec<String>) {
     }
 }
 
-fn label(trace: &Trace) -> String {
+pub(super) fn label(trace: &Trace) -> String {
     match (trace.cpu, trace.tid) {
         (Some(cpu), _) => format!("cpu {cpu}"),
         (None, Some(tid)) => format!("thread {tid}"),
@@ -370,7 +365,8 @@ fn fill(
 ) {
     let clock = capture.clock;
     let ns = |t: u64| info.ns(t);
-    let entry = value_of(&capture.kallsyms, "__switch_to").filter(|_| history.cpu_wide);
+    let branches = capture.flow != Flow::Events;
+    let entry = value_of(&capture.kallsyms, "__switch_to").filter(|_| history.cpu_wide && branches);
     let mut wanted = place::times(&history.lives, ns);
     wanted.extend(history.pokes.iter().map(|p| ns(p.0)));
     wanted.sort_unstable();
@@ -382,8 +378,15 @@ fn fill(
     let mut in_kernel = false;
     for trace in with_gaps(traces) {
         let cpu = capture.streams.len();
-        let spaces = spaces::find(&trace, history, clock, ns, &wanted, entry.is_some());
+        let spaces = spaces::find(&trace, history, clock, ns, &wanted, (entry.is_some(), branches));
         in_kernel |= spaces.kernel;
+        if spaces.back > 0 {
+            capture.notes.push(format!(
+                "{}: the clock goes back {} times: what ran until it has caught up has no time of its own",
+                label(&trace),
+                spaces.back
+            ));
+        }
         let offset_at = |t: u64| {
             let index = wanted.partition_point(|&w| w < t);
             spaces.offsets.get(index).copied().unwrap_or(0)
@@ -412,6 +415,9 @@ fn fill(
                 .to_owned(),
         );
     }
+    // Files that the export made of code without a file have no symbols.
+    let made = |path: &str| path.strip_prefix('/').is_some_and(|path| path.starts_with(MADE));
+    capture.modules.iter_mut().filter(|m| made(&m.path)).for_each(|module| module.file = None);
     capture.tasks = names.all();
 }
 

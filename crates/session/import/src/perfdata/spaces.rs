@@ -58,6 +58,8 @@ pub(crate) struct Spaces {
     /// True if kernel code was traced.
     pub kernel: bool,
     pub first_ns: u64,
+    /// Number of TSC packets that state an earlier time than one before.
+    pub back: u64,
 }
 
 /// The artificial address space of a program.
@@ -67,21 +69,24 @@ fn made_up(life: usize) -> u64 {
 
 /// Searches a stream. `ns` converts perf's time to the run's. `wanted` are sorted times of the run; the offset of the
 /// first packet at or after each is returned. If `entries` is true, tasks change at the flow's entries of
-/// `__switch_to`.
+/// `__switch_to`. If `branches` is false, packets state no addresses of the flow, and tasks change at any packet.
 pub(crate) fn find(
     trace: &Trace,
     history: &History<'_>,
     clock: ClockConfig,
     ns: impl Fn(u64) -> u64,
     wanted: &[u64],
-    entries: bool,
+    (entries, branches): (bool, bool),
 ) -> Spaces {
     let who = RunningTask::new(trace, history, &ns);
     let mut spaces = Spaces::default();
     let mut evidence: BTreeMap<(u64, usize), (u64, u64)> = BTreeMap::new();
     let mut turns: Vec<TurnAt> = Vec::new();
     let (mut cr3, mut last_ip, mut in_psb) = (None, LastIp(0), false);
-    walk(&trace.pt, clock, |offset, packet, now| {
+    // The address of a PSB+, which may come before its time: offset, address.
+    let mut held: Option<(usize, u64)> = None;
+    let mut last_tsc = 0;
+    walk(&trace.pt, clock, |mut offset, packet, now| {
         if spaces.first_ns == 0 {
             spaces.first_ns = now;
         }
@@ -91,30 +96,52 @@ pub(crate) fn find(
         let (ip, begins) = match packet {
             Packet::Psb => {
                 last_ip.reset();
-                in_psb = true;
+                (in_psb, held) = (true, None);
                 return;
             }
             Packet::PsbEnd => {
                 in_psb = false;
+                let Some((place, ip)) = held.take() else { return };
+                offset = place;
+                (Some(ip), true)
+            }
+            Packet::Tsc { tsc } => {
+                // A carry into the bits that the packet does not have is no step back.
+                spaces.back += u64::from(tsc < last_tsc && last_tsc - tsc < 1 << 55);
+                last_tsc = tsc;
                 return;
             }
             Packet::Pip { cr3: new, .. } => {
                 cr3 = Some(page_table(new));
                 return;
             }
+            Packet::Fup(payload) if in_psb => {
+                held = last_ip.apply(payload).map(|ip| (offset, ip));
+                return;
+            }
             Packet::TipPge(payload) => (last_ip.apply(payload), true),
-            Packet::Tip(payload) | Packet::TipPgd(payload) => (last_ip.apply(payload), false),
-            Packet::Fup(payload) => (last_ip.apply(payload), in_psb),
-            _ => return,
+            Packet::Tip(payload) | Packet::TipPgd(payload) | Packet::Fup(payload) => {
+                (last_ip.apply(payload), false)
+            }
+            _ if branches || now == 0 || in_psb => return,
+            _ => (None, true),
         };
+        let mut turn = |thread: Thread, life: Option<usize>| {
+            let asid = life.map(made_up);
+            if turns.last().is_none_or(|t| (t.thread, t.asid) != (thread, asid)) {
+                turns.push(TurnAt { offset: offset as u64, ns: now, asid, thread });
+            }
+        };
+        if !branches && let Some((thread, life)) = who.at(now) {
+            turn(thread, life);
+        }
         let Some(ip) = ip else { return };
         spaces.kernel |= is_kernel(ip);
         let Some((thread, life)) = who.at(now) else { return };
         // Without such entries, a kernel's tasks change at the first address after the record.
         let begins = begins || cr3.is_some() && !entries && history.cpu_wide;
-        if begins && turns.last().is_none_or(|t| (t.thread, t.asid) != (thread, life.map(made_up))) {
-            let asid = life.map(made_up);
-            turns.push(TurnAt { offset: offset as u64, ns: now, asid, thread });
+        if begins {
+            turn(thread, life);
         }
         if let (Some(cr3), Some(life)) = (cr3, life)
             && !is_kernel(ip)

@@ -4,6 +4,8 @@
 //! In: what the recorder counted (`streams/counts.json`), what the decoder counted, how long the streams are. Out: an
 //! [`Account`]. A stream that is shorter than its recorder wrote is named here: its packets decode without an error.
 
+use std::collections::BTreeMap;
+
 use kprism_flow::Stats;
 use kprism_profile::Profile;
 use kprism_profile::units::{grouped, printable};
@@ -108,11 +110,16 @@ pub struct Undecoded {
 impl Undecoded {
     /// Adds up the counters of all CPUs' decoders.
     pub(super) fn of(stats: &[Stats]) -> Self {
-        stats.iter().fold(Undecoded::default(), |sum, of| Undecoded {
-            errors: sum.errors + of.errors,
-            overflows: sum.overflows + of.overflows,
-            lost_bytes: sum.lost_bytes + of.lost_bytes,
-            places: Vec::new(),
+        let mut missing = BTreeMap::new();
+        stats.iter().fold(Undecoded::default(), |sum, of| {
+            let mut of = of.clone();
+            of.enter_missing(&mut missing);
+            Undecoded {
+                errors: sum.errors + of.errors,
+                overflows: sum.overflows + of.overflows,
+                lost_bytes: sum.lost_bytes + of.lost_bytes,
+                places: Vec::new(),
+            }
         })
     }
 

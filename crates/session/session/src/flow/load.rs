@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 
 use anyhow::{Context, Result, ensure};
 use kprism_flow::Stream;
-use kprism_flow::clock::ClockConfig;
+use kprism_flow::clock::{ClockConfig, PerfTime};
 use kprism_image::maps::{self, Dict};
 use kprism_image::sideband;
 use kprism_image::symbols::kallsyms::{self, Preemption};
@@ -198,6 +198,7 @@ impl Missing {
 pub fn clock_config(clock: &Clock) -> ClockConfig {
     ClockConfig {
         tsc_hz: clock.tsc_hz,
+        perf: clock.perf.and_then(|p| PerfTime::new(p.mult, p.shift.into(), p.zero as u64)),
         art_num: clock.art_num,
         art_den: clock.art_den,
         mtc_freq: clock.mtc_freq,

@@ -111,7 +111,7 @@ impl Listener for Hears<'_, '_, '_> {
             self.lines.give(at, Kind::Window, Phase::Begin, "flow".to_owned(), Vec::new());
         }
         if event.kind == EventKind::Stop && std::mem::replace(&mut self.on[at.lane], false) {
-            let lost = event.func == 1;
+            let lost = event.func != Event::OFF;
             self.lines.give(
                 at,
                 Kind::Window,

@@ -34,6 +34,7 @@ use kprism_perfdata::attr::{DUMMY, flag, kind, pt};
 use kprism_perfdata::record::sample;
 use kprism_perfdata::{Attr, Auxtrace, Features, Mapped, Record, TimeConv, Trailer, Writer};
 use owners::{NEVER, Owner};
+pub(in crate::perfdata) use user::MADE;
 use user::{Files, User};
 
 mod code;
@@ -266,7 +267,7 @@ fn write_data(
     let mut writer = Writer::new(BufWriter::new(fs::File::create(path)?), attrs.clone())?;
     let mut head = Vec::new();
     let mut add = |record: &Record<'_>| record.encode(LAYOUT, &Trailer::default(), &mut head);
-    let conv = time_conv(source.clock.tsc_hz);
+    let conv = time_conv(&source.clock);
     add(&Record::AuxtraceInfo { kind: INTEL_PT, words: info(source, &conv) });
     add(&Record::TimeConv(conv));
     let entry = |(idx, id): (usize, &u64)| {
@@ -332,9 +333,14 @@ fn info(source: &Source<'_>, conv: &TimeConv) -> Vec<u64> {
     ]
 }
 
-/// A frequency in the kernel's form: ns = TSC · mult >> shift, with mult of 32 bits.
-fn time_conv(tsc_hz: u64) -> TimeConv {
+/// The conversion that the run was recorded with, else its frequency in the kernel's form: ns = TSC · mult >> shift, with mult
+/// of 32 bits.
+fn time_conv(clock: &ClockConfig) -> TimeConv {
     const NS: u128 = 1_000_000_000;
+    if let Some((mult, shift, zero)) = clock.perf.map(|perf| perf.parts()) {
+        return TimeConv { shift: shift.into(), mult, zero };
+    }
+    let tsc_hz = clock.tsc_hz;
     let hz = if tsc_hz == 0 { NS } else { tsc_hz.into() };
     if hz == NS {
         return TimeConv { shift: 0, mult: 1, zero: 0 };

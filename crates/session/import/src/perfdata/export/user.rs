@@ -16,7 +16,7 @@ use super::owners::Owner;
 use kprism_perfdata::Mapped;
 
 /// Folder of generated files in the export.
-pub(super) const MADE: &str = "kprism-code";
+pub(in crate::perfdata) const MADE: &str = "kprism-code";
 
 /// A mapping with its time.
 #[derive(Debug, Clone)]
