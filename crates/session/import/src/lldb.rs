@@ -253,7 +253,7 @@ fn read_cpus(json: &Path, dir: &Path, cpus: &[Cpu], capture: &mut Capture) -> Re
     for (id, cpu) in cores {
         while keep && capture.streams.len() < id as usize {
             let label = format!("cpu {}", capture.streams.len());
-            capture.streams.push(Stream { label, pt: Vec::new(), regions: Vec::new(), first: None });
+            capture.streams.push(Stream { label, pt: Vec::new().into(), regions: Vec::new(), first: None });
         }
         let regions = without_overlaps(capture);
         let pt = read_file(&dir.join(&cpu.ipt_trace))?;

@@ -33,7 +33,7 @@ pub(crate) fn switches_of_cpu(
     notes.extend(contents.notes.iter().map(|note| format!("cpu {cpu}, switch records: {note}")));
     contents.events.iter_mut().for_each(|event| event.trailer.cpu = Some(cpu));
     let history = tasks::history(contents.events, &header);
-    let trace = Trace { cpu: Some(cpu), tid: None, pt: pt.to_vec(), losses: 0 };
+    let trace = Trace { cpu: Some(cpu), tid: None, pt: pt.to_vec().into(), losses: 0 };
     let found = spaces::find(&trace, &history, clock, |ns| ns, &[], (false, true));
     let task = |(pid, tgid): Thread, t: u64| Task { pid, tgid, comm: String::new(), t };
     let mut prev = found.turns.first().map(|turn| turn.thread);

@@ -387,6 +387,14 @@ fn fill(
                 spaces.back
             ));
         }
+        if spaces.doubtful > 0 {
+            capture.notes.push(format!(
+                "{}: {} task switches lie between two times of the trace that are too far apart to tell them: which task ran what there \
+                 is guessed (record with mtc or cyc)",
+                label(&trace),
+                spaces.doubtful
+            ));
+        }
         let offset_at = |t: u64| {
             let index = wanted.partition_point(|&w| w < t);
             spaces.offsets.get(index).copied().unwrap_or(0)

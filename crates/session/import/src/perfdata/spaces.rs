@@ -60,6 +60,8 @@ pub(crate) struct Spaces {
     pub first_ns: u64,
     /// Number of TSC packets that state an earlier time than one before.
     pub back: u64,
+    /// Number of switches of which several lie between the same two times of the stream.
+    pub doubtful: u64,
 }
 
 /// The artificial address space of a program.
@@ -86,12 +88,21 @@ pub(crate) fn find(
     // The address of a PSB+, which may come before its time: offset, address.
     let mut held: Option<(usize, u64)> = None;
     let mut last_tsc = 0;
+    let (mut passed, mut last_ns) = (0, 0);
     walk(&trace.pt, clock, |mut offset, packet, now| {
         if spaces.first_ns == 0 {
             spaces.first_ns = now;
         }
         while spaces.offsets.len() < wanted.len() && wanted[spaces.offsets.len()] <= now {
             spaces.offsets.push(offset as u64);
+        }
+        if now > last_ns {
+            let up_to = passed + who.turns[passed..].partition_point(|turn| turn.0 <= now);
+            // Of the switches before the first time, nothing is in the stream.
+            if last_ns > 0 && up_to - passed > 1 {
+                spaces.doubtful += (up_to - passed) as u64;
+            }
+            (passed, last_ns) = (up_to, now);
         }
         let (ip, begins) = match packet {
             Packet::Psb => {
