@@ -10,6 +10,7 @@
 #   make bench-flow-cost  what traces of the paper's micro-benchmarks cost (see docs/flow-cost.md)
 #   make test-gcov-kernel  build a kernel with gcov (once, 11 minutes of one CPU) and let gcov and lcov judge all of it
 #   make test-kernel-tests  build a kernel with KUnit (once, 15 minutes of one CPU), and run its tests and some selftests
+#   make test-growth  how work and memory grow with the input, family by family; writes docs/growth.md (an hour)
 #   make test-probe  C, C++ and Rust programs built in 64 ways, GDB judges places, counts and values; probes of the stock kernel in the guest: GDB judges 398 expressions and locals around tracepoints; lines, returns, per-CPU variables
 #   make soak     probes switched on and off under load for SOAK_SECONDS (1800): nothing is left, every hit accounted for
 #   make test-expr-kernel  PROGRAMS (1,000,000) made-up programs from SEED in the guest's kernel and in the interpreter
@@ -40,7 +41,7 @@ KPRISM := $(TARGET)/release/kprism
 RUN ?= kprism.data
 HTML ?= report.html
 
-.PHONY: all sql recorder-arm64 demo test test-fresh test-gcov-kernel test-kernel-tests test-probe soak test-expr-kernel test-profile-use bench bench-cover bench-cover-overhead bench-cover-jitter bench-flow-cost bench-func bench-probe bench-tlb bench-workloads test-tlb fuzz pictures figures install dist wheel test-dist setup-demo setup-test
+.PHONY: all sql recorder-arm64 demo test test-fresh test-gcov-kernel test-kernel-tests test-growth test-probe soak test-expr-kernel test-profile-use bench bench-cover bench-cover-overhead bench-cover-jitter bench-flow-cost bench-func bench-probe bench-tlb bench-workloads test-tlb fuzz pictures figures install dist wheel test-dist setup-demo setup-test
 
 all:
 	$(CARGO) build --release --workspace
@@ -76,6 +77,11 @@ test-gcov-kernel: setup-test
 test-kernel-tests: setup-test
 	$(CARGO) build --profile checked -p kprism -p kprism-observer -p kprism-agent
 	@CARGO="$(CARGO)" KPRISM=$(TARGET)/checked/kprism sh scripts/test-kernel-tests.sh
+
+# FAMILY names those to try; all are tried, and the page is written, without it.
+test-growth:
+	$(CARGO) build --release --workspace
+	@KPRISM=$(abspath $(TARGET))/release/kprism python3 tests/growth/growth.py $(FAMILY)
 
 # The kernel's debug information is fetched once: 1 GB.
 test-probe: setup-test
