@@ -5,6 +5,7 @@
 #   make recorder-arm64  build kprism-recorder for boards with 64-bit ARM, beside the rest (see docs/board.md; PROFILE=checked)
 #   make demo     install what is missing, record the demo workload, print tables, write report.html
 #   make test     install what is missing, check and run everything that can be tested; ~/.cache/kprism/last-test keeps how it ended
+#   make test-axes  try what the world varies, all pairs of values, judged by other tools: INSTRUMENT= (see docs/axes.md); an hour
 #   make test-fresh  the same on a bare Debian in a folder (SUITE=trixie ORDER=test,demo AS=user RUST=with: see scripts/test-fresh.sh)
 #   make check    what can be told without running anything: format, lints, documentation, layers, lock files (minutes; see scripts/check.sh)
 #   make test-changed  check, and the tests that a change concerns (SINCE=main: what is not there; see scripts/changed.py)
@@ -14,6 +15,7 @@
 #   make bench-flow-cost  what traces of the paper's micro-benchmarks cost (see docs/flow-cost.md)
 #   make test-gcov-kernel  build a kernel with gcov (once, 11 minutes of one CPU) and let gcov and lcov judge all of it
 #   make test-kernel-tests  build a kernel with KUnit (once, 15 minutes of one CPU), and run its tests and some selftests
+#   make test-growth  how work and memory grow with the input, family by family; writes docs/growth.md (an hour)
 #   make test-probe  C, C++ and Rust programs built in 64 ways, GDB judges places, counts and values; probes of the stock kernel in the guest: GDB judges 398 expressions and locals around tracepoints; lines, returns, per-CPU variables
 #   make soak     probes switched on and off under load for SOAK_SECONDS (1800): nothing is left, every hit accounted for
 #   make test-expr-kernel  PROGRAMS (1,000,000) made-up programs from SEED in the guest's kernel and in the interpreter
@@ -45,7 +47,7 @@ KPRISM := $(TARGET)/release/kprism
 RUN ?= kprism.data
 HTML ?= report.html
 
-.PHONY: all sql recorder-arm64 demo test check test-changed test-papers programs test-fresh test-gcov-kernel test-kernel-tests test-probe soak test-expr-kernel test-profile-use bench bench-cover bench-cover-overhead bench-cover-jitter bench-flow-cost bench-func bench-ops bench-probe bench-tlb bench-workloads test-tlb fuzz pictures figures install dist wheel test-dist setup-demo setup-test
+.PHONY: all sql recorder-arm64 demo test check test-changed test-papers programs test-axes test-fresh test-gcov-kernel test-kernel-tests test-growth test-probe soak test-expr-kernel test-profile-use bench bench-cover bench-cover-overhead bench-cover-jitter bench-flow-cost bench-func bench-ops bench-probe bench-tlb bench-workloads test-tlb fuzz pictures figures install dist wheel test-dist setup-demo setup-test
 
 all:
 	$(CARGO) build --release --workspace
@@ -86,6 +88,11 @@ test-papers: setup-test
 	$(CARGO) build --release --workspace
 	@KPRISM=$(abspath $(KPRISM)) python3 tests/papers/run.py $(if $(LONG),--long) $(if $(SEED),--seed $(SEED)) $(PAPERS)
 
+# All instruments, or INSTRUMENT; the page gets their sections.
+test-axes: setup-test
+	$(CARGO) build --profile checked --workspace
+	@KPRISM=$(abspath $(TARGET))/checked/kprism python3 tests/axes/axes.py $(INSTRUMENT) --page docs/axes.md
+
 test-fresh:
 	@sh scripts/test-fresh.sh
 
@@ -96,6 +103,11 @@ test-gcov-kernel: setup-test
 test-kernel-tests: setup-test
 	$(CARGO) build --profile checked -p kprism -p kprism-observer -p kprism-agent
 	@CARGO="$(CARGO)" KPRISM=$(TARGET)/checked/kprism sh scripts/test-kernel-tests.sh
+
+# FAMILY names those to try; all are tried, and the page is written, without it.
+test-growth:
+	$(CARGO) build --release --workspace
+	@KPRISM=$(abspath $(TARGET))/release/kprism python3 tests/growth/growth.py $(FAMILY)
 
 # The kernel's debug information is fetched once: 1 GB.
 test-probe: setup-test

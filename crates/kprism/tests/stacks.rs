@@ -14,9 +14,11 @@ use kprism_test::{skip, test};
 /// Records a program and returns its profile.
 fn recorded(dir: &Path, options: &[&str], program: &str) -> Profile {
     let run = dir.join("run");
-    let (share, program) = (text(dir), format!("/share/{program}"));
-    let fixed = ["lab", "run", "-q", "-o", text(&run), "--share", share];
-    ok(&[&fixed[..], options, &["--", &program]].concat());
+    let program = format!("/share/{program}");
+    let mut args = vec!["lab", "run", "-q", "-o", text(&run), "--share", text(dir)];
+    args.extend(options);
+    args.extend(["--", program.as_str()]);
+    ok(&args);
     kprism_session::open(&run).unwrap().flow().unwrap()
 }
 
