@@ -204,7 +204,7 @@ fetch_python() {
 	mkdir -p "$cache/tools"
 	scratch=$(mktemp -d "$cache/tools/.python.XXXXXX")
 	if python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore \
-		--only-binary=:all: --target "$scratch" 'duckdb>=1.1,<3' 'pyarrow>=15' 'jsonschema>=4,<5' 'xmlschema>=3,<5'; then
+		--only-binary=:all: --target "$scratch" 'duckdb>=1.1,<3' 'pyarrow>=15' 'jsonschema>=4,<5' 'xmlschema>=3,<5' 'allpairspy>=2.5,<3'; then
 		chmod 755 "$scratch"
 		rm -rf "$folder"
 		mv "$scratch" "$folder"
@@ -219,8 +219,8 @@ fetch_all() {
 	if ! sh "$here/qemu-user.sh" --have; then
 		fetch "a QEMU for one program, with plugins" "tests of record tlb --method user" sh "$here/qemu-user.sh"
 	fi
-	if ! PYTHONPATH=$(python_tools) python3 -c 'import duckdb, pyarrow.parquet, jsonschema, xmlschema' 2>/dev/null; then
-		fetch "DuckDB, Arrow and validators for Python" "tests of our tables and of gate's files" fetch_python
+	if ! PYTHONPATH=$(python_tools) python3 -c 'import allpairspy, duckdb, pyarrow.parquet, jsonschema, xmlschema' 2>/dev/null; then
+		fetch "DuckDB, Arrow, validators and all-pairs for Python" "tests of our tables, of gate's files and of axes" fetch_python
 	fi
 	sh "$here/python-env.sh" --have >/dev/null 2>&1 ||
 		fetch "Polars, pandas, notebooks, Spark for Python" "tests of the Python package" sh "$here/python-env.sh"

@@ -44,6 +44,12 @@ if [ -z "$KPRISM_TEST_ONLY" ]; then
 	# For the guest's kernel, which the above has fetched. Built once, 160 seconds of CPU.
 	printf '\n== kernel modules of LTTng\n'
 	sh scripts/lttng-modules.sh </dev/null || echo "== could not be had: the tests that need them will be skipped"
+	if python3 tests/axes/axes.py --can; then
+		# Cases chosen by the day: what the world varies, as far as two minutes go.
+		check "axes, a sample" env KPRISM="$PWD/${CARGO_TARGET_DIR:-target}/checked/kprism" python3 tests/axes/axes.py --sample 90
+	else
+		skip "axes, a sample" "it takes allpairspy and perf, which scripts/setup.sh test fetches"
+	fi
 	check "papers, a sample" env KPRISM="${CARGO_TARGET_DIR:-target}/checked/kprism" python3 tests/papers/run.py --sample
 fi
 suite "tests" python3 scripts/tests.py "$CARGO" checked --since "$SINCE" --only "$KPRISM_TEST_ONLY"

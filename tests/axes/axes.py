@@ -10,6 +10,7 @@ covered. A fault found outside adds an axis or a value here, not only a case.
   --seed N          which covering set, and which cases of it (default: today's date); printed
   --page FILE       writes the section of each instrument into this page (docs/axes.md)
   --case TEXT       only cases with these values, as printed: 'mode=pipe, times=MTC'
+  --can             tries nothing; exits with 3 and says what is missing, if it could not
   --keep            keeps the inputs of cases with faults
 
 Environment: KPRISM, the program. Exits with 1 if a case has a fault, 3 if it could not be tried.
@@ -167,18 +168,24 @@ def write_page(path, sections):
 
 def main():
     parser = argparse.ArgumentParser(description="Tries the product where the world varies.")
-    parser.add_argument("instruments", nargs="*", choices=[[], *INSTRUMENTS], default=INSTRUMENTS)
+    parser.add_argument("instruments", nargs="*", metavar="INSTRUMENT", help=", ".join(INSTRUMENTS))
     parser.add_argument("--sample", type=float)
     parser.add_argument("--seed", type=int, default=int(datetime.date.today().strftime("%Y%m%d")))
     parser.add_argument("--page")
     parser.add_argument("--case")
     parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--can", action="store_true", help="says by its exit code whether what it needs is there")
     options = parser.parse_args()
+    unknown = [name for name in options.instruments if name not in INSTRUMENTS]
+    if unknown:
+        parser.error(f"no axes of {', '.join(unknown)}; there are: {', '.join(INSTRUMENTS)}")
     program = os.path.abspath(os.environ.get("KPRISM", os.path.join(ROOT, "target/release/kprism")))
     all_pairs = pairs_library()
-    if all_pairs is None:
-        print("allpairspy is not there: scripts/setup.sh test fetches it")
-        return 3
+    missing = ["allpairspy"] * (all_pairs is None) + [tool for tool in ("perf", "gcc") if shutil.which(tool) is None]
+    if missing or options.can:
+        if missing:
+            print(f"not there: {', '.join(missing)}; scripts/setup.sh test fetches it")
+        return 3 if missing else 0
     sys.path.insert(0, HERE)
     failed, sections, tried = 0, {}, 0
     for name in options.instruments or INSTRUMENTS:
