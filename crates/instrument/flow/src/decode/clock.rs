@@ -419,10 +419,10 @@ mod tests {
             for tsc in [1 << 33, 8_970_300_000, 1 << 45, (1 << 55) + 12_345, LOW_56] {
                 let (quot, rem) = (u128::from(tsc) >> shift, u128::from(tsc) & ((1 << shift) - 1));
                 let (mult, zero) = (u128::from(mult), u128::from(zero));
-                let right = (zero + quot * mult + (rem * mult >> shift)) % MODULUS;
+                let right = (zero + quot * mult + ((rem * mult) >> shift)) % MODULUS;
                 assert_eq!(u128::from(perf.ns(tsc)), right, "{perf:?} at {tsc}");
                 let since = (right + MODULUS - zero) % MODULUS;
-                let back = ((since / mult << shift) + (since % mult << shift) / mult) % MODULUS;
+                let back = (((since / mult) << shift) + ((since % mult) << shift) / mult) % MODULUS;
                 assert_eq!(u128::from(perf.tsc(perf.ns(tsc))), back, "{perf:?} at {tsc}");
                 let mut clock = Clock::new(ClockConfig { perf: Some(perf), ..ClockConfig::default() });
                 clock.on_tsc(tsc);

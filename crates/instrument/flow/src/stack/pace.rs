@@ -47,7 +47,7 @@ impl Pace {
     /// Slows the estimate down if the next report, of `ns` after `insns` more instructions, is earlier than expected.
     pub fn limit(&mut self, ns: u64, insns: u64) {
         let left = ns.saturating_sub(self.now);
-        let expected = u128::from(insns) * u128::from(self.pace) >> 32;
+        let expected = (u128::from(insns) * u128::from(self.pace)) >> 32;
         if self.pace != 0 && insns != 0 && expected > u128::from(left) + u128::from(TOLERATED) {
             // At least 1: 0 is for no time at all.
             self.pace = (((u128::from(left)) << 32) / u128::from(insns)).max(1) as u64;
