@@ -51,7 +51,7 @@ fuzz_target!(|bytes: &[u8]| {
 
 /// Every view that is made of a profile alone.
 fn show(manifest: &Manifest, profile: &Profile) {
-    let (filter, style) = (Filter::default(), Style { color: false });
+    let (filter, style) = (Filter::default(), Style { color: false, detail: true });
     let header = Header::new(manifest, profile);
     let _ = (header.to_text(profile, style), header.account_text(style), header.to_json());
     let all = [
@@ -67,7 +67,7 @@ fn show(manifest: &Manifest, profile: &Profile) {
         let _ = (table.to_text(style), table.to_csv(), table.to_json());
     }
     for delta in &profile.deltas {
-        let _ = (deltas::to_text(profile, delta, 12, style), deltas::to_json(profile, delta));
+        let _ = (deltas::to_text(profile, delta, 12, style), deltas::to_json(profile, delta, 12));
     }
     let by_comm = tree::by_comm(profile, &filter);
     for weight in [calltree::Weight::Instructions, calltree::Weight::Time] {
