@@ -17,7 +17,7 @@ import typing
 TOP = os.path.abspath(os.path.join(os.path.dirname(__file__), ".."))
 #: Tests that go over all options, crates, formats or pages: any change may concern them.
 WALKS = {
-    "kprism::cli", "kprism::options", "kprism::options_file", "kprism::papers", "kprism::root",
+    "kprism::cli", "kprism::damage", "kprism::options", "kprism::options_file", "kprism::papers", "kprism::root",
     "kprism-test::circles", "kprism-test::layers", "kprism-test::outcomes", "kprism-test::ways",
 }
 #: Packages whose tests start programs of others that they do not depend on: the agent, plugins of QEMU, the command line.
