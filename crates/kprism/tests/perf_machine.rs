@@ -110,20 +110,19 @@ fn with_clock<'a>(recording: &Recording<'a>, clock: PerfTime) -> Recording<'a> {
     new
 }
 
-/// Instructions by thread: count, and FNV-1a over their addresses.
-type Flows = BTreeMap<(u32, String), (u64, u64)>;
+/// Instructions by thread: count, and FNV-1a over their addresses. perf changes a thread's name where its record stands in time,
+/// and the flow some instructions before or after it.
+type Flows = BTreeMap<u32, (u64, u64)>;
 
 /// Of lines with a name, a thread, an address.
 fn flows(lines: &[String]) -> Flows {
     let mut flows = Flows::new();
     for line in lines {
         let (rest, ip) = line.trim().rsplit_once(char::is_whitespace).expect("an address");
-        let (comm, tid) = rest.trim().rsplit_once(char::is_whitespace).expect("a thread");
+        let (_, tid) = rest.trim().rsplit_once(char::is_whitespace).expect("a thread");
         let ip = u64::from_str_radix(ip.trim_start_matches("0x"), 16).expect("an address");
         let tid = tid.trim_matches(['[', ']']).parse().expect("a number");
-        // perf numbers no idle tasks.
-        let comm = if tid == 0 { "idle" } else { comm.trim() };
-        let flow = flows.entry((tid, comm.to_owned())).or_insert((0, 0xcbf2_9ce4_8422_2325));
+        let flow = flows.entry(tid).or_insert((0, 0xcbf2_9ce4_8422_2325));
         flow.0 += 1;
         for byte in ip.to_le_bytes() {
             flow.1 = (flow.1 ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
@@ -208,7 +207,7 @@ fn tasks_and_times_are_perfs_on_any_clock() {
         let run = place.import(&folder);
         let (ours, theirs) = (ours(&run, 2), theirs(&place, &folder, 2));
         assert!(theirs.len() > 8, "tasks: {theirs:?}");
-        assert_eq!(ours, theirs, "instructions by task, counted and hashed");
+        assert_eq!(ours, theirs, "instructions by thread, counted and hashed");
 
         // perf tells the time of each PSB. It is that of the TSC packet behind it.
         for cpu in ["0", "1"] {
@@ -257,9 +256,8 @@ fn times_sum_to_the_elapsed_time_at_any_speed() {
         let (first, last) = (*tsc.first().unwrap(), *tsc.last().unwrap());
         let elapsed = last - first;
         let of = format!("{sixteenths}/16 ns an instruction: {sum} ns of {elapsed} ns");
-        // What follows the last TSC packet is estimated.
-        let open = elapsed / tsc.len() as u64 + 1000;
-        assert!(sum <= elapsed + open && sum * 10 > elapsed * 9, "{of}");
+        // What follows the last TSC packet is estimated, as the page says: without a bound, 16 instructions a ns gave half more.
+        assert!(sum * 50 <= elapsed * 51 && sum * 10 > elapsed * 9, "{of}");
         // No instruction of a listing is later than the next packet with a time.
         let calls = script(&run, &["calls", "--to", &format!("{last}ns")]);
         let times: Vec<u64> = calls.iter().map(|call| call["time_ns"].as_u64().expect("a time")).collect();
@@ -363,7 +361,8 @@ fn events_without_branches_have_their_tasks() {
         .filter(|line| line.contains("ptwrite"))
         .map(|line| {
             let (tid, rest) = line.trim().split_once(char::is_whitespace).expect("a thread");
-            let value = rest.rsplit_once("payload: 0x").expect("a value").1.trim();
+            let value = rest.rsplit_once("payload: 0x").unwrap_or_else(|| panic!("a value: {line}")).1;
+            let value = value.split_whitespace().next().expect("a number");
             (tid.parse().unwrap(), u64::from_str_radix(value, 16).unwrap())
         })
         .collect();
@@ -439,16 +438,16 @@ fn recordings_of_a_processor() {
         perf.args(["script", "-i", text(&file)]).args(args);
         lines(perf)
     };
-    for cpu in ["0", "3"] {
-        let theirs = perfs_psbs(&perf(&["--itrace=p", "--ns", "-C", cpu, "-F", "time,event"]));
-        assert_eq!(psb_times(&run, cpu), theirs, "CPU {cpu}");
-    }
-    let branches = perf(&["--itrace=b", "-F", "tid,event"]);
-    let tids = branches.iter().filter(|line| line.contains("branches")).map(|line| {
-        let tid = line.split_whitespace().next().expect("a thread");
-        tid.parse::<u64>().unwrap()
-    });
-    let theirs: BTreeSet<u64> = tids.collect();
+    // perf's listing of a file with a counter beside the trace has no field of its own for the time of a PSB.
+    let theirs: BTreeSet<u64> = perf(&["--itrace=p", "--ns"])
+        .iter()
+        .filter(|line| line.contains("psb:"))
+        .map(|line| line.split_whitespace().nth(3).expect("a time").replace(['.', ':'], "").parse().unwrap())
+        .collect();
+    let times = ["0", "1", "2", "3"].iter().flat_map(|cpu| psb_times(&run, cpu)).collect::<BTreeSet<u64>>();
+    assert!(theirs.len() == 10 && times == theirs, "{times:?}, perf {theirs:?}");
+    let branches = perf(&["--itrace=b", "-F", "tid"]);
+    let theirs: BTreeSet<u64> = branches.iter().map(|line| line.trim().parse().expect("a thread")).collect();
     let report = json(&["report", "tasks", "--json", "--limit", "0", "-i", text(&run)]);
     let ran = |row: &&Value| row["on_cpu_ns"].as_u64() != Some(0);
     let rows: Vec<&Value> = report["rows"].as_array().unwrap().iter().filter(ran).collect();
