@@ -35,7 +35,13 @@ fn errors_that_are_not_listed_are_counted() {
     // One more place after the other, without a packet to begin anew at: up to there, a limited number is kept.
     let bytes = std::fs::read(folder.join("nocode.pt")).unwrap();
     let (before, place) = bytes.split_at(bytes.len() - 11);
-    std::fs::write(&stream, [before, &place.repeat(5000)].concat()).unwrap();
+    // Each is in a page of its own, as a page of missing code counts once.
+    let mut many = before.to_vec();
+    for page in 0..5000u64 {
+        let address = u64::from_le_bytes(place[1..9].try_into().unwrap()) + (page << 12);
+        many.extend([&place[..1], &address.to_le_bytes(), &place[9..]].concat());
+    }
+    std::fs::write(&stream, many).unwrap();
     let code = format!("{}@401000", folder.join("code.bin").display());
     let kprism = |args: &[&std::ffi::OsStr]| {
         let output = Command::new(env!("CARGO_BIN_EXE_kprism")).args(args).output().expect("kprism runs");

@@ -467,7 +467,7 @@ fn damaged_shapes_say_what_is_missing() {
         ("perf was killed", unfinished, "did not finish the file"),
         ("cut inside a compressed record", packed[..zstd[1] + 99].to_vec(), "a record is cut off"),
         ("a compressed record missing", hole, "nothing after it is used"),
-        ("CoreSight's trace", other, "AUXTRACE_INFO: expected Intel PT: the trace is Arm CoreSight"),
+        ("CoreSight's trace", other, "no Intel PT in this perf.data, but a trace of Arm CoreSight"),
         ("records of later versions", late, "5 records of type 4000"),
         ("big-endian", [b"2ELIFREP", &file[8..]].concat(), "expected PERFILE2, little-endian"),
         ("the head alone", file[..60].to_vec(), "the file ends inside its header"),
