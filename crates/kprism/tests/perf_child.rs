@@ -37,7 +37,7 @@ fn is_whole(dir: &Path) {
     let output = output.unwrap();
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success());
-    assert!(error.trim_end().ends_with("Intel PT: record with `perf record -e intel_pt//`"), "{error}");
+    assert!(error.contains("no Intel PT in this perf.data, but samples of cpu-clock:u ("), "{error}");
 }
 
 #[test]
