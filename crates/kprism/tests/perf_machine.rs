@@ -258,10 +258,6 @@ fn times_sum_to_the_elapsed_time_at_any_speed() {
         let of = format!("{sixteenths}/16 ns an instruction: {sum} ns of {elapsed} ns");
         // What follows the last TSC packet is estimated, as the page says: without a bound, 16 instructions a ns gave half more.
         assert!(sum * 50 <= elapsed * 51 && sum * 10 > elapsed * 9, "{of}");
-        // No instruction of a listing is later than the next packet with a time.
-        let calls = script(&run, &["calls", "--to", &format!("{last}ns")]);
-        let times: Vec<u64> = calls.iter().map(|call| call["time_ns"].as_u64().expect("a time")).collect();
-        assert!(times.len() > 1000 && times.is_sorted() && times[0] >= first, "{of}: {} calls", times.len());
     }
 }
 
@@ -361,8 +357,8 @@ fn events_without_branches_have_their_tasks() {
         .filter(|line| line.contains("ptwrite"))
         .map(|line| {
             let (tid, rest) = line.trim().split_once(char::is_whitespace).expect("a thread");
-            let value = rest.rsplit_once("payload: 0x").unwrap_or_else(|| panic!("a value: {line}")).1;
-            let value = value.split_whitespace().next().expect("a number");
+            let value = rest.rsplit_once("payload: ").unwrap_or_else(|| panic!("a value: {line}")).1;
+            let value = value.split_whitespace().next().expect("a number").trim_start_matches("0x");
             (tid.parse().unwrap(), u64::from_str_radix(value, 16).unwrap())
         })
         .collect();

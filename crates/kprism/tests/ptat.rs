@@ -586,6 +586,8 @@ fn views(run: &Path) -> Vec<Value> {
                     !boards.iter().any(|b| e["unit"].as_str().is_some_and(|unit| unit.contains(b)))
                 });
             }
+            // Of the run, its account: when and by what it was recorded is another thing.
+            json["run"] = json["run"]["account"].take();
             json
         })
         .collect()
