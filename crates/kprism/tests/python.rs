@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The Python package, as users have it: the wheel in a virtual environment, its tables in other people's readers, faults, the tour of the
+//! The Python package, as users have it: the wheel in a virtual environment, its tables in other people's readers, faults, the
 //! tour by its console script, the notebooks, Spark.
 
 use std::path::{Path, PathBuf};
