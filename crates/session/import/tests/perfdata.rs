@@ -252,8 +252,8 @@ fn losses_stand_in_the_stream() {
         }
         more.extend(&piece);
         let mut capture = capture(&more);
-        // Notes about files that do not exist here.
-        capture.notes.retain(|note| !whole.notes.contains(note));
+        // Notes about files that do not exist here, and about the times of the first piece, which the second repeats.
+        capture.notes.retain(|note| !whole.notes.contains(note) && !note.contains("the clock goes back"));
         capture
     };
     let cut = [&first[..], &[0x02, 0xf3], &first].concat();
