@@ -20,9 +20,9 @@ pub struct OptionFacts {
     pub filtered: Option<u64>,
     /// Times that the condition could not be computed, by kind.
     pub condition_errors: Option<BTreeMap<String, u64>>,
-    /// Where the windows of a recording begin.
+    /// The condition at which the windows of a recording begin.
     pub from: Option<String>,
-    /// Where they end.
+    /// The condition at which they end.
     pub until: Option<String>,
     /// Number of windows.
     pub windows: Option<u64>,
@@ -42,9 +42,9 @@ pub struct OptionFacts {
     pub on: Option<String>,
     /// Its own name.
     pub machine: Option<String>,
-    /// How the guest's clock went.
+    /// The pace of the guest's clock: `exact`, or another.
     pub pace: Option<String>,
-    /// What an importer could not use.
+    /// Remarks of the importer on what it could not use.
     pub import_notes: Vec<String>,
     /// Keys whose value is of another type than expected.
     pub misread: Vec<String>,

@@ -102,7 +102,7 @@ fn absent_of_older(run: &Run, manifest: &Manifest) -> Vec<String> {
     absent
 }
 
-/// What the recorder counted of each CPU of a flow.
+/// The recorder's counts of each CPU of a flow.
 #[derive(Deserialize)]
 struct Counts {
     #[serde(default)]

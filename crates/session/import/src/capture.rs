@@ -42,7 +42,7 @@ pub struct Capture {
     pub notes: Vec<String>,
 }
 
-/// What the recorder's settings left out of the flow.
+/// The part of the flow that the recorder's settings left out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Flow {
     /// Nothing, or it is not known.

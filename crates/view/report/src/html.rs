@@ -83,7 +83,7 @@ struct Page<'a> {
     heads: Vec<PageHead>,
 }
 
-/// What stands above a page: whether the run is whole.
+/// The lines above a page: whether the run is whole.
 struct PageHead {
     label: String,
     text: String,

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::table::Table;
 
-/// What every report says of its run. Counters of gcov need not belong to a run.
+/// The facts of the run that every report states. Counters of gcov need not belong to a run.
 #[must_use]
 pub fn run(manifest: Option<&Manifest>, account: Option<&Account>) -> Value {
     let kernel = manifest.and_then(|m| m.kernel.as_ref()).map(|kernel| &kernel.release);
