@@ -239,7 +239,8 @@ fn events_are_libipts() {
     pt.put(Packet::Pwre { state: 5, sub_state: 15, hw: false });
     pt.put(Packet::Pwrx { last: 5, deepest: 5, reason: 1 }).put(Packet::Cbr { ratio: 12 });
     pt.fup(U + 17).pgd(None);
-    pt.put(Packet::Pwre { state: 0, sub_state: 0, hw: true }).put(Packet::Exstop { ip: false });
+    // Not HW: libipt looks for it in bit 3 of the packet's third byte, the SDM (vol. 3, 33.4.2.23) and perf have it in bit 7.
+    pt.put(Packet::Pwre { state: 0, sub_state: 0, hw: false }).put(Packet::Exstop { ip: false });
     pt.put(Packet::Pwrx { last: 0, deepest: 0, reason: 8 });
     let mut program = Code::default();
     program.func("f", U, &code);
