@@ -206,8 +206,6 @@ def compare(case, flows, told, user):
     """kprism's instructions against perf's."""
     faults = []
     part = case["lost"] in ("full buffer", "end of file") or case["mode"] in ("snapshots", "samples")
-    # A compressed return after a stay in the kernel needs the calls that the kernel made, too.
-    part = part or case["kernel"] == "no code" and case["branches"] != "DisRETC"
     if case["times"] == "none":
         # Whose code it was is not known then; the places are.
         return foreign(flows, told)

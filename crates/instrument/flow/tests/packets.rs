@@ -126,6 +126,59 @@ fn a_fup_behind_mode_exec_is_no_event() {
     check(&looping(), &pt, &[U, U + 1, U + 3, K, K + 1, K + 0x100, K + 0x101, U, U + 1]);
 }
 
+/// main: call f; nop; call f; jmp back. f: syscall; ret. The kernel's code is not known.
+fn without_kernel() -> Code {
+    let mut code = Code::default();
+    code.func("main", U, &[0xe8, 0x1b, 0, 0, 0, 0x90, 0xe8, 0x15, 0, 0, 0, 0xeb, 0xf3]);
+    code.func("f", U + 0x20, &[0x0f, 0x05, 0xc3]);
+    code
+}
+
+#[test]
+fn compressed_returns_after_a_stay_in_unknown_code_of_the_kernel() {
+    let code = without_kernel();
+    let (f, back) = (U + 0x20, U + 0x22);
+    // A system call, in which the kernel returns compressed and calls through pointers; then one with an interrupt at its end.
+    let mut pt = Pt::new();
+    pt.psb(U).tip(K).tnt("ttnt").tip(K + 0x500).tnt("t").tip(back).tnt("t");
+    pt.tip(K).tip(back).fup(back).tip(K + 0x100).tnt("tt").tip(back).tnt("t").fup(U).tip(K + 0x100);
+    let (ips, stats) = code.decode(&pt.bytes);
+    assert_eq!(ips, [U, f, back, U + 5, U + 6, f, back, U + 11]);
+    assert!(
+        stats.faults.iter().all(|fault| matches!(fault.kind, FaultKind::NoCode(at) if at >= K)),
+        "{:?}",
+        stats.faults
+    );
+    // The kernel went on with other code: a signal's handler, another thread. Those calls are not its own.
+    let mut pt = Pt::new();
+    pt.psb(U).tip(K).tip(f).tip(K).tip(back).tnt("t");
+    let (ips, stats) = code.decode(&pt.bytes);
+    assert_eq!(ips, [U, f, f, back]);
+    assert_eq!(stats.faults.last().map(|fault| &fault.kind), Some(&FaultKind::NoCall));
+    // The handler comes back to where the program was: its calls are there again.
+    let mut pt = Pt::new();
+    pt.psb(U).tip(K).tip(U + 6).fup(f).tip(K + 0x100).tip(back).tnt("t").fup(U + 6).tip(K + 0x100);
+    let (ips, stats) = code.decode(&pt.bytes);
+    assert_eq!(ips, [U, f, U + 6, back, U + 5]);
+    assert!(
+        stats.faults.iter().all(|fault| matches!(fault.kind, FaultKind::NoCode(at) if at >= K)),
+        "{:?}",
+        stats.faults
+    );
+    // Two threads wait at one address: whose calls it returns from is not known.
+    let mut pt = Pt::new();
+    pt.psb(U).tip(K).tip(U + 6).tip(K).tip(back).tnt("t");
+    let (ips, stats) = code.decode(&pt.bytes);
+    assert_eq!(ips, [U, f, U + 6, f, back]);
+    assert_eq!(stats.faults.last().map(|fault| &fault.kind), Some(&FaultKind::NoCall));
+    // An overflow in the kernel: calls may have been lost.
+    let mut pt = Pt::new();
+    pt.psb(U).tip(K).put(Packet::Ovf).tip(back).tnt("t");
+    let (ips, stats) = code.decode(&pt.bytes);
+    assert_eq!(ips, [U, f, back]);
+    assert_eq!(stats.faults.last().map(|fault| &fault.kind), Some(&FaultKind::NoCall));
+}
+
 #[test]
 fn any_fup_ends_a_loss() {
     let code = looping();

@@ -10,6 +10,7 @@ use std::collections::btree_map::Entry;
 use std::ops::Range;
 
 use kprism_image::insn::Mode;
+use kprism_image::is_kernel;
 use kprism_image::resolve::Resolve;
 use kprism_pt::{IpPayload, LastIp, Packet, PacketReader};
 
@@ -20,7 +21,7 @@ use crate::decode::errata::Errata;
 use crate::decode::error::{Fault, FaultKind};
 use crate::decode::event::{Event, EventKind, NO_FUNC, Sink};
 use crate::decode::packet_event::{PacketEventCounts, PacketEventKind, Waiting};
-use crate::decode::retstack::RetStack;
+use crate::decode::retstack::{GoesOn, Parked, RetStack};
 use crate::decode::walk::Steps;
 
 /// Counters over a decoded range.
@@ -135,6 +136,12 @@ pub(crate) struct Flow<'f, 'a, R, S> {
     pub fresh: bool,
     /// The flow is unknown because code is missing, and tracing is on.
     no_code: bool,
+    /// Where a program goes on after the kernel that it entered last.
+    pub entered: Option<GoesOn>,
+    /// The flow is unknown in the kernel because its code is missing.
+    pub away: bool,
+    /// Return addresses of programs that are in the kernel then.
+    pub parked: Parked,
     pub errata: Errata,
     /// Second byte of a CYC of two bytes that may be part of another packet (erratum SKD007). Without the erratum it is a
     /// value that no such byte has, so that the loop over frequent packets compares once.
@@ -184,6 +191,9 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
             psb: None,
             fresh: false,
             no_code: false,
+            entered: None,
+            away: false,
+            parked: Parked::default(),
             errata,
             cut_cyc: if errata.bytes.skd007 { 2 } else { 1 },
             waiting: Waiting::default(),
@@ -558,13 +568,28 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
     /// Marks the flow as unknown from the current packet on.
     pub fn lose(&mut self) {
         self.tell_waiting(None);
+        let in_kernel = self.cur != NONE && is_kernel(self.cache.blocks.cold[self.cur as usize].key.ip);
         if !matches!(self.phase, Phase::Lost(_)) {
             self.stop(if self.no_code { Event::NO_CODE } else { Event::LOST });
             self.phase = Phase::Lost(self.pos);
         }
         self.pending = None;
         self.hot = false;
+        self.away = self.no_code && in_kernel;
+        match self.entered.take() {
+            Some(entered) if self.away => self.parked.park(entered, &self.ret),
+            None if self.away => {}
+            _ => self.parked.clear(),
+        }
         self.ret.clear();
+    }
+
+    /// A program goes on at `ip`. If the kernel's code was missing meanwhile, its return addresses are there again.
+    pub fn return_to_program(&mut self, ip: u64) {
+        if std::mem::take(&mut self.away) {
+            let asid = self.cache.space(self.cr3, ip);
+            self.ret = self.parked.unpark(GoesOn { ip, asid });
+        }
     }
 
     /// Tracing is off from here on.

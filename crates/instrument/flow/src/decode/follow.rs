@@ -4,13 +4,14 @@
 //! `tnt` and `packets` decide where the flow goes; both go there by the functions of this file.
 
 use kprism_image::insn::Far;
+use kprism_image::is_kernel;
 use kprism_image::resolve::Resolve;
 
 use crate::decode::block::{Block, End, Key, NONE, PIVOTS, WATCHED};
 use crate::decode::build::is_inner_call;
 use crate::decode::event::{Event, EventKind, Sink, Walked, flag};
 use crate::decode::flow::Flow;
-use crate::decode::retstack::Return;
+use crate::decode::retstack::{GoesOn, Return};
 
 /// Blocks that may be walked for one packet without consuming any of it.
 const MAX_IDLE: u32 = 1 << 12;
@@ -161,7 +162,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
             }
             End::Ret => Some((EventKind::Ret, ip)),
             End::IndirectJump => (func != target.start_func).then_some((EventKind::Tail, ip)),
-            End::Int80 => Some((EventKind::Syscall, self.cache.blocks.cold[from].next_ip)),
+            End::Int80 => self.far(Far::Syscall, from, func, ip, target),
             End::Far(far) => self.far(far, from, func, ip, target),
             End::Cond | End::Chain | End::Unknown | End::Dead => None,
         };
@@ -185,8 +186,15 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         }
     }
 
-    fn far(&self, far: Far, from: usize, func: u32, ip: u64, target: Block) -> Option<(EventKind, u64)> {
+    fn far(&mut self, far: Far, from: usize, func: u32, ip: u64, target: Block) -> Option<(EventKind, u64)> {
         let next_ip = self.cache.blocks.cold[from].next_ip;
+        match (is_kernel(next_ip), is_kernel(ip)) {
+            (false, true) => {
+                self.entered = Some(GoesOn { ip: next_ip, asid: self.cache.blocks.cold[from].key.asid })
+            }
+            (true, false) => self.return_to_program(ip),
+            _ => {}
+        }
         match far {
             Far::Syscall | Far::Sysenter => Some((EventKind::Syscall, next_ip)),
             Far::Int => Some((EventKind::Async, next_ip)),

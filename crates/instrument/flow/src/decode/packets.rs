@@ -10,7 +10,7 @@ use crate::decode::error::FaultKind;
 use crate::decode::event::{Event, EventKind, Sink, Walked};
 use crate::decode::flow::{Flow, Phase, PsbPlus};
 use crate::decode::follow::LoopDetector;
-use crate::decode::retstack::Return;
+use crate::decode::retstack::{GoesOn, Return};
 use crate::decode::walk::{Until, walk};
 
 impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
@@ -95,6 +95,9 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         let asid = self.cache.space(self.cr3, ip);
         let key = Key { ip, asid, mode: self.mode, crossed: false };
         let before = self.cache.blocks.hot[self.cur as usize].start_func;
+        if !is_kernel(from) {
+            self.entered = Some(GoesOn { ip: from, asid: self.cache.space(self.cr3, from) });
+        }
         self.cur = self.cache.get(key, self.at());
         let target = self.cache.blocks.hot[self.cur as usize];
         let aborts = std::mem::take(&mut self.abort);
@@ -124,6 +127,9 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         self.cur = self.cache.get(key, self.at());
         self.phase = Phase::On;
         self.settle();
+        if !is_kernel(ip) {
+            self.return_to_program(ip);
+        }
         let target = self.cache.blocks.hot[self.cur as usize];
         let insns = self.take_insns();
         self.sink.event(Event {
@@ -286,6 +292,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
             }
         }
         self.ret.clear();
+        self.parked.clear();
         self.fresh = true;
         self.tell_stated_ratio();
     }
