@@ -97,14 +97,46 @@ struct Space<'a> {
 /// Executable mappings of one process in one address space.
 #[derive(Default)]
 struct Own<'a> {
+    /// In order of time.
     mmaps: Vec<&'a Mmap>,
-    places: Ranges<usize>,
+    /// Numbers of the mappings with the same range, in order of time.
+    places: Ranges<Vec<usize>>,
 }
 
 impl<'a> Own<'a> {
-    fn at(&self, va: u64) -> impl Iterator<Item = &'a Mmap> {
-        self.places.at(va).map(|&i| self.mmaps[i])
+    fn index(&mut self) {
+        self.mmaps.sort_by_key(|mmap| mmap.t);
+        let mut groups: BTreeMap<(u64, u64), Vec<usize>> = BTreeMap::new();
+        for (number, mmap) in self.mmaps.iter().enumerate() {
+            groups.entry((mmap.start, mmap.end)).or_default().push(number);
+        }
+        self.places =
+            Ranges::new(groups.into_iter().map(|((start, end), group)| (start, end, group)).collect());
     }
+
+    fn at(&self, va: u64) -> impl Iterator<Item = &'a Mmap> {
+        self.places.at(va).flatten().map(|&i| self.mmaps[i])
+    }
+
+    /// The mapping at `va` that is in force at time `ns`.
+    fn newest(&self, va: u64, ns: u64) -> Option<&'a Mmap> {
+        let begun = |group: &Vec<usize>| group.partition_point(|&i| self.mmaps[i].t <= ns);
+        let last = self.places.at(va).filter_map(|group| Some(group[begun(group).checked_sub(1)?])).max();
+        last.map(|i| self.mmaps[i])
+    }
+}
+
+/// The ranges of addresses, joined where they overlap, so that what lies in several of them is found once.
+fn joined(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    ranges.sort_unstable();
+    ranges.dedup_by(|next, last| {
+        let overlap = next.0 <= last.1;
+        if overlap {
+            last.1 = last.1.max(next.1);
+        }
+        overlap
+    });
+    ranges
 }
 
 /// Finds the mappings of all processes. `seen` is all code with its address space, in order of time.
@@ -132,8 +164,7 @@ pub(super) fn map_all(
         own.entry((mmap.asid, mmap.tgid)).or_default().mmaps.push(mmap);
     }
     for own in own.values_mut() {
-        let place = |(i, m): (usize, &&Mmap)| (m.start, m.end, i);
-        own.places = Ranges::new(own.mmaps.iter().enumerate().map(place).collect());
+        own.index();
     }
     let nothing = Own::default();
     let own_of = |owner: &Owner| {
@@ -147,7 +178,7 @@ pub(super) fn map_all(
         if let Some(space) = spaces.get_mut(&owner.asid) {
             let own = own_of(owner).mmaps.iter().map(|m| (m.start, m.end));
             let inherited = maps.life(owner.asid, owner.ns).iter().filter(|m| m.file.is_some());
-            for (start, end) in own.chain(inherited.map(|m| (m.start, m.end))) {
+            for (start, end) in joined(own.chain(inherited.map(|m| (m.start, m.end))).collect()) {
                 part.extend(space.places.overlapping(start, end));
             }
             part.sort_unstable();
@@ -189,7 +220,9 @@ fn map<'s, 'b: 's>(
         }
     }
     for s in seen {
-        if own.at(s.va).any(|m| files.shows(&m.path, m.start, m.pgoff, s)) {
+        // Times within a packet stream are estimates: where it is not the mapping of that time, it may be any.
+        let mut shows = |m: &Mmap| files.shows(&m.path, m.start, m.pgoff, s);
+        if own.newest(s.va, s.ns).is_some_and(&mut shows) || own.at(s.va).any(shows) {
             continue;
         }
         // A child before its execve has its parent's mappings.
@@ -220,12 +253,50 @@ fn made(owner: &Owner, rest: &[Seen<'_>], own: &Own<'_>, user: &mut User) {
         user.made.push((path, bytes));
     };
     for (start, end) in code.ranges(0) {
-        let mapped = own.places.overlapping(start, end).map(|&i| own.mmaps[i].t).min();
+        let mapped =
+            own.places.overlapping(start, end).filter_map(|group| Some(own.mmaps[*group.first()?].t)).min();
         put(mapped.unwrap_or(since), start, end, &code);
     }
     for Change { ns, va, new, .. } in changes {
         code.set(va, &new);
         let (start, end) = (va - va % PAGE, (va + new.len() as u64).next_multiple_of(PAGE));
         put(ns, start, end, &code);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_that_overlap_are_joined() {
+        assert_eq!(
+            joined(vec![(30, 40), (0, 10), (5, 8), (10, 20), (35, 50), (60, 70)]),
+            [(0, 20), (30, 50), (60, 70)]
+        );
+        assert_eq!(joined(Vec::new()), []);
+    }
+
+    #[test]
+    fn of_mappings_at_one_address_the_last_before_a_time_is_in_force() {
+        let mapped = |t, start, end| Mmap {
+            t,
+            cpu: 0,
+            pid: 1,
+            tgid: 1,
+            asid: 2,
+            start,
+            end,
+            pgoff: 0,
+            exec: true,
+            path: format!("/{t}"),
+        };
+        let mmaps = [mapped(30, 0x1000, 0x2000), mapped(10, 0x1000, 0x2000), mapped(20, 0, 0x8000)];
+        let mut own = Own { mmaps: mmaps.iter().collect(), places: Ranges::default() };
+        own.index();
+        let time = |ns| own.newest(0x1800, ns).map(|m| m.t);
+        assert_eq!([5, 10, 25, 35].map(time), [None, Some(10), Some(20), Some(30)]);
+        assert_eq!(own.newest(0x3000, 35).map(|m| m.t), Some(20));
+        assert_eq!(own.at(0x1800).count(), 3);
     }
 }
