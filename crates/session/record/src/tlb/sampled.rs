@@ -25,7 +25,10 @@ pub fn import(path: &Path, root: &Path, kallsyms: Option<&Path>, output: &Path) 
     let file = if path.is_dir() { path.join("data") } else { path.to_owned() };
     let bytes = files::read(&file)?;
     let samples = mem::read(&bytes);
-    let events = || samples.events.keys().cloned().collect::<Vec<_>>().join(", ");
+    let events = || {
+        let event = |(name, (all, _)): (&String, &(u64, u64))| format!("{name} ({all})");
+        samples.events.iter().map(event).collect::<Vec<_>>().join(", ")
+    };
     if samples.misses.is_empty() && samples.nameless > 0 {
         bail!(
             "{}: it has several events, and {} samples without an id of one of them: whose they are cannot be told. Record \
@@ -40,7 +43,8 @@ pub fn import(path: &Path, root: &Path, kallsyms: Option<&Path>, output: &Path) 
             notes => format!(" ({})", notes.join("; ")),
         };
         bail!(
-            "{}: none of its samples is a TLB miss with an address{damage}; its events: {}. Record with `perf record -d -e \
+            "{}: none of its samples is a TLB miss with an address{damage}; its events, with their samples: {}. What it holds is shown by perf mem \
+             report -i {0} and perf script -i {0}. TLB misses are recorded with `perf record -d -e \
              mem_inst_retired.stlb_miss_loads:P,mem_inst_retired.stlb_miss_stores:P` (Intel), or `perf record -d -R -e \
              ibs_op//` (AMD)",
             path.display(),
