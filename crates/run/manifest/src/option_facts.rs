@@ -44,6 +44,10 @@ pub struct OptionFacts {
     pub machine: Option<String>,
     /// The pace of the guest's clock: `exact`, or another.
     pub pace: Option<String>,
+    /// Functions that the kernel let nobody hook, each with the reason.
+    pub left_out: Vec<(String, String)>,
+    /// Functions at which the condition has no meaning, each with the reason.
+    pub without_condition: Vec<(String, String)>,
     /// Remarks of the importer on what it could not use.
     pub import_notes: Vec<String>,
     /// Keys whose value is of another type than expected.
@@ -86,6 +90,15 @@ impl Manifest {
         let texts = |value: &Value| {
             value.as_array()?.iter().map(|text| text.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>()
         };
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let named = |value: &Value| {
+            let each = |one: &Value| Some((text(one.get("name")?)?, text(one.get("why")?)?));
+            value.as_array()?.iter().map(each).collect::<Option<Vec<_>>>()
+        };
+        let pairs = |value: &Value| {
+            let each = |one: &Value| Some((text(one.get(0)?)?, text(one.get(1)?)?));
+            value.as_array()?.iter().map(each).collect::<Option<Vec<_>>>()
+        };
         let mut facts = OptionFacts {
             condition: reader.text("condition"),
             filtered: reader.number("filtered"),
@@ -102,6 +115,8 @@ impl Manifest {
             on: reader.text("on"),
             machine: reader.text("machine"),
             pace: reader.text("pace"),
+            left_out: reader.read("left_out", named).unwrap_or_default(),
+            without_condition: reader.read("without_condition", pairs).unwrap_or_default(),
             import_notes: reader.read("import_notes", texts).unwrap_or_default(),
             misread: Vec::new(),
         };
@@ -126,6 +141,18 @@ mod tests {
         let facts = manifest.option_facts();
         assert_eq!((facts.windows, facts.from.as_deref(), facts.until), (Some(3), Some("vfs_read"), None));
         assert_eq!((facts.last, facts.misread), (None, vec!["last".to_owned()]));
+        manifest.options.remove("last");
+        manifest.options.insert("left_out".into(), serde_json::json!([{"name": "f", "why": "no"}]));
+        manifest.options.insert("without_condition".into(), serde_json::json!([["g", "no `x`"]]));
+        let facts = manifest.option_facts();
+        assert_eq!(
+            (facts.left_out, facts.without_condition),
+            (vec![("f".into(), "no".into())], vec![("g".into(), "no `x`".into())])
+        );
+        manifest.options.insert("left_out".into(), serde_json::json!([{"name": "f"}]));
+        assert_eq!(manifest.option_facts().misread, ["left_out"]);
+        manifest.options.remove("left_out");
+        manifest.options.insert("last".into(), "3".into());
         let account = manifest.with_recording(Account::new());
         assert_eq!(account.fault().as_deref(), Some("not understood 1 option of the manifest"));
         assert_eq!(account.entries[0].places, ["last"]);

@@ -163,14 +163,13 @@ fn without_condition(left_out: &[Named]) -> Option<String> {
 /// The functions that the kernel did not let us hook, in a line; nothing if there are none.
 fn left_out(manifest: &Manifest) -> Option<String> {
     const NAMED: usize = 8;
-    let all = manifest.options.get("left_out")?.as_array()?;
-    let text = |one: &Value, key: &str| one[key].as_str().unwrap_or("?").to_owned();
-    let mut names: Vec<String> = all.iter().take(NAMED).map(|one| text(one, "name")).collect();
+    let all = manifest.option_facts().left_out;
+    let (_, why) = all.first()?;
+    let mut names: Vec<&str> = all.iter().take(NAMED).map(|(name, _)| name.as_str()).collect();
     if all.len() > NAMED {
-        names.push("…".into());
+        names.push("…");
     }
     let what = if all.len() == 1 { "1 function".to_owned() } else { format!("{} functions", all.len()) };
-    let why = text(all.first()?, "why");
     Some(format!(
         "{what} left out, because the kernel refuses BPF programs there: {} ({why})",
         names.join(", ")
@@ -180,8 +179,7 @@ fn left_out(manifest: &Manifest) -> Option<String> {
 /// Remarks on a recording that has ended, here or in a guest: functions left out, losses.
 pub(super) fn remarks(manifest: &Manifest) -> Vec<String> {
     let losses = manifest.durations.losses.as_ref().map(losses_text).unwrap_or_default();
-    let without = manifest.options.get("without_condition").cloned().unwrap_or_default();
-    let without: Vec<Named> = serde_json::from_value(without).unwrap_or_default();
+    let without = manifest.option_facts().without_condition;
     left_out(manifest).into_iter().chain(without_condition(&without)).chain(losses).collect()
 }
 

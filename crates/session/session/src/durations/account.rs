@@ -6,7 +6,6 @@
 
 use kprism_profile::{Counts, Times};
 use kprism_store::{Account, Fate, Manifest};
-use serde_json::Value;
 
 use super::Facts;
 
@@ -58,10 +57,8 @@ fn by_condition(account: Account, manifest: &Manifest) -> Account {
     if facts.condition.is_none() {
         return account;
     }
-    let without = manifest.options.get("without_condition").and_then(Value::as_array);
-    let without = without.map_or(&[][..], Vec::as_slice);
-    let text = |one: &Value, at: usize| one[at].as_str().unwrap_or("?").to_owned();
-    let places = without.iter().map(|one| format!("{} ({})", text(one, 0), text(one, 1)));
+    let without = facts.without_condition;
+    let places = without.iter().map(|(name, why)| format!("{name} ({why})"));
     let errors = facts.condition_errors.map(|all| all.into_values().fold(0, u64::saturating_add));
     account
         .at(Fate::Lost, "functions without the condition's names", without.len() as u64, places.collect())
@@ -72,10 +69,8 @@ fn by_condition(account: Account, manifest: &Manifest) -> Account {
 fn by_bpf(account: Account, manifest: &Manifest) -> Account {
     let losses = manifest.durations.losses;
     let unended = losses.map(|l| l.unfinished.saturating_add(l.abandoned));
-    let left_out = manifest.options.get("left_out").and_then(Value::as_array);
-    let left_out = left_out.map_or(&[][..], Vec::as_slice);
-    let text = |one: &Value, key: &str| one[key].as_str().unwrap_or("?").to_owned();
-    let places = left_out.iter().map(|one| format!("{} ({})", text(one, "name"), text(one, "why")));
+    let left_out = manifest.option_facts().left_out;
+    let places = left_out.iter().map(|(name, why)| format!("{name} ({why})"));
     let account = by_condition(account, manifest);
     account
         .with(Fate::Lost, "calls for which the ring had no room", losses.map(|l| l.lost))

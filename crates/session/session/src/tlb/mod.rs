@@ -127,8 +127,8 @@ impl Loaded {
     }
 
     /// The condition that the misses meet, if only such were kept.
-    pub fn condition(&self) -> Option<&str> {
-        self.manifest.options.get(CONDITION).and_then(Value::as_str)
+    pub fn condition(&self) -> Option<String> {
+        self.manifest.option_facts().condition
     }
 
     /// The source of the misses in a few words: the first geometry's name, `sampled` or `off the bus`.

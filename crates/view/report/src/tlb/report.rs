@@ -28,11 +28,6 @@ pub(super) fn is_sampled(counts: &Value) -> bool {
     counts["method"] == "sampled"
 }
 
-/// The condition that the misses meet, if only such were recorded.
-fn condition(manifest: &Manifest) -> Option<&str> {
-    manifest.options.get("condition").and_then(Value::as_str)
-}
-
 /// Misses per sample, on average.
 pub(super) fn period(counts: &Value) -> f64 {
     counts["period"].as_f64().filter(|p| *p >= 1.0).unwrap_or(1.0)
@@ -40,9 +35,9 @@ pub(super) fn period(counts: &Value) -> f64 {
 
 /// The method by which the misses were found, in a line, and which of them are there.
 pub(super) fn method_text(manifest: &Manifest, counts: &Value, geometries: &[Geometry]) -> String {
-    if let Some(condition) = condition(manifest) {
+    if let Some(condition) = manifest.option_facts().condition {
         let names: Vec<&str> = geometries.iter().map(|g| g.name.as_str()).collect();
-        let (names, condition) = (names.join(", "), units::printable(condition));
+        let (names, condition) = (names.join(", "), units::printable(&condition));
         return format!(
             "misses of the last level for which `{condition}`, by models: {names}; references and L1 misses are of all accesses"
         );
@@ -110,8 +105,9 @@ impl Report<'_> {
             value["geometries"] = heads.collect();
         }
         value["source"] = source.into();
-        value["complete"] = (!sampled && condition(self.manifest).is_none()).into();
-        value["condition"] = json!(condition(self.manifest));
+        let condition = self.manifest.option_facts().condition;
+        value["complete"] = (!sampled && condition.is_none()).into();
+        value["condition"] = json!(condition);
         if sampled {
             value["sampling"] = self.counts.clone();
         }
