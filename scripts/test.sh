@@ -13,7 +13,7 @@ set -u
 
 . "$(dirname "$0")/suite.sh"
 # The tests use more kinds of guests than the cache keeps, and each would be booted again.
-: "${KPRISM_CACHE_KEEP:=60}" "${SINCE:=}" "${KPRISM_TEST_ONLY:=}"
+: "${KPRISM_CACHE_KEEP:=100}" "${SINCE:=}" "${KPRISM_TEST_ONLY:=}"
 export KPRISM_CACHE_KEEP
 
 [ -n "$KPRISM_TEST_ONLY" ] || . "$(dirname "$0")/check.sh"
