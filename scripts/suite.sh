@@ -33,7 +33,7 @@ check() {
 	{
 		"$@" 2>&1 </dev/null
 		echo "check exit $?"
-	} | tee "$log" | grep -v '^check exit '
+	} | tee "$log" | grep --line-buffered -v '^check exit '
 	took "$name" "$started"
 	if [ "$(tail -n 1 "$log")" = "check exit 0" ]; then
 		passed=$((passed + 1))
@@ -64,7 +64,7 @@ suite() {
 	{
 		"$@" --results "$results" 2>&1 </dev/null
 		echo "suite exit $?"
-	} | tee "$log" | grep -v '^suite exit '
+	} | tee "$log" | grep --line-buffered -v '^suite exit '
 	took "$name, and their compilation" "$started"
 	p=0 f=0 s=0 u=0
 	[ ! -f "$results/totals" ] || read -r p f s u <"$results/totals"
