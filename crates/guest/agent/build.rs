@@ -19,8 +19,9 @@ fn main() {
 
 /// Has the crate's programs linked with these arguments, which ask for a static program. `crates/kprism` uses it too.
 pub fn link(arguments: &[&str]) {
-    // All crates that use this file. A path that does not exist would cause a rebuild each time.
-    println!("cargo::rerun-if-changed=../../guest/agent/build.rs");
+    // Nothing else in the package. Cargo knows this file as a part of each script that uses it; a path that does not exist, as this
+    // one would from another package's folder, would cause a rebuild each time.
+    println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=CC");
     let is_glibc = std::env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os == "linux")
         && std::env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|env| env == "gnu");

@@ -300,7 +300,9 @@ fn pages_of_the_demo_are_quick() {
     browser.wait("return document.querySelector('#source-body').dataset.shown");
     browser.screenshot("view");
     // The page before each that is measured is one that the server does not have.
-    let asked = |message: &Value| message["message"].as_str().is_some_and(|text| text.starts_with(&format!("{}nothing ", view.url)));
+    let asked = |message: &Value| {
+        message["message"].as_str().is_some_and(|text| text.starts_with(&format!("{}nothing ", view.url)))
+    };
     let mut console = browser.console();
     console.retain(|message| !asked(message));
     assert_eq!(console, Vec::<Value>::new());

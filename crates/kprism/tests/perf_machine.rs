@@ -218,7 +218,10 @@ fn tasks_and_times_are_perfs_on_any_clock() {
             assert!(theirs.len() > 3 && ours.len() == theirs.len(), "CPU {cpu}: {ours:?}, perf {theirs:?}");
             let later = |(ours, theirs): (&u64, &u64)| theirs.wrapping_sub(*ours);
             let later: Vec<u64> = ours.iter().zip(&theirs).map(later).filter(|ns| *ns != 0).collect();
-            assert!(later.len() * 20 < ours.len() && later.iter().all(|ns| *ns < 64), "CPU {cpu}: later by {later:?}");
+            assert!(
+                later.len() * 20 < ours.len() && later.iter().all(|ns| *ns < 64),
+                "CPU {cpu}: later by {later:?}"
+            );
         }
 
         // The conversion stays: the run's own export has it, and decodes to the same.

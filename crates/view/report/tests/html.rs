@@ -352,7 +352,8 @@ fn a_browser_shows_large_and_empty_runs() {
     browser.screenshot("large");
     browser.open(&empty);
     // Nobody accounted for what was recorded: it is not known to be whole.
-    browser.wait("return document.querySelector('#losses .warning')?.textContent.startsWith('It is not known')");
+    browser
+        .wait("return document.querySelector('#losses .warning')?.textContent.startsWith('It is not known')");
     browser.screenshot("empty");
     assert_eq!(browser.console(), Vec::<Value>::new());
 }
