@@ -106,18 +106,14 @@ impl<'a> Recording<'a> {
         parts
     }
 
-    /// In rounds, as perf empties its buffers: trace data, then what the kernel says about them, then the other records. These are a
-    /// round later than the data, which end at other times on each CPU: of a pipe perf decodes up to each record as it comes, and
-    /// data that came after a later `execve` would be followed in the new program.
+    /// In rounds, as perf empties its buffers: trace data, then what the kernel says about them, then the other records.
     pub fn rounds(&self, rounds: &[Vec<Piece>]) -> Vec<Part> {
         let mut parts = self.before();
         let (first, last) = (self.events[0].0.time.unwrap(), self.events.last().unwrap().0.time.unwrap());
         let mut from = 0;
         for (number, pieces) in (1..).zip(rounds) {
-            let all = rounds.len() as u64;
-            let until = first + (last - first) * number / all;
-            let told = if number == all { last } else { first + (last - first) * (number - 1) / all };
-            let to = self.events.partition_point(|(trailer, _)| trailer.time.unwrap() <= told);
+            let until = first + (last - first) * number / rounds.len() as u64;
+            let to = self.events.partition_point(|(trailer, _)| trailer.time.unwrap() <= until);
             for piece in pieces {
                 let &Piece { cpu, tid, offset, .. } = piece;
                 let size = piece.bytes.len() as u64;
