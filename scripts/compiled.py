@@ -8,7 +8,8 @@ checkout, and gives each file *whose bytes are the same* its earlier time: cargo
 time of the checkout, which is later, and so does a folder in which other names stand (build scripts watch folders). What is kept depends
 on the checkout's path, which programs of tests contain, and on the compiler.
 
-Large files are shared by hard links: compilers and cargo replace them, and never write into them. Files that cargo writes into are copied.
+What compilers made (`deps`) is shared by hard links, as they replace their output and never write into it. All else is copied: cargo, build
+scripts and the suite's own scripts write into files that are there.
 Nothing is taken if a target folder is there. The cache holds the last MOST checkouts.
 """
 
@@ -25,8 +26,8 @@ TOP = pathlib.Path(__file__).resolve().parents[1]
 MOST = 2
 #: Parts of the target folder that cargo makes anew or that are no compilation.
 LEFT_OUT = {"incremental", "tmp", "gcov-small"}
-#: Folders with files that cargo or build scripts write into.
-WRITTEN = {".fingerprint", "build"}
+#: Folder of what compilers made.
+REPLACED = "deps"
 SOURCES = "sources.json"
 
 
@@ -57,11 +58,10 @@ def identity(path):
 
 
 def lay(source, target):
-    """Copies a tree with its times: by hard links, but for what is written into."""
+    """Copies a tree with its times: by hard links where files are replaced and not written into."""
     def copy(file, to):
-        # Dependency files are rewritten in place.
-        written = WRITTEN & set(pathlib.PurePath(file).parts) or file.endswith((".d", ".json", ".txt", ".html", ".js"))
-        if not written and not os.path.islink(file):
+        # A compiler writes the list of what it read in place.
+        if REPLACED in pathlib.PurePath(file).parts and not file.endswith(".d") and not os.path.islink(file):
             try:
                 return os.link(file, to)
             except OSError:
@@ -118,7 +118,7 @@ def main():
         sys.exit("usage: compiled.py take | keep")
     try:
         print(f"compiled: {ways[sys.argv[1]](TOP)}")
-    except (OSError, subprocess.CalledProcessError, ValueError) as error:
+    except (OSError, subprocess.CalledProcessError, ValueError, LookupError, TypeError, AttributeError) as error:
         # It only saves time: without it, cargo compiles.
         print(f"compiled: {error}")
 
