@@ -93,15 +93,21 @@ def kprism(program, run):
 
 
 def ptwrites_by_perf(path, symfs):
-    """(tid, value) of each PTWRITE, in perf's order for each task."""
-    command = ["perf", "script", "-i", path, "--symfs", symfs, "--itrace=w", "-F", "tid,synth"]
+    """(task, value) of each PTWRITE, in perf's order for each task (`task_of`)."""
+    command = ["perf", "script", "-i", path, "--symfs", symfs, "--itrace=w", "-F", "tid,cpu,synth"]
     printed = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True).stdout
     values = {}
     for line in printed.splitlines():
         words = line.split()
         if "payload:" in words:
-            values.setdefault(int(words[0].strip("[]")), []).append(int(words[words.index("payload:") + 1], 16))
+            task = task_of(int(words[0]), int(words[1].strip("[]")))
+            values.setdefault(task, []).append(int(words[words.index("payload:") + 1], 16))
     return values
+
+
+def task_of(tid, cpu):
+    """A task: a thread, or of the idle threads, which all have number 0, a CPU's."""
+    return (tid, cpu if tid == 0 else None)
 
 
 def ptwrites_by_kprism(program, run):
@@ -112,7 +118,7 @@ def ptwrites_by_kprism(program, run):
     values = {}
     for line in done.stdout.splitlines():
         event = json.loads(line)
-        values.setdefault(event.get("pid", -1), []).append(int(str(event["value"]), 0))
+        values.setdefault(task_of(event.get("pid", -1), event["cpu"]), []).append(int(str(event["value"]), 0))
     return values
 
 
