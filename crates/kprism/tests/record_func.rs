@@ -69,12 +69,27 @@ fn read(run: &Path, cpu: u32) -> (Vec<Returned>, u64, side::Stats) {
     (exits, events, stats)
 }
 
-/// The function an address is in.
-fn name(kallsyms: &str, address: u64) -> &str {
-    let symbol = |line: &'_ str| u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap();
-    let lines = kallsyms.lines().filter(|line| matches!(line.split(' ').nth(1), Some("t" | "T")));
-    let best = lines.filter(|line| symbol(line) <= address).max_by_key(|line| symbol(line)).unwrap();
-    best.split(' ').nth(2).unwrap().split('\t').next().unwrap()
+/// The functions of a run's kernel, by address. Of several names at one address the last is meant.
+struct Functions(Vec<(u64, String)>);
+
+impl Functions {
+    fn new(run: &Path) -> Self {
+        let functions = Functions::new(&run);
+        let function = |line: &str| {
+            let mut words = line.split([' ', '\t']);
+            let (address, kind, name) = (words.next()?, words.next()?, words.next()?);
+            matches!(kind, "t" | "T").then(|| (u64::from_str_radix(address, 16).unwrap(), name.to_owned()))
+        };
+        let mut functions: Vec<_> = kallsyms.lines().filter_map(function).collect();
+        functions.sort_by_key(|(address, _)| *address);
+        Self(functions)
+    }
+
+    /// The function that an address is in.
+    fn name(&self, address: u64) -> &str {
+        let after = self.0.partition_point(|(begin, _)| *begin <= address);
+        &self.0[after.checked_sub(1).expect("an address of the kernel")].1
+    }
 }
 
 /// Runs a script of `record_func` in a guest, which has the program as `/test/kprism`. Gives its output.
@@ -139,10 +154,10 @@ fn a_guest_that_is_kept_ready_gives_the_same_each_time() {
     }
     // The command made the same system calls.
     let calls = |run: &Path| {
-        let kallsyms = fs::read_to_string(run.join("symbols/kallsyms")).unwrap();
+        let functions = Functions::new(run);
         let mut counts = HashMap::new();
         read(run, 0).0.iter().for_each(|(_, func, _)| *counts.entry(*func).or_insert(0) += 1);
-        let named = counts.into_iter().map(|(func, count)| (name(&kallsyms, func).to_owned(), count));
+        let named = counts.into_iter().map(|(func, count)| (functions.name(func).to_owned(), count));
         let calls: HashMap<String, u64> = named.filter(|(name, _)| name.contains("_sys_")).collect();
         calls
     };
@@ -180,10 +195,10 @@ fn a_threshold_is_the_kernels_own() {
     // Nothing below it.
     assert!(!exits.is_empty() && exits.iter().all(|(_, _, ns)| ns.unwrap() >= 1_000_000), "{exits:?}");
     // Each sleep is one call, as long as it was asked for and hardly longer.
-    let kallsyms = fs::read_to_string(run.join("symbols/kallsyms")).unwrap();
+    let functions = Functions::new(&run);
     let sleeps: Vec<u64> = exits
         .iter()
-        .filter(|(_, func, _)| name(&kallsyms, *func) == "__x64_sys_clock_nanosleep")
+        .filter(|(_, func, _)| functions.name(*func) == "__x64_sys_clock_nanosleep")
         .map(|(_, _, ns)| ns.unwrap())
         .collect();
     assert_eq!(sleeps.len(), 5, "{sleeps:?}");
@@ -317,9 +332,9 @@ fn off_the_cpu_is_what_the_switches_say() {
     let sleeps: Vec<&Value> =
         rows.iter().filter(|row| row["function"] == "__x64_sys_clock_nanosleep").collect();
     assert_eq!(sleeps.len(), 6, "{said}");
-    let kallsyms = fs::read_to_string(run.join("symbols/kallsyms")).unwrap();
+    let functions = Functions::new(&run);
     let addresses: HashSet<u64> = calls.iter().map(|call| call.1).collect();
-    let is_sleep = |func: &&u64| name(&kallsyms, **func) == "__x64_sys_clock_nanosleep";
+    let is_sleep = |func: &&u64| functions.name(**func) == "__x64_sys_clock_nanosleep";
     let nanosleep = *addresses.iter().find(is_sleep).unwrap();
     for row in sleeps {
         let pid = u32::try_from(number(row, "pid")).unwrap();
@@ -358,11 +373,11 @@ fn events_are_what_the_kernel_counted() {
     let text = String::from_utf8(info.stdout).unwrap();
     assert!(text.contains(&format!("lost events   {}\n", grouped(lost))), "{text}");
     assert_eq!(info.status.code(), Some(4));
-    let kallsyms = fs::read_to_string(run.join("symbols/kallsyms")).unwrap();
-    let mut functions: Vec<u64> = exits.iter().map(|(_, func, _)| *func).collect();
-    functions.sort_unstable();
-    functions.dedup();
-    assert!(functions.len() > 50 && functions.iter().all(|f| !name(&kallsyms, *f).contains("rcu")));
+    let functions = Functions::new(&run);
+    let mut seen: Vec<u64> = exits.iter().map(|(_, func, _)| *func).collect();
+    seen.sort_unstable();
+    seen.dedup();
+    assert!(seen.len() > 50 && seen.iter().all(|func| !functions.name(*func).contains("rcu")));
 }
 
 /// Of several names at one address the kernel's list has one, and a report another.
@@ -437,8 +452,8 @@ fn ctrl_c_keeps_what_was_recorded() {
     let manifest: Value = serde_json::from_slice(&fs::read(run.join("manifest.json")).unwrap()).unwrap();
     assert_eq!((events, stats.entries), (stats.read, 0), "{said}");
     assert_eq!((&manifest["events"], &manifest["stopped"]), (&events.into(), &"interrupted".into()));
-    let kallsyms = fs::read_to_string(run.join("symbols/kallsyms")).unwrap();
-    assert!(exits.iter().any(|(_, func, _)| name(&kallsyms, *func) == "vfs_open"), "{said}");
+    let functions = Functions::new(&run);
+    assert!(exits.iter().any(|(_, func, _)| functions.name(*func) == "vfs_open"), "{said}");
 }
 
 #[test]
