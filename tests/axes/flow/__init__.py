@@ -81,8 +81,12 @@ def base(case, program, cache):
         subprocess.run(["gcc", "-O2", "-static", "-pthread", "-o", binary, os.path.join(HERE, "births.c")], check=True)
     command = ["/axes/births", case["births"], case["tasks"]]
     text = " ".join(options + command)
-    with open(program, "rb") as file:
-        key = hashlib.sha256(text.encode() + file.read()).hexdigest()[:20]
+    # What the guest does and what is recorded of it depends on these; another command line reads the same recordings.
+    key = hashlib.sha256(text.encode())
+    for part in (binary, *(os.path.join(os.path.dirname(program), name) for name in ("kprism-agent", "libkprism_observer.so"))):
+        with open(part, "rb") as file:
+            key.update(file.read())
+    key = key.hexdigest()[:20]
     folder = os.path.join(cache, "bases", key)
     if not os.path.exists(os.path.join(folder, "flows")):
         shutil.rmtree(folder, ignore_errors=True)
