@@ -3,7 +3,7 @@
 //!
 //! In: a run with a flow, the markers. Out: a [`Profile`] with these intervals, and the counts of instructions.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use kprism_flow::delta::{Plan, Spec};
 use kprism_image::symbols::{FunctionId, Symbols};
 use kprism_profile::Profile;
@@ -15,7 +15,7 @@ use crate::progress::Progress;
 /// Decodes the run and measures `specs`; `count` are instructions whose executions are counted.
 ///
 /// # Errors
-/// The run holds no flow or cannot be read, or a marker is none.
+/// The run holds no flow or cannot be read, a marker is none, or it cannot be seen in this run.
 pub fn measure(
     run: &Run,
     specs: &[Spec],
@@ -24,6 +24,10 @@ pub fn measure(
 ) -> Result<(Profile, Manifest)> {
     let loaded = flow::load(run, progress)?;
     let plan = Plan::new(specs, count, &|name| address_of(&loaded.symbols, name))?;
+    let plan = plan.with_preemption(loaded.preemption);
+    if let [name, ..] = plan.unmeasured()[..] {
+        bail!("interval {name}: {}", flow::NO_PREEMPTION);
+    }
     let profile = flow::profile(&loaded, plan, None, progress);
     Ok((profile, loaded.manifest))
 }

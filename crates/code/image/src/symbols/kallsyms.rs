@@ -14,6 +14,7 @@ use std::borrow::Cow;
 use super::names::Binding;
 use super::table::{Function, Symbol, Table};
 use crate::glob::glob;
+use crate::x86::address::is_kernel;
 
 /// An error in a kallsyms text.
 #[derive(Debug, thiserror::Error)]
@@ -146,10 +147,11 @@ pub fn functions_like(text: &[u8], globs: &[&str]) -> Vec<u64> {
     all
 }
 
-/// Location of a kernel's preemption count, and the functions that add an argument to it.
+/// Location of a kernel's preemption count, and the functions that add an argument to it. What is not known is `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Preemption {
-    /// Address of a CPU's count, relative to the base of `gs`.
+    /// Address of a CPU's count, relative to the base of `gs`. To Linux 6.14 per-CPU symbols are small offsets. Since 6.15 (commit
+    /// 9d7de2aa8b41) they are addresses of the kernel, and the base is a difference of addresses.
     pub count: Option<u64>,
     /// `__local_bh_disable_ip`, which adds its second argument to the count (kernel/softirq.c).
     pub bh_disable: Option<u64>,
@@ -160,10 +162,11 @@ pub struct Preemption {
 /// The kernel's preemption count: a variable of its own, or in 6.2 to 6.13 a member of `pcpu_hot` behind a pointer
 /// (arch/x86/include/asm/current.h).
 pub fn preemption(text: &[u8]) -> Preemption {
-    let count = value_of(text, "__preempt_count")
-        .or_else(|| Some(value_of(text, "pcpu_hot")? + 8))
-        // A value too large for an offset means that the kernel hides its per-CPU symbols, or places them otherwise.
-        .filter(|&offset| offset != 8 && offset < 1 << 32);
+    // The kernel shows 0 for the symbols that it hides.
+    let shown = |name| value_of(text, name).filter(|&value| value != 0);
+    let count = shown("__preempt_count")
+        .or_else(|| Some(shown("pcpu_hot")? + 8))
+        .filter(|&value| value < 1 << 32 || is_kernel(value));
     let function = |name| value_of(text, name).filter(|&address| address != 0);
     Preemption {
         count,
@@ -302,6 +305,19 @@ ffffffffc0300000 t bpf_prog_6deef7357e7b4530_x\t[bpf]
         assert_eq!(at(&kernel, 0xffff_ffff_c020_1000), ("-", "-"));
         assert_eq!(at(&kernel, 0xffff_ffff_c030_0fff), ("bpf_prog_6deef7357e7b4530_x", "[bpf]"));
         assert_eq!(at(&kernel, 0xffff_ffff_c030_1000), ("-", "-"));
+    }
+
+    #[test]
+    fn the_preemption_count_is_an_offset_or_an_address_of_the_kernel() {
+        let count = |text: &str| preemption(text.as_bytes()).count;
+        assert_eq!(count("0000000000032d08 D __preempt_count\n"), Some(0x3_2d08));
+        assert_eq!(count("0000000000034c40 D pcpu_hot\n"), Some(0x3_4c48));
+        // Linux 6.15 and later.
+        assert_eq!(count("ffffffff83a2e00c D __preempt_count\n"), Some(0xffff_ffff_83a2_e00c));
+        // Hidden, and none.
+        assert_eq!(count("0000000000000000 D __preempt_count\n"), None);
+        assert_eq!(count("0000000000000000 D pcpu_hot\n"), None);
+        assert_eq!(count("ffffffff81000000 T _stext\n"), None);
     }
 
     #[test]

@@ -394,7 +394,9 @@ impl<'a> Analyses<'a> {
 
     /// Returns the intervals, and the executions of each counted pattern by node.
     pub fn finish(self) -> (Vec<Delta>, Vec<(&'a str, NodeCounts)>) {
-        let deltas = self.plan.deltas.iter().zip(self.intervals).map(|(spec, i)| i.finish(spec)).collect();
+        let measured = |(n, _): &(usize, _)| !self.plan.is_unmeasured(*n);
+        let intervals = self.plan.deltas.iter().zip(self.intervals).enumerate().filter(measured);
+        let deltas = intervals.map(|(_, (spec, intervals))| intervals.finish(spec)).collect();
         let mut by_pattern: HashMap<u32, NodeCounts> = HashMap::new();
         for ((pattern, node), count) in self.counts {
             by_pattern.entry(pattern).or_default().push((node, count));

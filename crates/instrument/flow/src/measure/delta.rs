@@ -239,6 +239,22 @@ impl Plan {
         self
     }
 
+    /// Names of the intervals that begin or end with preemption, if nobody knows where the kernel counts it. They are measured by none
+    /// of its marks, and are left out of the result.
+    #[must_use]
+    pub fn unmeasured(&self) -> Vec<&str> {
+        let left_out = self.deltas.iter().enumerate().filter(|(n, _)| self.is_unmeasured(*n));
+        left_out.map(|(_, spec)| spec.name.as_str()).collect()
+    }
+
+    /// True for the number of such an interval.
+    pub(crate) fn is_unmeasured(&self, delta: usize) -> bool {
+        let of_preemption =
+            [Occasion::PreemptOff, Occasion::PreemptOn].map(|occasion| self.occasions[occasion as usize]);
+        let uses = of_preemption.iter().any(|triggers| (triggers.from | triggers.to) >> delta & 1 == 1);
+        uses && self.markers.preemption.count.is_none()
+    }
+
     /// Adds a marker. Returns true if it belongs to a task rather than a CPU.
     fn add(
         &mut self,
@@ -319,6 +335,15 @@ mod tests {
     fn plan(from: &str, to: &str) -> Result<Plan, PlanError> {
         let spec = Spec { name: "x".into(), from: from.into(), to: to.into(), scope: None, nested: false };
         Plan::new(&[spec], &[], &|name| (name == "vfs_read").then_some(0x1000))
+    }
+
+    #[test]
+    fn preemption_is_not_measured_where_its_count_is_not_known() {
+        let unknown = Plan::default();
+        assert_eq!(unknown.unmeasured(), ["preempt"]);
+        let known = unknown.with_preemption(Preemption { count: Some(0x3_2d08), ..Preemption::default() });
+        assert!(known.unmeasured().is_empty());
+        assert_eq!(plan("func:vfs_read", "preempt-on").unwrap().unmeasured(), ["x"]);
     }
 
     #[test]

@@ -24,8 +24,22 @@ pub const IMPORT_NOTES: &str = "import_notes";
 pub(super) fn of(loaded: &Loaded, profile: &Profile) -> Account {
     let imported = loaded.manifest.option_facts().import_notes;
     let notes: Vec<String> = imported.into_iter().chain(loaded.notes.iter().cloned()).collect();
-    account(loaded.recorded.as_ref(), &loaded.lengths(), profile, &notes)
+    let mut account = account(loaded.recorded.as_ref(), &loaded.lengths(), profile, &notes);
+    // Programs alone have no preemption to count.
+    if loaded.preemption.count.is_none() && profile.funcs.iter().any(|func| func.kernel) {
+        let why = vec![NO_PREEMPTION.to_owned()];
+        account = account.at(Fate::NotUnderstood, "times with preemption off", None, why);
+    }
+    let clock = &loaded.manifest.clock;
+    if clock.counts() && clock.tsc_hz == 0 {
+        let why = vec!["the recording does not tell it: a tick is shown as a nanosecond".to_owned()];
+        account = account.at(Fate::Guessed, "frequency of the clock", None, why);
+    }
+    account
 }
+
+/// Why an interval with preemption off is not known.
+pub const NO_PREEMPTION: &str = "the kernel's symbols do not tell where it counts preemption: neither __preempt_count nor pcpu_hot is among them";
 
 /// Adds up what is known of a decode. `notes` are faults that the loader found beside the packets.
 fn account(recorded: Option<&Recorded>, lengths: &Lengths, profile: &Profile, notes: &[String]) -> Account {
