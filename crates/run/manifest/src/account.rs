@@ -5,6 +5,7 @@
 //! (`accounts`), and a text that ends every report. A count of zero was measured. A count that could not be taken is
 //! `None` and is shown as "not known", because a missing measurement must not look like a zero.
 
+use kprism_profile::units::{grouped, printable};
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of places named for one count. The count itself is not limited.
@@ -229,25 +230,6 @@ fn singular(unit: &str) -> String {
         }
     };
     unit.split(' ').map(one).collect::<Vec<_>>().join(" ")
-}
-
-/// The number with separators, such as `1,234,567`.
-fn grouped(n: u64) -> String {
-    let digits = n.to_string();
-    let mut out = String::new();
-    for (i, c) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(c);
-    }
-    out
-}
-
-/// Replaces control characters. Places may contain names from a recording, and control characters must not reach a
-/// terminal.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 #[cfg(test)]

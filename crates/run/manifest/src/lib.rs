@@ -20,5 +20,7 @@ pub use environment::{Difference, Environment};
 pub use facts::{CallLosses, DurationFacts, KernelTests, ProbeFacts};
 pub use here::{NOT_ENDED, begun, this_kernel};
 pub use instrument::{About, Instrument};
-pub use manifest::{Clock, Kernel, KernelModule, KernelTree, Manifest, PerfClock, Processor, RunKind};
+pub use manifest::{
+    Clock, Kernel, KernelModule, KernelTree, Manifest, NO_CLOCK, PerfClock, Processor, RunKind,
+};
 pub use option_facts::OptionFacts;

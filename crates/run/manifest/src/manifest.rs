@@ -5,6 +5,7 @@
 
 use crate::hash::hex;
 use crate::{Account, DurationFacts, Environment, Fate, Instrument, KernelTests, ProbeFacts};
+use kprism_profile::units::grouped;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -45,7 +46,7 @@ pub enum RunKind {
 pub struct Clock {
     /// Name for people: `guest-virtual`, `host-tsc`, …
     pub name: String,
-    /// Frequency of the time stamp counter, in Hz.
+    /// Frequency of the time stamp counter, in Hz. 0 if it is not known: a tick then stands for a nanosecond.
     pub tsc_hz: u64,
     /// perf's conversion of TSC to its own time. If it is there, times of the flow are perf's, to the nanosecond.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -74,6 +75,27 @@ pub struct PerfClock {
     /// perf's time at TSC 0, ns. It is negative on a machine whose TSC ran before its kernel's clock.
     pub zero: i64,
 }
+
+impl Clock {
+    /// False if the run has no times.
+    #[must_use]
+    pub fn counts(&self) -> bool {
+        self.name != NO_CLOCK
+    }
+
+    /// Name and frequency for people.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        match (self.counts(), self.tsc_hz) {
+            (false, _) => "none: the run has no times".to_owned(),
+            (true, 0) => format!("{}, of a frequency that is not known", self.name),
+            (true, hz) => format!("{}, {} Hz", self.name, grouped(hz)),
+        }
+    }
+}
+
+/// Name of the clock of a run without times.
+pub const NO_CLOCK: &str = "none";
 
 impl Default for Clock {
     fn default() -> Self {

@@ -133,8 +133,6 @@ fn read_sideband(path: &Path, capture: &mut Capture) -> Result<Vec<Mapping>, Imp
     let small = |name: &str| number(name, 0).and_then(|n| u8::try_from(n).ok());
     let clock = &mut capture.clock;
     clock.nom_ratio = small("nom_freq").unwrap_or(0);
-    // simple-pt assumes a bus clock of 100 MHz.
-    clock.tsc_hz = u64::from(clock.nom_ratio) * 100_000_000;
     clock.art_den = number("tsc_ratio", 0).unwrap_or(0);
     clock.art_num = number("tsc_ratio", 1).unwrap_or(0);
     clock.mtc_freq = small("mtc_freq").map_or(0, |n| n.saturating_sub(1).min(15));
@@ -144,7 +142,35 @@ fn read_sideband(path: &Path, capture: &mut Capture) -> Result<Vec<Mapping>, Imp
         model,
         stepping: small("stepping").unwrap_or(0),
     });
+    let crystal = capture.cpu.and_then(crystal_hz).filter(|_| clock.art_den > 0 && clock.art_num > 0);
+    clock.tsc_hz = match crystal {
+        Some(hz) => hz * u64::from(clock.art_num) / u64::from(clock.art_den),
+        None => u64::from(clock.nom_ratio) * BUS_HZ,
+    };
+    if crystal.is_none() && clock.tsc_hz > 0 {
+        capture.notes.push(format!(
+            "the recording does not tell the frequency of its clock: taken to be {} times {} MHz, which is off by up to 0.3 % on \
+             processors with another crystal",
+            clock.nom_ratio,
+            BUS_HZ / 1_000_000
+        ));
+    }
     Ok(mappings)
+}
+
+/// The bus clock that simple-pt assumes, and whose multiple the nominal ratio is (MSR_PLATFORM_INFO, since Nehalem).
+const BUS_HZ: u64 = 100_000_000;
+
+/// The crystal whose multiple the TSC is, on processors of which all have one: SDM vol. 3B, 20.7.3, "Determining the Processor Base
+/// Frequency". Servers of Skylake have one of two, so theirs is not known (Linux, native_calibrate_tsc).
+fn crystal_hz(cpu: CpuModel) -> Option<u64> {
+    match (cpu.family, cpu.model) {
+        // Skylake and Kaby Lake, clients.
+        (6, 0x4e | 0x5e | 0x8e | 0x9e) => Some(24_000_000),
+        // Goldmont.
+        (6, 0x5c) => Some(19_200_000),
+        _ => None,
+    }
 }
 
 fn parse_meta(rest: &str) -> Option<(&str, Vec<u32>)> {

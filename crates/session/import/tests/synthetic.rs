@@ -257,7 +257,8 @@ fn a_simple_pt_folder() {
     assert_eq!(labels, [("cpu 0", stream.len() + 2), ("cpu 1", 0), ("cpu 2", capture.streams[2].pt.len())]);
     assert!(capture.timed);
     let clock = ClockConfig {
-        tsc_hz: 2_600_000_000,
+        // 216 / 2 times the 24 MHz of a Skylake, not 26 times 100 MHz.
+        tsc_hz: 2_592_000_000,
         art_num: 216,
         art_den: 2,
         mtc_freq: 3,

@@ -48,7 +48,7 @@ pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest) -> String {
     if let Some(environment) = &m.environment {
         line("environment", environment.id.clone());
     }
-    line("clock", format!("{}, {} Hz", m.clock.name, grouped(m.clock.tsc_hz)));
+    line("clock", m.clock.to_text());
     if let Some(PerfClock { mult, shift, zero }) = m.clock.perf {
         line("  times", format!("of perf script and the kernel's log: TSC * {mult} >> {shift}, {zero:+} ns"));
     }
