@@ -418,6 +418,45 @@ fn a_jump_back_is_no_call_in_any_chunk() {
     }
 }
 
+/// A jump to a bad address, and a signal's handler that has the thread go on in the function that jumped.
+#[test]
+fn a_handler_leads_back_from_a_jump_to_a_bad_address() {
+    const A: u64 = 0x41_0000;
+    const BAD: u64 = 0x1_0000;
+    let mut code = code("__x64_sys_rt_sigreturn");
+    // nop; jmp *rax; nop; jmp *rax
+    code.func("a", A, &[0x90, 0xff, 0xe0, 0x90, 0xff, 0xe0]);
+    let mut pt = Pt::new();
+    pt.psb(F).tip(A);
+    for _ in 0..3 {
+        // The handler g returns to the restorer, whose system call leads back.
+        pt.tip(BAD).fup(BAD).tip(TIMER).tip(G).tip(RESTORER);
+        pt.tip(ENTRY).tip(BODY).tip(HELPER).tnt("tt").tip(A + 3);
+    }
+    pt.tip(F + 3);
+    let lines = tree(&run_with(&code, &[&pt], &[]));
+    let of = |name: &str| lines.iter().filter(|line| line.contains(name)).collect::<Vec<_>>();
+    assert_eq!(of("/a "), ["0 f/a Call 1 8"], "{lines:#?}");
+    assert_eq!(of("/g "), ["0 f/?/g Signal 3 6"], "{lines:#?}");
+}
+
+/// Without symbols and without the kernel's code: what runs behind a system call is the program's again.
+#[test]
+fn behind_a_kernel_that_is_not_known_the_program_goes_on() {
+    const A: u64 = 0x41_0000;
+    let mut code = Code::default();
+    // nop; syscall; nop; jmp *rax
+    code.image.add(0x1000, A, &[0x90, 0x0f, 0x05, 0x90, 0xff, 0xe0]);
+    let mut pt = Pt::new();
+    pt.psb(A).tip(ENTRY).tip(A + 3).tip(A);
+    let stream = Stream { cpu: 0, bytes: &pt.bytes, image: &code.image };
+    let options = Options { threads: 1, clock: CLOCK, ..Options::default() };
+    let profile = profile(&[stream], &code, &[], &options, &|_| ());
+    let lines = tree(&profile);
+    assert!(lines.iter().all(|line| line.contains("ntry") == line.ends_with(" 0")), "{lines:#?}");
+    assert_eq!(lines, Vec::<String>::new());
+}
+
 #[test]
 fn retpolines_are_calls_of_their_target() {
     let mut code = code("__x64_sys_read");

@@ -492,7 +492,13 @@ impl<const NOTES: bool> Stacks<NOTES> {
         let direct = event.flags & flag::DIRECT != 0;
         if inner && !direct {
             match jumped_into(&self.stack, event.func) {
-                Found::At(index) => return self.truncate(index + 1, now),
+                Found::At(index) if self.stack[index].func == event.func => {
+                    return self.truncate(index + 1, now);
+                }
+                // It only began in that function: a frame below the chunk may run it.
+                Found::At(_) => {
+                    return self.new_span(Cause::Jump { ip: event.ip }, event.func, event.flags, now);
+                }
                 Found::BehindEntry => {}
                 Found::Nothing if self.base_func() == event.func => return self.truncate(0, now),
                 Found::Nothing => {

@@ -159,9 +159,13 @@ pub(crate) fn returned_to(stack: &[Frame], ip: u64) -> Found {
     search(stack, |f| f.ret_ip == ip && !f.is_entry())
 }
 
-/// Searches from the top for the frame of `func`, into whose middle a jump leads (`longjmp`, unwinding).
+/// Searches from the top for the frame of `func`, into whose middle a jump leads (`longjmp`, unwinding). If there is none, for the
+/// frame that began in `func` and jumped elsewhere: a jump to a bad address is such a jump, from which a signal's handler leads back.
 pub(crate) fn jumped_into(stack: &[Frame], func: u32) -> Found {
-    search(stack, |f| f.func == func && !f.is_entry())
+    match search(stack, |f| f.func == func && !f.is_entry()) {
+        Found::At(index) => Found::At(index),
+        _ => search(stack, |f| f.home_func == func && !f.is_entry()),
+    }
 }
 
 /// The kernel entry that a return to user code, or to the kernel, leaves: the innermost one. If that one came from the

@@ -165,7 +165,11 @@ pub(crate) fn jump(stack: &mut impl TaskStack, at: &Arrival) {
         && at.flags & flag::DIRECT == 0
         && let Found::At(index) = jumped_into(stack.frames(), at.func)
     {
-        return stack.truncate(index + 1);
+        stack.truncate(index + 1);
+        if let Some(top) = stack.frames().last_mut().filter(|top| top.func != at.func) {
+            top.go_home();
+        }
+        return;
     }
     match stack.frames().last_mut() {
         None => {
@@ -224,9 +228,15 @@ pub(crate) fn body(stack: &mut impl TaskStack, at: &Arrival) {
 /// that was not traced: a window opens there, a filter begins there, a signal's handler or a new program starts. The call
 /// on the stack is continued instead only if it was seen and has run nothing yet.
 pub(crate) fn resume(stack: &mut impl TaskStack, at: &Arrival, switched_on: bool) {
-    if at.flags & (flag::ENTRY | flag::INNER) == 0 && !stack.frames().is_empty() {
-        // Without symbols, nothing says which frames still fit.
-        return;
+    let kernel = is_kernel(at.ip);
+    if at.flags & (flag::ENTRY | flag::INNER) == 0 {
+        // Without symbols, nothing but the privilege says which frames still fit.
+        if !kernel {
+            leave_kernel(stack);
+        }
+        if stack.frames().last().is_some_and(|top| top.kernel == kernel) {
+            return;
+        }
     }
     let enters = switched_on && at.is_entry();
     let insns = stack.insns();
@@ -236,7 +246,7 @@ pub(crate) fn resume(stack: &mut impl TaskStack, at: &Arrival, switched_on: bool
             return stack.truncate(index + 1);
         }
         stack.pop_untraced(index);
-    } else if !is_kernel(at.ip) {
+    } else if !kernel {
         leave_kernel(stack);
     }
     let kind = if enters { FrameKind::Call } else { FrameKind::Resumed };
