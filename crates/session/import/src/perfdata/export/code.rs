@@ -15,6 +15,31 @@ pub(super) struct Seen<'a> {
     pub bytes: &'a [u8],
 }
 
+impl Seen<'_> {
+    /// Addresses of the pages that it is in.
+    pub fn pages(&self) -> impl Iterator<Item = u64> + use<> {
+        pages_of(self.va, self.bytes.len())
+    }
+}
+
+/// Addresses of the pages that `len` bytes from `va` on are in.
+pub(super) fn pages_of(va: u64, len: usize) -> impl Iterator<Item = u64> {
+    let last = va.saturating_add((len as u64).max(1) - 1);
+    (va / PAGE..=last / PAGE).map(|page| page * PAGE)
+}
+
+/// Ranges of these pages, which are in order of address. Those that meet are joined.
+pub(super) fn ranges(pages: impl Iterator<Item = u64>) -> Vec<(u64, u64)> {
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for start in pages {
+        match ranges.last_mut() {
+            Some(last) if last.1 == start => last.1 = start.wrapping_add(PAGE),
+            _ => ranges.push((start, start.wrapping_add(PAGE))),
+        }
+    }
+    ranges
+}
+
 /// A replacement of bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Change {

@@ -14,7 +14,7 @@
 //! flow's entry of `__switch_to`. It does not know address spaces, so the code of an address space is assigned to the
 //! processes that ran in it (`owners`).
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::BufWriter;
 use std::path::Path;
@@ -100,19 +100,16 @@ pub fn export(source: &Source<'_>, dir: &Path) -> Result<(), ImportError> {
     let cpus = source.cpus.len() as u32;
     let seen = all_seen(source);
     let own: Vec<Vec<&Switch>> = (0..cpus).map(|cpu| switches(source.records, cpu)).collect();
-    let mut owners: Vec<Owner> = Vec::new();
+    let mut found: Vec<Owner> = Vec::new();
     let mut starts = Vec::new();
     for (cpu, (pt, map)) in source.cpus.iter().enumerate() {
         let image = image(source, cpu, map);
         let task = first_task(source.records, cpu as u32, &own[cpu]);
-        let (found, first) = owners::find(pt, &image, (source.clock, source.errata), task, &own[cpu]);
-        owners.extend(found);
+        let (owners, first) = owners::find(pt, &image, (source.clock, source.errata), task, &own[cpu]);
+        found.extend(owners);
         starts.push((first, task));
     }
-    owners.sort_by_key(|o| o.ns);
-
-    let mut known = HashSet::new();
-    owners.retain(|o| known.insert((o.asid, o.tgid)));
+    let owners = owners::joined(found);
     let mut files = Files::new(source.root);
     let maps = Maps::new(source.records);
     let mmaps: Vec<&Mmap> = mmaps(source.records).collect();

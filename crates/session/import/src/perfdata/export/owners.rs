@@ -2,7 +2,7 @@
 //! Finds the processes that ran user code in each address space, with start times. The flow gives the start of user
 //! code and its CR3, the sideband gives the process.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap};
 
 use kprism_flow::clock::ClockConfig;
 use kprism_flow::errata::Errata;
@@ -21,6 +21,39 @@ pub(super) struct Owner {
     pub tgid: u32,
     /// Its first user instruction there, ns.
     pub ns: u64,
+    /// When it last entered user code there, ns.
+    pub last: u64,
+    /// From then on the address space is another process's, or the process has another one; ns.
+    pub until: u64,
+}
+
+/// Joins what the CPUs saw of each process in an address space, and finds when each of them had left it: page tables are used again
+/// for other processes, and a program that is executed has new ones. In order of their first instructions.
+pub(super) fn joined(found: Vec<Owner>) -> Vec<Owner> {
+    let mut all: BTreeMap<(u64, u32), Owner> = BTreeMap::new();
+    for owner in found {
+        let known = all.entry((owner.asid, owner.tgid)).or_insert(owner);
+        let (pid, ns) = if owner.ns < known.ns { (owner.pid, owner.ns) } else { (known.pid, known.ns) };
+        *known = Owner { pid, ns, last: known.last.max(owner.last), ..*known };
+    }
+    let mut owners: Vec<Owner> = all.into_values().collect();
+    owners.sort_by_key(|owner| owner.ns);
+    let mut of_space: HashMap<u64, Vec<u64>> = HashMap::new();
+    let mut of_process: HashMap<u32, Vec<u64>> = HashMap::new();
+    for owner in &owners {
+        of_space.entry(owner.asid).or_default().push(owner.ns);
+        of_process.entry(owner.tgid).or_default().push(owner.ns);
+    }
+    // All of these begin after the owner's last entry, so they are not its own.
+    let after = |begins: Option<&Vec<u64>>, last: u64| {
+        let begins = begins.map_or(&[][..], Vec::as_slice);
+        begins.get(begins.partition_point(|&ns| ns <= last)).copied().unwrap_or(NEVER)
+    };
+    for owner in &mut owners {
+        let (space, process) = (of_space.get(&owner.asid), of_process.get(&owner.tgid));
+        owner.until = after(space, owner.last).min(after(process, owner.last));
+    }
+    owners
 }
 
 /// A resolver with three functions: user code, the kernel, and the watched address. A jump to the watched address is
@@ -53,7 +86,9 @@ struct Watch<'a> {
     asid: u64,
     now: u64,
     last: Option<(u64, u32)>,
-    known: HashSet<(u64, u32)>,
+    /// Numbers of the owners, and that of the last one.
+    known: HashMap<(u64, u32), usize>,
+    current: usize,
     owners: Vec<Owner>,
     first: u64,
 }
@@ -89,10 +124,14 @@ impl Watch<'_> {
         let (pid, tgid) = self.task;
         if self.last != Some((self.asid, tgid)) {
             self.last = Some((self.asid, tgid));
-            if self.known.insert((self.asid, tgid)) {
-                self.owners.push(Owner { asid: self.asid, pid, tgid, ns: self.now });
+            let next = self.owners.len();
+            self.current = *self.known.entry((self.asid, tgid)).or_insert(next);
+            if self.current == next {
+                let (asid, now) = (self.asid, self.now);
+                self.owners.push(Owner { asid, pid, tgid, ns: now, last: now, until: NEVER });
             }
         }
+        self.owners[self.current].last = self.now;
     }
 }
 
@@ -114,13 +153,14 @@ pub(super) fn find(
         asid: 0,
         now: 0,
         last: None,
-        known: HashSet::new(),
+        known: HashMap::new(),
+        current: 0,
         owners: Vec::new(),
         first: 0,
     };
     Decoder::new(pt, setup, false).run(0, pt.len(), &mut sink);
     let Watch { mut owners, first, .. } = sink;
-    owners.iter_mut().for_each(|o| o.ns = o.ns.max(first));
+    owners.iter_mut().for_each(|o| (o.ns, o.last) = (o.ns.max(first), o.last.max(first)));
     (owners, first)
 }
 

@@ -11,7 +11,7 @@ use kprism_image::symbols::maps::Maps;
 use kprism_image::x86::address::task_space;
 use kprism_image::{Bytes, is_kernel};
 
-use super::code::{Change, Code, PAGE, Seen};
+use super::code::{Change, Code, PAGE, Seen, pages_of, ranges};
 use super::owners::Owner;
 use kprism_perfdata::Mapped;
 
@@ -197,7 +197,8 @@ pub(super) fn map_all(
         part.extend(elsewhere.get(&owner.asid).into_iter().flatten());
         part.sort_unstable();
         let seen = spaces.get(&owner.asid).map_or(&[][..], |space| &space.seen);
-        map(owner, part.iter().map(|&i| &seen[i]), own_of(owner), maps, files, &mut user);
+        let own_time = part.iter().map(|&i| &seen[i]).filter(|seen| seen.ns < owner.until);
+        map(owner, own_time, own_of(owner), maps, files, &mut user);
     }
     user
 }
@@ -213,32 +214,39 @@ fn map<'s, 'b: 's>(
     user: &mut User,
 ) {
     let Owner { asid, ns: since, .. } = *owner;
-    let mut rest = Vec::new();
     for m in &own.mmaps {
         if files.get(&m.path).is_some() {
             user.add(owner, m.t, m.start, m.end, m.pgoff, &m.path);
         }
     }
-    for s in seen {
+    let mut in_files = |s: &Seen<'_>| {
         // Times within a packet stream are estimates: where it is not the mapping of that time, it may be any.
         let mut shows = |m: &Mmap| files.shows(&m.path, m.start, m.pgoff, s);
         if own.newest(s.va, s.ns).is_some_and(&mut shows) || own.at(s.va).any(shows) {
-            continue;
+            return true;
         }
         // A child before its execve has its parent's mappings.
         let path = |file: u32| &maps.paths()[file as usize];
         match maps.find(asid, s.va, since).and_then(|m| Some((m, path(m.file?)))) {
             Some((m, path)) if own.at(s.va).next().is_none() && files.shows(path, m.start, m.pgoff, s) => {
                 user.add(owner, since, m.start, m.end, m.pgoff, path);
+                true
             }
-            _ => rest.push(*s),
+            _ => false,
         }
-    }
-    made(owner, &rest, own, user);
+    };
+    let seen: Vec<(&Seen<'_>, bool)> = seen.map(|s| (s, in_files(s))).collect();
+    // A page that differs from its file at any time is written as it was at each time, a breakpoint that is taken out again too.
+    let pages: BTreeSet<u64> =
+        seen.iter().filter(|(_, in_files)| !in_files).flat_map(|(s, _)| s.pages()).collect();
+    let of_pages = |s: &Seen<'_>| s.pages().any(|page| pages.contains(&page));
+    let rest: Vec<Seen<'_>> = seen.iter().map(|(s, _)| **s).filter(of_pages).collect();
+    made(owner, &rest, &pages, own, user);
 }
 
-/// Generates files for code that is in no file: from each page's first mapping on, and again after each change.
-fn made(owner: &Owner, rest: &[Seen<'_>], own: &Own<'_>, user: &mut User) {
+/// Generates files for code that is in no file: from each page's first mapping on, and again after each change. `rest` is all code
+/// that touches these `pages`.
+fn made(owner: &Owner, rest: &[Seen<'_>], pages: &BTreeSet<u64>, own: &Own<'_>, user: &mut User) {
     let Owner { pid, tgid, ns: since, .. } = *owner;
     let (mut code, changes) = Code::first(rest.iter().copied());
     let mut put = |ns: u64, start: u64, end: u64, code: &Code| {
@@ -246,23 +254,36 @@ fn made(owner: &Owner, rest: &[Seen<'_>], own: &Own<'_>, user: &mut User) {
         for (va, page) in code.pages(start, end) {
             bytes[(va - start) as usize..][..PAGE as usize].copy_from_slice(page);
         }
+        // The rest of an instruction that goes on in the next page: readers take it from the file, behind what is mapped.
+        if let Some((_, page)) = code.pages(end, end.saturating_add(PAGE)).next() {
+            bytes.extend(&page[..LONGEST_INSN - 1]);
+        }
         let path = format!("/{MADE}/{tgid}-{start:x}-{ns}");
         let mapped =
             Mapped { pid: tgid, tid: pid, start, len: end - start, path: path.clone(), ..Mapped::default() };
         user.mappings.push(Timed { ns, mapped });
         user.made.push((path, bytes));
     };
-    for (start, end) in code.ranges(0) {
+    // What changed before the process came is what it began with.
+    let (before, changes): (Vec<Change>, Vec<Change>) =
+        changes.into_iter().partition(|change| change.ns <= since);
+    before.iter().for_each(|change| code.set(change.va, &change.new));
+    for (start, end) in ranges(pages.iter().copied()) {
         let mapped =
             own.places.overlapping(start, end).filter_map(|group| Some(own.mmaps[*group.first()?].t)).min();
         put(mapped.unwrap_or(since), start, end, &code);
     }
     for Change { ns, va, new, .. } in changes {
         code.set(va, &new);
-        let (start, end) = (va - va % PAGE, (va + new.len() as u64).next_multiple_of(PAGE));
-        put(ns, start, end, &code);
+        let changed = pages_of(va, new.len()).filter(|page| pages.contains(page));
+        for (start, end) in ranges(changed) {
+            put(ns, start, end, &code);
+        }
     }
 }
+
+/// Bytes of the longest instruction (SDM vol. 2A, 2.3.11).
+const LONGEST_INSN: usize = 15;
 
 #[cfg(test)]
 mod tests {
