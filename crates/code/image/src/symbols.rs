@@ -135,7 +135,8 @@ impl Symbols {
                 Ok(elf) => Some(elf),
                 Err(reason) => {
                     let file = place(root, path);
-                    let damaged = file.is_ok_and(|file| file.symlink_metadata().is_ok());
+                    // A folder is what an older recorder named a file without a path.
+                    let damaged = file.is_ok_and(|file| file.symlink_metadata().is_ok_and(|is| !is.is_dir()));
                     missing.push(MissingFile { path: path.clone(), reason, damaged });
                     None
                 }

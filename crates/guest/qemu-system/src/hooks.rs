@@ -134,16 +134,19 @@ impl Hooks {
         (name.starts_with('[') && name.ends_with(']')).then_some(name)
     }
 
-    /// Path of a dentry up to its file system's root.
+    /// Path of a dentry up to its file system's root. A file that is in no folder (memfd_create) has the name that
+    /// `/proc/PID/maps` shows.
     fn path(&self, mut dentry: u64) -> Option<String> {
         let mut parts = Vec::new();
         for _ in 0..MAX_DEPTH {
             let parent = self.field(dentry, "dentry.d_parent")?;
-            if parent == dentry {
-                break;
-            }
             let qstr = dentry.checked_add(self.off("dentry.d_name")?)?;
-            parts.push(guest::string(self.field(qstr, "qstr.name")?, 256)?);
+            let name = guest::string(self.field(qstr, "qstr.name")?, 256)?;
+            match parent == dentry {
+                true if parts.is_empty() && name != "/" => return Some(format!("/{name} (deleted)")),
+                true => break,
+                false => parts.push(name),
+            }
             dentry = parent;
         }
         parts.reverse();
