@@ -11,7 +11,8 @@ use crate::guest::{self, Reg};
 use crate::side::{Task, What};
 
 const VM_EXEC: u64 = 4;
-const MAX_DEPTH: usize = 64;
+/// Most folders of a path: those of the longest one that a program can name (PATH_MAX, 4096).
+const MAX_DEPTH: usize = 2048;
 
 /// The hooked functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,25 +136,57 @@ impl Hooks {
     }
 
     /// Path of a dentry up to its file system's root.
-    fn path(&self, mut dentry: u64) -> Option<String> {
-        let mut parts = Vec::new();
-        for _ in 0..MAX_DEPTH {
-            let parent = self.field(dentry, "dentry.d_parent")?;
-            if parent == dentry {
-                break;
-            }
-            let qstr = dentry.checked_add(self.off("dentry.d_name")?)?;
-            parts.push(guest::string(self.field(qstr, "qstr.name")?, 256)?);
-            dentry = parent;
-        }
-        parts.reverse();
-        Some(format!("/{}", parts.join("/")))
+    fn path(&self, dentry: u64) -> Option<String> {
+        climb(
+            dentry,
+            |dentry| self.field(dentry, "dentry.d_parent"),
+            |dentry| {
+                let qstr = dentry.checked_add(self.off("dentry.d_name")?)?;
+                guest::string(self.field(qstr, "qstr.name")?, 256)
+            },
+        )
     }
+}
+
+/// The path of a dentry that is its own parent at the root. One that is deeper than [`MAX_DEPTH`] begins with `…`, so that it
+/// names no other file.
+fn climb(
+    mut dentry: u64,
+    parent: impl Fn(u64) -> Option<u64>,
+    name: impl Fn(u64) -> Option<String>,
+) -> Option<String> {
+    let mut parts = Vec::new();
+    loop {
+        let above = parent(dentry)?;
+        if above == dentry {
+            break;
+        }
+        if parts.len() == MAX_DEPTH {
+            parts.push("…".to_owned());
+            break;
+        }
+        parts.push(name(dentry)?);
+        dentry = above;
+    }
+    parts.reverse();
+    Some(format!("/{}", parts.join("/")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_that_is_too_deep_is_marked() {
+        let path = |depth: usize| {
+            climb(depth as u64, |at| Some(at.saturating_sub(1)), |at| Some(at.to_string())).unwrap()
+        };
+        assert_eq!(path(0), "/");
+        assert_eq!(path(3), "/1/2/3");
+        assert!(path(MAX_DEPTH).starts_with("/1/2/3/"));
+        let deep = path(MAX_DEPTH + 1);
+        assert!(deep.starts_with("/…/2/3/") && deep.ends_with("/2049"), "{deep}");
+    }
 
     #[test]
     fn parses() {
