@@ -11,7 +11,8 @@ use crate::guest::{self, Reg};
 use crate::side::{Task, What};
 
 const VM_EXEC: u64 = 4;
-const MAX_DEPTH: usize = 64;
+/// Most folders of a path: those of the longest one that a program can name (PATH_MAX, 4096).
+const MAX_DEPTH: usize = 2048;
 
 /// The hooked functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,29 +135,68 @@ impl Hooks {
         (name.starts_with('[') && name.ends_with(']')).then_some(name)
     }
 
-    /// Path of a dentry up to its file system's root. A file that is in no folder (memfd_create) has the name that
-    /// `/proc/PID/maps` shows.
-    fn path(&self, mut dentry: u64) -> Option<String> {
-        let mut parts = Vec::new();
-        for _ in 0..MAX_DEPTH {
-            let parent = self.field(dentry, "dentry.d_parent")?;
-            let qstr = dentry.checked_add(self.off("dentry.d_name")?)?;
-            let name = guest::string(self.field(qstr, "qstr.name")?, 256)?;
-            match parent == dentry {
-                true if parts.is_empty() && name != "/" => return Some(format!("/{name} (deleted)")),
-                true => break,
-                false => parts.push(name),
-            }
-            dentry = parent;
-        }
-        parts.reverse();
-        Some(format!("/{}", parts.join("/")))
+    /// Path of a dentry up to its file system's root.
+    fn path(&self, dentry: u64) -> Option<String> {
+        climb(
+            dentry,
+            |dentry| self.field(dentry, "dentry.d_parent"),
+            |dentry| {
+                let qstr = dentry.checked_add(self.off("dentry.d_name")?)?;
+                guest::string(self.field(qstr, "qstr.name")?, 256)
+            },
+        )
     }
+}
+
+/// The path of a dentry that is its own parent at the root. One that is deeper than [`MAX_DEPTH`] begins with `…`, so that it
+/// names no other file.
+fn climb(
+    mut dentry: u64,
+    parent: impl Fn(u64) -> Option<u64>,
+    name: impl Fn(u64) -> Option<String>,
+) -> Option<String> {
+    let mut parts = Vec::new();
+    loop {
+        let above = parent(dentry)?;
+        if above == dentry {
+            // A file that is in no folder (memfd_create) has the name that /proc/PID/maps shows.
+            let alone = if parts.is_empty() { name(dentry).filter(|name| name != "/") } else { None };
+            if let Some(alone) = alone {
+                return Some(format!("/{alone} (deleted)"));
+            }
+            break;
+        }
+        if parts.len() == MAX_DEPTH {
+            parts.push("…".to_owned());
+            break;
+        }
+        parts.push(name(dentry)?);
+        dentry = above;
+    }
+    parts.reverse();
+    Some(format!("/{}", parts.join("/")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_that_is_too_deep_is_marked() {
+        let name = |at: u64| Some(if at == 0 { "/".to_owned() } else { at.to_string() });
+        let path = |depth: usize| climb(depth as u64, |at| Some(at.saturating_sub(1)), name).unwrap();
+        assert_eq!(path(0), "/");
+        assert_eq!(path(3), "/1/2/3");
+        assert!(path(MAX_DEPTH).starts_with("/1/2/3/"));
+        let deep = path(MAX_DEPTH + 1);
+        assert!(deep.starts_with("/…/2/3/") && deep.ends_with("/2049"), "{deep}");
+    }
+
+    #[test]
+    fn a_file_without_a_folder_has_its_name() {
+        let path = climb(7, Some, |_| Some("memfd:jit-code".to_owned()));
+        assert_eq!(path.as_deref(), Some("/memfd:jit-code (deleted)"));
+    }
 
     #[test]
     fn parses() {

@@ -101,6 +101,8 @@ struct Task {
     root: u32,
     stack: Vec<Frame>,
     waiting: Vec<Waiting>,
+    /// Waits for which there was no room: from the first one's begin to the last one's end, ns.
+    missed: Option<(u64, u64)>,
     /// Time since which it is off the CPU, ns.
     out_ns: Option<u64>,
 }
@@ -111,6 +113,8 @@ struct Task {
 struct UnseenTask {
     out_ns: Option<u64>,
     offs: Vec<(u64, u64)>,
+    /// As in [`Task`].
+    missed: Option<(u64, u64)>,
 }
 
 impl UnseenTask {
@@ -118,10 +122,16 @@ impl UnseenTask {
         let Some(start_ns) = self.out_ns.take() else { return };
         if self.offs.len() >= WAITING {
             // The later ones are more likely to lie in the first call that is seen.
-            self.offs.drain(..WAITING / 2);
+            self.offs.drain(..WAITING / 2).for_each(|wait| miss(&mut self.missed, wait));
         }
         self.offs.push((start_ns, ns));
     }
+}
+
+/// Notes a wait that is not kept.
+fn miss(missed: &mut Option<(u64, u64)>, (start_ns, end_ns): (u64, u64)) {
+    let (from, to) = missed.unwrap_or((start_ns, end_ns));
+    *missed = Some((from.min(start_ns), to.max(end_ns)));
 }
 
 /// An entry that ended while no caller was open.
@@ -201,10 +211,18 @@ impl Calls {
         }
         let number = self.tasks.len();
         self.numbers.insert(key, number);
-        let UnseenTask { out_ns, offs } = self.strangers.remove(&key).unwrap_or_default();
+        let UnseenTask { out_ns, offs, missed } = self.strangers.remove(&key).unwrap_or_default();
         let waiting = offs.into_iter().map(|(start_ns, end_ns)| Waiting::Off { start_ns, end_ns }).collect();
         let root = self.tree.root();
-        self.tasks.push(Task { key, number: number as u32, root, stack: Vec::new(), waiting, out_ns });
+        self.tasks.push(Task {
+            key,
+            number: number as u32,
+            root,
+            stack: Vec::new(),
+            waiting,
+            missed,
+            out_ns,
+        });
         number
     }
 
@@ -283,6 +301,7 @@ impl Calls {
             None if self.told && task.waiting.len() < WAITING => {
                 task.waiting.push(Waiting::Off { start_ns, end_ns: ns })
             }
+            None if self.told => miss(&mut task.missed, (start_ns, ns)),
             None => {}
         }
     }
@@ -501,6 +520,9 @@ impl Calls {
                 }
             }
             None => {
+                // The innermost call that was seen holds them.
+                let missed = task.missed.take_if(|(from, to)| *from < end_ns && *to > start_ns);
+                counts.waits_forgotten += u64::from(missed.is_some());
                 let is_within = |w: &mut Waiting| match w {
                     Waiting::Call(child) => within(child),
                     Waiting::Off { start_ns: from, end_ns: to } => middle(*from, *to) >= start_ns,
@@ -691,6 +713,12 @@ fn settle(task: &mut Task, tree: &mut Tree) -> u64 {
 /// Limits the number of waiting calls.
 fn bound(task: &mut Task, tree: &mut Tree, counts: &mut Counts) {
     if task.waiting.len() > WAITING || task.stack.last().is_some_and(|f| f.waiting.len() > WAITING) {
+        // Their call may be yet to come.
+        for wait in &task.waiting {
+            if let Waiting::Off { start_ns, end_ns } = wait {
+                miss(&mut task.missed, (*start_ns, *end_ns));
+            }
+        }
         counts.uprooted += settle(task, tree);
         let mut caller = task.root;
         for frame in &mut task.stack {

@@ -117,6 +117,8 @@ impl<'n> Collector<'n> {
                 if self.switches.len() < SWITCHES {
                     let (prev, next) = ((*prev_pid, text(prev_comm)), (*next_pid, text(next_comm)));
                     self.switches.push(Switch { cpu, ns, prev, next });
+                } else {
+                    self.calls.counts.switches_dropped += 1;
                 }
             }
             Data::IrqEnter => self.calls.irq_enter(at),
@@ -165,13 +167,15 @@ impl<'n> Collector<'n> {
         let keys: Vec<TaskKey> = self.calls.tasks().map(|(key, _)| key).collect();
         let count = self.cpus.cpus().next_back().map_or(0, |cpu| cpu as usize + 1).min(1 << 16);
         let per_cpu = (0..count as u32).map(|cpu| self.cpus.get(cpu).cloned().unwrap_or_default()).collect();
-        let counts = self.calls.counts;
+        let mut counts = self.calls.counts;
         let tree = self.calls.tree;
-        let times = Times { funcs: tree.func_times(funcs.len()), nodes: tree.times, counts };
+        let funcs_times = tree.func_times(funcs.len());
         let rebuilt = tree.rebuilt.unwrap_or_default();
         let rebuilt = rebuilt.into_iter().map(|(task, call)| (keys[task as usize], call)).collect();
         let mut slices = tree.slices;
         slices.retain(|s| s.end_ns - s.start_ns >= tree.shortest_ns);
+        counts.slices_dropped = tree.ended - slices.len() as u64;
+        let times = Times { funcs: funcs_times, nodes: tree.times, counts };
         // Outer calls come before the calls inside them, which ended first.
         timeline::sort(&mut slices);
         let totals = Totals { per_cpu, ..Totals::default() };

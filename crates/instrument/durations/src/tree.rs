@@ -60,6 +60,8 @@ pub struct Tree {
     pub slices: Vec<Slice>,
     /// Minimum duration of calls in the timeline, ns.
     pub shortest_ns: u64,
+    /// Number of calls that ended, in the timeline or not.
+    pub ended: u64,
     /// If enabled: rebuilt calls with the numbers of their tasks, callers before callees.
     pub rebuilt: Option<Vec<(u32, Ended)>>,
     known: HashMap<(u32, u32, bool), u32>,
@@ -125,6 +127,7 @@ impl Tree {
     /// Adds an ended call of context `node` in task number `task`.
     pub fn end(&mut self, node: u32, task: u32, call: &Ended) {
         let ns = call.ns();
+        self.ended += 1;
         let sums = &mut self.nodes[node as usize];
         sums.calls += 1;
         sums.ns = sums.ns.saturating_add(call.self_ns);
@@ -210,5 +213,25 @@ impl Tree {
             .collect();
         times.resize_with(count, FuncTimes::default);
         times
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// More calls than the timeline has room for: the shorter ones are not in it, but in all sums.
+    #[test]
+    fn a_full_timeline_keeps_the_longer_calls() {
+        let mut tree = Tree::default();
+        let (root, all) = (tree.root(), 2 * SLICES as u64 + 7);
+        let node = tree.child(root, 0, false);
+        for n in 0..all {
+            tree.end(node, 0, &Ended { end_ns: 1 + n % 100, ..Ended::default() });
+        }
+        assert_eq!((tree.ended, tree.nodes[node as usize].calls), (all, all));
+        assert_eq!(tree.func_times(1)[0].durations.count, all);
+        assert!(tree.slices.len() < SLICES + SLICES / 10 && tree.slices.len() > SLICES / 2);
+        assert!(tree.slices.iter().all(|s| s.end_ns >= tree.shortest_ns) && tree.shortest_ns > 40);
     }
 }

@@ -293,3 +293,48 @@ fn no_more_time_off_the_cpu_than_in_all() {
     assert_eq!((row(&m, "wait").total_ns, row(&m, "wait").off_ns), (920, 900));
     assert_eq!((row(&m, "main").total_ns, row(&m, "main").off_ns), (1000, 900));
 }
+
+/// More waits than are kept before the exit of their call: the rest counts as its own time, and the call is counted.
+#[test]
+fn waits_without_room_are_told() {
+    const WAITS: u64 = (1 << 16) + 10;
+    for known in [false, true] {
+        let mut t = Trace::new();
+        t.switch(1, 7, 0);
+        if known {
+            // The task is known before it waits.
+            t.exit(9, 7, "short", 0, 8);
+        }
+        (1..=WAITS).for_each(|n| {
+            t.switch(10 * n, 7, 0);
+            t.switch(10 * n + 5, 0, 7);
+        });
+        let end = 10 * WAITS + 10;
+        t.exit(end, 7, "long", 0, 9);
+        t.exit(end + 10, 7, "short", 0, end + 5);
+        let m = t.finish();
+        assert_eq!(m.times.counts.waits_forgotten, 1, "known: {known}");
+        let [_, total, own, off, _] = of(&m, "long");
+        assert!(own > total - 5 * WAITS && off < 5 * WAITS, "{own} {off} of {total}");
+    }
+}
+
+#[test]
+fn switches_beyond_those_of_the_timeline_are_counted() {
+    const KEPT: u64 = 1 << 20;
+    let mut t = Trace::new();
+    (0..KEPT + 3).for_each(|n| t.switch(n, 0, 0));
+    let m = t.finish();
+    assert_eq!((m.switches.len() as u64, m.times.counts.switches_dropped), (KEPT, 3));
+}
+
+#[test]
+fn calls_that_the_timeline_lacks_are_counted() {
+    const CALLS: u64 = 1 << 21;
+    let mut t = Trace::new();
+    (0..CALLS).for_each(|n| t.exit(100 * n + 1 + n % 100, 7, "f", 0, 100 * n));
+    let m = t.finish();
+    assert_eq!(m.times.counts.calls, CALLS);
+    assert!(m.times.counts.slices_dropped > CALLS / 4);
+    assert_eq!(m.profile.slices.len() as u64 + m.times.counts.slices_dropped, CALLS);
+}

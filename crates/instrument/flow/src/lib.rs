@@ -26,3 +26,11 @@ pub use decode::{Decoder, Setup, Stats, clock, digest, errata, error, event, mar
 pub use measure::{cost, delta, resolution, window};
 pub use profile::{Options, profile};
 pub use stream::Stream;
+
+/// The tests' machine names this crate as other crates do.
+#[cfg(test)]
+extern crate self as kprism_flow;
+#[cfg(test)]
+#[allow(dead_code)]
+#[path = "../tests/machine/mod.rs"]
+mod machine;

@@ -128,7 +128,8 @@ pub fn profile<R: Resolve>(
         work.stitch_all(&mut stitcher)
     });
     let stitched = stitcher.finish();
-    let (totals, errors) = totals_and_errors(streams, &work.jobs, stats);
+    let (mut totals, errors) = totals_and_errors(streams, &work.jobs, stats);
+    totals.guessed = stitched.guessed;
     let mut tasks = stitched.tasks;
     name_tasks(&mut tasks, sideband);
     let mut profile = Profile {

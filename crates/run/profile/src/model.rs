@@ -346,6 +346,9 @@ pub struct Totals {
     /// but its account does.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub packet_events: BTreeMap<String, u64>,
+    /// What the decoder guessed because a limit of its memory left no room, by unit in the plural. Kept as the events are.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub guessed: BTreeMap<String, u64>,
 }
 
 /// Counts taken by the decoder on one CPU.

@@ -62,6 +62,19 @@ pub struct Counts {
     pub lost_uncounted: u64,
     /// Calls whose callers did not appear in time. They are treated as outermost calls.
     pub uprooted: u64,
+    /// Calls in which more waits came than were kept. The others count as the call's own time.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub waits_forgotten: u64,
+    /// Task switches beyond those kept for timelines.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub switches_dropped: u64,
+    /// Calls that the timeline lacks, because longer ones filled it. They are in all sums.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub slices_dropped: u64,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 /// The measured cost of tracing.

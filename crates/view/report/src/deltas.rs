@@ -309,6 +309,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn intervals_in_contexts_that_are_not_listed_are_told() {
+        let mut delta = Delta::default();
+        (delta.ns.count, delta.insns.count) = (5, 5);
+        delta.sites.push(Site { count: 3, ..Site::default() });
+        let text = to_text(&Profile::default(), &delta, 0, Style::default());
+        assert!(text.contains("2 began in contexts that are not listed"), "{text}");
+    }
+
+    #[test]
     fn powers_of_two() {
         let bin = |low, count| Bin { low, high: low + 1, count };
         let h = Histogram { bins: vec![bin(0, 1), bin(1, 2), bin(5, 3), bin(7, 4)], ..Histogram::default() };

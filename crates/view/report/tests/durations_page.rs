@@ -52,6 +52,21 @@ fn the_data_are_those_of_the_tables() {
     assert_eq!(own["slices_omitted"], 0);
 }
 
+/// More calls than the page's timeline has room for: the longest are there, the others counted.
+#[test]
+fn calls_that_the_timeline_has_no_room_for_are_counted() {
+    const ROOM: usize = 20_000;
+    let mut measured = measured();
+    let slice = measured.profile.slices[0].clone();
+    measured.profile.slices = vec![slice; ROOM + 5];
+    measured.times.counts.calls = ROOM as u64 + 7;
+    let page = page(&measured);
+    let (_, rest) = page.split_once("id=\"kprism-data\">").unwrap();
+    let data: Value = serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap();
+    assert_eq!(data["durations"]["slices"]["ns"].as_array().unwrap().len(), ROOM);
+    assert_eq!(data["durations"]["slices_omitted"], 7);
+}
+
 /// The page must show the tracer's share of the times, as the terminal does.
 #[test]
 fn the_page_says_what_tracing_cost() {

@@ -56,19 +56,23 @@ impl Calls {
         let rsp = guest::register(Reg::RSP);
         let Some(back) = guest::word(rsp) else { return };
         let call_rsp = rsp.wrapping_add(8);
-        let mut open = lock(&self.open);
-        // The stack belonged to a task that has ended.
-        open.retain(|call| (call.back, call.rsp) != (back, call_rsp) || call.tid == tid);
-        if open.len() == MAX_OPEN {
-            open.remove(0);
-            self.forgotten.fetch_add(1, Ordering::Relaxed);
-        }
         let mut kept = [0; ARGUMENTS];
         for (n, kept) in kept.iter_mut().enumerate().take(arguments) {
             *kept = argument(n, rsp);
         }
-        open.push(Open { back, rsp: call_rsp, tid, since_ns: ns, arguments: kept });
-        self.returns.fetch_or(bit(back), Ordering::Relaxed);
+        self.keep(Open { back, rsp: call_rsp, tid, since_ns: ns, arguments: kept });
+    }
+
+    fn keep(&self, new: Open) {
+        let mut open = lock(&self.open);
+        // The stack belonged to a task that has ended.
+        open.retain(|call| (call.back, call.rsp) != (new.back, new.rsp) || call.tid == new.tid);
+        if open.len() == MAX_OPEN {
+            open.remove(0);
+            self.forgotten.fetch_add(1, Ordering::Relaxed);
+        }
+        open.push(new);
+        self.returns.fetch_or(bit(new.back), Ordering::Relaxed);
     }
 
     /// Number of calls that were dropped while they were open: too many were.
@@ -102,4 +106,19 @@ pub fn argument(n: usize, rsp: u64) -> u64 {
 
 fn bit(va: u64) -> u64 {
     1 << (va.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_beyond_the_limit_are_counted() {
+        let calls = Calls::default();
+        for n in 0..MAX_OPEN as u64 + 2 {
+            calls.keep(Open { back: 1, rsp: n, tid: 1, since_ns: n, arguments: [0; ARGUMENTS] });
+        }
+        assert_eq!((calls.forgotten(), lock(&calls.open).len()), (2, MAX_OPEN));
+        assert_eq!(lock(&calls.open)[0].since_ns, 2, "the oldest are dropped");
+    }
 }

@@ -106,13 +106,7 @@ impl Intervals {
             Interval::PreemptOff { .. } => None,
             Interval::Locked { locks, unlocks } => {
                 if self.locking.may_return_to(va) && self.locking.back(va, tid).is_some() {
-                    let mut all = lock(&self.held);
-                    let held = all.entry(cpu).or_default();
-                    if held.len() == MAX_HELD {
-                        held.remove(0);
-                        self.forgotten.fetch_add(1, Ordering::Relaxed);
-                    }
-                    held.push(ns);
+                    self.hold(cpu, ns);
                 }
                 if locks.binary_search(&va).is_ok() {
                     self.locking.enter(ns, tid, 0);
@@ -130,13 +124,8 @@ impl Intervals {
                     let sleeps = field(*state)? & guest::register(Reg::RSI) as u32 != 0;
                     let is_off = field(*on_rq)? == 0
                         || delayed.is_some_and(|offset| field(offset).is_some_and(|word| word & 0xff != 0));
-                    let mut open = lock(&self.open);
                     if sleeps && is_off {
-                        if open.len() < MAX_OPEN || open.contains_key(&task) {
-                            open.insert(task, ns);
-                        } else {
-                            self.forgotten.fetch_add(1, Ordering::Relaxed);
-                        }
+                        self.wake(task, ns);
                     }
                     None
                 } else if va == *switch {
@@ -195,6 +184,27 @@ impl Intervals {
         }
     }
 
+    /// A CPU takes a lock.
+    fn hold(&self, cpu: u64, ns: u64) {
+        let mut all = lock(&self.held);
+        let held = all.entry(cpu).or_default();
+        if held.len() == MAX_HELD {
+            held.remove(0);
+            self.forgotten.fetch_add(1, Ordering::Relaxed);
+        }
+        held.push(ns);
+    }
+
+    /// A task that slept is woken.
+    fn wake(&self, task: u64, ns: u64) {
+        let mut open = lock(&self.open);
+        if open.len() < MAX_OPEN || open.contains_key(&task) {
+            open.insert(task, ns);
+        } else {
+            self.forgotten.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// Number of intervals that are not measured, because too many were open.
     pub fn forgotten(&self) -> u64 {
         self.forgotten.load(Ordering::Relaxed) + self.locking.forgotten()
@@ -208,6 +218,19 @@ impl Intervals {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn locks_and_tasks_beyond_the_limits_are_counted() {
+        let locked = Intervals::default();
+        (0..MAX_HELD as u64 + 3).for_each(|ns| locked.hold(0, ns));
+        assert_eq!((locked.forgotten(), lock(&locked.held)[&0].len()), (3, MAX_HELD));
+        assert_eq!(lock(&locked.held)[&0][0], 3, "the oldest");
+        let woken = Intervals::default();
+        (0..MAX_OPEN as u64 + 3).for_each(|task| woken.wake(task, 1));
+        woken.wake(7, 2);
+        assert_eq!((woken.forgotten(), lock(&woken.open).len()), (3, MAX_OPEN));
+        assert_eq!(lock(&woken.open)[&7], 2, "woken again");
+    }
 
     #[test]
     fn instructions_are_told_apart() {

@@ -139,6 +139,8 @@ pub(crate) struct Blocks {
     mask: usize,
     /// Slots that are not empty.
     used: usize,
+    /// [`MAX_BLOCKS`]; tests take fewer.
+    pub most: usize,
     /// Number of times that blocks were invalidated. A cached path is valid only while it stays the same.
     pub deaths: u32,
 }
@@ -156,6 +158,7 @@ impl Blocks {
             table: vec![EMPTY; size],
             mask: size - 1,
             used: 0,
+            most: MAX_BLOCKS,
             deaths: 0,
         }
     }
@@ -234,7 +237,7 @@ impl Blocks {
 
     /// Returns true if the numbers of blocks or contexts have run out. All blocks must then be dropped.
     pub fn is_full(&self) -> bool {
-        self.hot.len() >= MAX_BLOCKS || self.contexts.len() >= usize::from(u16::MAX)
+        self.hot.len() >= self.most || self.contexts.len() >= usize::from(u16::MAX)
     }
 
     /// Invalidates a block. Links to it remain; they end at [`End::Dead`], where the block is looked up again.

@@ -87,3 +87,65 @@ impl<'a, R: Resolve> Decoder<'a, R> {
         flow.stats
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decode::event::Event;
+    use crate::machine::program::Program;
+    use crate::machine::{CLOCK, Machine, Rng, settings};
+
+    #[derive(Debug, Default, PartialEq)]
+    struct All {
+        ips: Vec<u64>,
+        events: Vec<Event>,
+    }
+
+    impl Sink for All {
+        const IPS: bool = true;
+        fn event(&mut self, event: Event) {
+            // A link is the number of a block.
+            let link = if event.link == Event::AT_PSB { event.link } else { 0 };
+            self.events.push(Event { link, ..event });
+        }
+        fn time(&mut self, _: u32, _: u64) {}
+        fn ips(&mut self, ips: &[u64]) {
+            self.ips.extend(ips);
+        }
+    }
+
+    /// More blocks than are kept: all are dropped and built again, at any place of the flow, which stays the same.
+    #[test]
+    fn dropped_blocks_change_nothing() {
+        let mut dropped = 0;
+        for seed in 0..60 {
+            let settings = settings(seed);
+            let program = Program::random(&mut Rng(seed), settings.longjmps, settings.tasks > 1);
+            let Some(truth) = Machine::run(&program, settings, seed) else { continue };
+            let setup = Setup {
+                image: &program.image,
+                resolver: &program,
+                clock: CLOCK,
+                watch: None,
+                errata: Errata::default(),
+            };
+            let decode = |most: Option<usize>| {
+                let mut decoder = Decoder::new(&truth.pt, setup, true);
+                decoder.cache.blocks.most = most.unwrap_or(decoder.cache.blocks.most);
+                let mut all = All::default();
+                let stats = decoder.run(0, truth.pt.len(), &mut all);
+                (all, stats, decoder.cache.epoch)
+            };
+            let (want, stats, epoch) = decode(None);
+            assert_eq!((epoch, stats.errors), (0, 0), "seed {seed}");
+            for most in [1, 3, 16] {
+                let (found, with_drops, epoch) = decode(Some(most));
+                assert_eq!(with_drops, stats, "seed {seed}, {most} blocks");
+                assert!(found.ips == want.ips, "seed {seed}, {most} blocks: other instructions");
+                assert!(found.events == want.events, "seed {seed}, {most} blocks: other events");
+                dropped += epoch;
+            }
+        }
+        assert!(dropped > 10_000, "{dropped}");
+    }
+}

@@ -7,7 +7,7 @@ use kprism_image::insn::Far;
 use kprism_image::is_kernel;
 use kprism_image::resolve::Resolve;
 
-use crate::decode::block::{Block, End, Key, NONE, PIVOTS, WATCHED};
+use crate::decode::block::{Block, Cold, End, Key, NONE, PIVOTS, WATCHED};
 use crate::decode::build::is_inner_call;
 use crate::decode::event::{Event, EventKind, Sink, Walked, flag};
 use crate::decode::flow::Flow;
@@ -136,6 +136,8 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         let Block { end, func, ops, nops, next, flags, .. } = self.cache.blocks.hot[from];
         let asid = self.cache.space(self.cr3, ip);
         let key = Key { ip, asid, mode: self.mode, crossed: false };
+        // Of this block, before the lookup: it may drop all blocks, and begin another epoch.
+        let (epoch, Cold { key: left, next_ip, .. }) = (self.cache.epoch, self.cache.blocks.cold[from]);
         // An indirect branch often goes where it went last time.
         let to = if next[1] != NONE
             && self.cache.blocks.cold[next[1] as usize].key == key
@@ -143,7 +145,6 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         {
             next[1]
         } else {
-            let epoch = self.cache.epoch;
             let to = self.cache.get(key, self.at());
             if epoch == self.cache.epoch {
                 self.cache.blocks.hot[from].next[1] = to;
@@ -154,16 +155,15 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         let site = ops + u32::from(nops);
         let event = match end {
             End::IndirectCall => {
-                let call = self.cache.blocks.ops[site as usize];
-                if call.ip != ip {
-                    self.ret.push(Return { ip: call.ip, site, epoch: self.cache.epoch });
+                if next_ip != ip {
+                    self.ret.push(Return { ip: next_ip, site, epoch });
                 }
-                self.inner_call(func, ip, target).then_some((EventKind::Call, call.ip))
+                self.inner_call(func, ip, target).then_some((EventKind::Call, next_ip))
             }
             End::Ret => Some((EventKind::Ret, ip)),
             End::IndirectJump => (func != target.start_func).then_some((EventKind::Tail, ip)),
-            End::Int80 => self.far(Far::Syscall, from, func, ip, target),
-            End::Far(far) => self.far(far, from, func, ip, target),
+            End::Int80 => self.far(Far::Syscall, (left.asid, next_ip), func, ip, target),
+            End::Far(far) => self.far(far, (left.asid, next_ip), func, ip, target),
             End::Cond | End::Chain | End::Unknown | End::Dead => None,
         };
         self.cur = to;
@@ -186,12 +186,16 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         }
     }
 
-    fn far(&mut self, far: Far, from: usize, func: u32, ip: u64, target: Block) -> Option<(EventKind, u64)> {
-        let next_ip = self.cache.blocks.cold[from].next_ip;
+    fn far(
+        &mut self,
+        far: Far,
+        (asid, next_ip): (u64, u64),
+        func: u32,
+        ip: u64,
+        target: Block,
+    ) -> Option<(EventKind, u64)> {
         match (is_kernel(next_ip), is_kernel(ip)) {
-            (false, true) => {
-                self.entered = Some(GoesOn { ip: next_ip, asid: self.cache.blocks.cold[from].key.asid })
-            }
+            (false, true) => self.entered = Some(GoesOn { ip: next_ip, asid }),
             (true, false) => self.return_to_program(ip),
             _ => {}
         }

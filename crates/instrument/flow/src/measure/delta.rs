@@ -347,6 +347,14 @@ mod tests {
     }
 
     #[test]
+    fn too_many_intervals_are_refused() {
+        let specs = |n: usize| vec![Spec::standard()[0].clone(); n];
+        assert_eq!(Plan::new(&specs(MAX_DELTAS), &[], &|_| None).unwrap().deltas.len(), MAX_DELTAS);
+        let refused = Plan::new(&specs(MAX_DELTAS + 1), &[], &|_| None);
+        assert!(matches!(refused, Err(PlanError::TooMany)));
+    }
+
+    #[test]
     fn markers() {
         let p = plan("superCLI", "irqs-on | user").unwrap();
         assert_eq!(p.occasions[Occasion::IrqsOff as usize], Triggers { from: 1, to: 0 });

@@ -195,6 +195,30 @@ mod tests {
     }
 
     #[test]
+    fn beginnings_that_were_dropped_are_unfinished() {
+        let (mut i, more) = (Intervals::new(true), 5);
+        let all = MAX_OPEN as u64 + more;
+        (0..all).for_each(|t| i.begin(0, at(t)));
+        (0..all).for_each(|t| i.end(0, &at(all + t), 0, 0));
+        let d = finish(i);
+        assert_eq!((d.ns.count, d.unfinished), (MAX_OPEN as u64, more));
+    }
+
+    /// Intervals of contexts that are not listed are in all other numbers: views tell the difference.
+    #[test]
+    fn contexts_beyond_the_listed_ones_are_in_the_sums() {
+        let (mut i, all) = (Intervals::new(false), SITES as u32 + 3);
+        for node in 0..all {
+            let from = Point { node, ..at(10) };
+            i.begin(0, from);
+            i.end(0, &Point { node, ..at(if node < 3 { 11 } else { 12 }) }, 0, 0);
+        }
+        let d = finish(i);
+        assert_eq!((d.ns.count, d.sites.len()), (u64::from(all), SITES));
+        assert!(d.sites.iter().all(|site| site.node >= 3), "the least are left out");
+    }
+
+    #[test]
     fn only_the_longest_are_kept() {
         let mut i = Intervals::new(false);
         for t in 0..1000 {

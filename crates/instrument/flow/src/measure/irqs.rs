@@ -136,6 +136,37 @@ mod tests {
         assert_eq!(cpu, Cpu { irqs: ON, preempt: Some(0), argument: None });
     }
 
+    /// Deeper than flags are saved: the outermost is not known then, and not taken from another.
+    #[test]
+    fn flags_that_were_dropped_are_not_known() {
+        for by_entry in [false, true] {
+            let (mut cpu, mut saved) = (Cpu::default(), Saved::default());
+            cpu.user(&mut saved);
+            for _ in 0..MAX_SAVED + 1 {
+                if by_entry {
+                    cpu.enter(&mut saved, false);
+                } else {
+                    cpu.pushf(&mut saved);
+                    cpu.cli(&mut saved);
+                }
+            }
+            for _ in 0..MAX_SAVED {
+                if by_entry {
+                    cpu.leave(&mut saved)
+                } else {
+                    cpu.popf(&mut saved)
+                }
+                assert_eq!(cpu.irqs, OFF);
+            }
+            if by_entry {
+                cpu.leave(&mut saved)
+            } else {
+                cpu.popf(&mut saved)
+            }
+            assert_eq!(cpu.irqs, None, "by entry: {by_entry}");
+        }
+    }
+
     #[test]
     fn what_is_not_known_is_not_guessed() {
         let (mut cpu, mut saved) = (Cpu::default(), Saved::default());

@@ -185,3 +185,47 @@ impl Sink for Lane {
         self.push(Record::Block(known, walked.ips.len() as u32));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kprism_image::insn::Mode;
+
+    use super::*;
+
+    /// More paths without a number than are remembered: each is described again, as it was.
+    #[test]
+    fn forgotten_paths_are_described_again() {
+        let (give, take) = std::sync::mpsc::sync_channel(1000);
+        let mut lane = Lane::new(give);
+        let all = || (0..MAX_WALKS as u64 + 10).chain(0..10);
+        for ip in all() {
+            let ips = [ip];
+            lane.walked(Walked {
+                ips: &ips,
+                number: Walked::NO_NUMBER,
+                epoch: 0,
+                version: 0,
+                asid: 0,
+                mode: Mode::Bits64,
+                offset: 0,
+            });
+        }
+        lane.send();
+        assert!(lane.walks.len() < 100);
+        let (mut codes, mut ran) = (Vec::new(), Vec::new());
+        for batch in take.try_iter() {
+            let mut described = batch.codes.iter();
+            for record in &batch.records {
+                match record {
+                    Record::Define(number) => {
+                        assert_eq!(*number as usize, codes.len());
+                        codes.push(described.next().expect("a code for each number").ips[0]);
+                    }
+                    Record::Block(number, 1) => ran.push(codes[*number as usize]),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        assert!(ran.into_iter().eq(all()));
+    }
+}

@@ -627,3 +627,34 @@ impl<const NOTES: bool> Stacks<NOTES> {
         });
     }
 }
+
+#[cfg(test)]
+mod owing_tests {
+    use super::*;
+
+    /// A chunk in which `reports` in a row are behind the estimate, by less than is tolerated. Returns by how much the
+    /// chunk's end exceeds the last of them, and the flag of [`Stacks::finish`].
+    fn behind<const NOTES: bool>(reports: u32) -> (u64, bool) {
+        let mut stacks = Stacks::<NOTES>::new(u64::MAX, None, true, Chunk::default());
+        stacks.event(Event::new(EventKind::Start, 0, 0x40_0000));
+        let mut ns = 1_000_000;
+        stacks.time(0, ns);
+        for _ in 0..reports {
+            ns += 50;
+            // The first of them come at twice the pace that is expected.
+            stacks.time(100, ns);
+        }
+        // Reports that nothing follows end the chunk's time.
+        stacks.event(Event { insns: 1, ..Event::new(EventKind::Count, 0, 0) });
+        let (chunk, ahead) = stacks.finish();
+        (chunk.end_ns - ns, ahead)
+    }
+
+    #[test]
+    fn an_estimate_is_not_ahead_for_ever() {
+        assert!(!behind::<PLAIN>(MOST_OWING).1);
+        assert!(behind::<PLAIN>(MOST_OWING + 1).1, "the chunk is decoded again with notes");
+        assert!(behind::<NOTED>(MOST_OWING).0 > 40);
+        assert!(behind::<NOTED>(MOST_OWING + 1).0 <= 1, "set back to the report");
+    }
+}

@@ -59,6 +59,8 @@ pub(crate) struct Parked {
     processes: HashMap<u32, Process>,
     /// A choice between several stacks, by task: the stack as it was.
     guesses: HashMap<usize, Stack>,
+    /// Stacks that went on with the times of another one: of more than [`SAME`].
+    pub borrowed: u64,
 }
 
 impl Parked {
@@ -78,7 +80,7 @@ impl Parked {
     /// go on there.
     pub fn take(&mut self, tgid: u32, ip: u64) -> Option<(Stack, bool)> {
         let process = self.processes.get_mut(&tgid)?;
-        let taken = process.take(ip);
+        let taken = process.take(ip, &mut self.borrowed);
         if process.alike.is_empty() {
             self.processes.remove(&tgid);
         }
@@ -121,13 +123,16 @@ impl Process {
         self.alike.insert(number, Alike { shape, stacks: [stack].into(), count: 1 });
     }
 
-    fn take(&mut self, ip: u64) -> Option<(Stack, bool)> {
+    fn take(&mut self, ip: u64, borrowed: &mut u64) -> Option<(Stack, bool)> {
         let numbers = self.by_ip.get(&ip)?;
         let (&number, others) = (numbers.first()?, numbers.len() > 1);
         let alike = self.alike.get_mut(&number)?;
         let mut stack = match alike.stacks.len() {
             // There were more than are kept.
-            1 if alike.count > 1 => alike.stacks.front().cloned()?,
+            1 if alike.count > 1 => {
+                *borrowed += 1;
+                alike.stacks.front().cloned()?
+            }
             _ => alike.stacks.pop_front()?,
         };
         alike.count -= 1;
@@ -190,7 +195,7 @@ mod tests {
         assert!(parked.is_empty());
     }
 
-    /// More equal stacks than are kept: as many go on as were left, and the memory does not grow.
+    /// More equal stacks than are kept: as many go on as were left, the memory does not grow, and what is guessed is counted.
     #[test]
     fn as_many_go_on_as_were_left() {
         let mut parked = Parked::default();
@@ -201,5 +206,6 @@ mod tests {
         let tasks: Vec<usize> = (0..many).map(|_| parked.take(7, 10).unwrap().0.task).collect();
         assert_eq!(tasks[..SAME], (0..SAME).collect::<Vec<_>>());
         assert!(parked.take(7, 10).is_none() && parked.is_empty());
+        assert_eq!(parked.borrowed, 2 * SAME as u64);
     }
 }

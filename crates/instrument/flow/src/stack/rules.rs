@@ -5,7 +5,7 @@
 //! ([`super::causes`]), and a replay, to every event ([`crate::replay::calls`]). A chunk does not know the frames below
 //! it. It decides with the same searches of [`super::frames`], and leaves an event that reaches below to the stitcher.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use crate::decode::event::flag;
 use crate::stack::frames::{
@@ -53,7 +53,13 @@ pub(crate) struct Forked {
 
 /// The stacks of all tasks that created others.
 #[derive(Debug, Default)]
-pub(crate) struct Forks(VecDeque<Forked>);
+pub(crate) struct Forks {
+    waiting: VecDeque<Forked>,
+    /// Stacks dropped, by the address at which their child begins.
+    dropped: HashMap<u64, u64>,
+    /// Tasks that began after the stack kept for them was dropped: their callers are not known.
+    pub orphans: u64,
+}
 
 /// The complete stack of one task, with the counters of its owner.
 pub(crate) trait TaskStack {
@@ -318,19 +324,27 @@ fn fork(stack: &mut impl TaskStack) {
     let Some(index) = frames.iter().rposition(|f| f.kind == FrameKind::Syscall) else { return };
     let (ip, space) = (frames[index].ret_ip, frames[index].aux);
     let forked = Forked { ip, space, tgid, stack: frames[..index].to_vec() };
-    let Forks(forks) = stack.forks();
-    forks.push_back(forked);
-    if forks.len() > MAX_FORKS {
-        forks.pop_front();
+    let forks = stack.forks();
+    forks.waiting.push_back(forked);
+    if forks.waiting.len() > MAX_FORKS
+        && let Some(oldest) = forks.waiting.pop_front()
+    {
+        *forks.dropped.entry(oldest.ip).or_default() += 1;
     }
 }
 
 /// First user code of a new task. The child of a fork continues in a copy of its parent's stack, a thread in the
 /// function that created it.
 fn first_user_code(stack: &mut impl TaskStack, at: &Arrival) {
-    let Forks(forks) = stack.forks();
-    let parent = forks.iter().position(|f| f.ip == at.ip);
-    if let Some(forked) = parent.and_then(|index| forks.remove(index)) {
+    let forks = stack.forks();
+    let parent = forks.waiting.iter().position(|f| f.ip == at.ip);
+    if parent.is_none()
+        && let Some(dropped) = forks.dropped.get_mut(&at.ip).filter(|n| **n > 0)
+    {
+        *dropped -= 1;
+        forks.orphans += 1;
+    }
+    if let Some(forked) = parent.and_then(|index| forks.waiting.remove(index)) {
         let tgid = stack.tgid();
         if forked.tgid != tgid {
             stack.parked().forget(tgid);
@@ -345,5 +359,75 @@ fn first_user_code(stack: &mut impl TaskStack, at: &Arrival) {
         let kind = if at.is_entry() { FrameKind::Call } else { FrameKind::Resumed };
         stack.push(at, at.func, kind, NO_RETURN, at.is_entry());
         stack.entered(at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stack::frames::Now;
+
+    const USER: u64 = 0x40_0000;
+
+    #[derive(Default)]
+    struct One {
+        frames: Vec<Frame>,
+        forks: Forks,
+        parked: Parked,
+    }
+
+    impl TaskStack for One {
+        fn frames(&mut self) -> &mut Vec<Frame> {
+            &mut self.frames
+        }
+        fn push(&mut self, _: &Arrival, func: u32, kind: FrameKind, ret_ip: u64, _: bool) {
+            let now = Now { ns: 0, insns: 0, cpu: 0 };
+            self.frames.push(Frame::begin(0, func, kind, ret_ip, false, now));
+        }
+        fn pop(&mut self) {
+            self.frames.pop();
+        }
+        fn insns(&self) -> u64 {
+            0
+        }
+        fn tgid(&self) -> u32 {
+            7
+        }
+        fn forks(&mut self) -> &mut Forks {
+            &mut self.forks
+        }
+        fn parked(&mut self) -> &mut Parked {
+            &mut self.parked
+        }
+        fn leave(&mut self) -> Stack {
+            Stack { task: 0, insns: 0, cpu: 0, frames: std::mem::take(&mut self.frames), at: None }
+        }
+        fn enter(&mut self, _: &Arrival, stack: Stack) {
+            self.frames = stack.frames;
+        }
+        fn task(&self) -> usize {
+            0
+        }
+    }
+
+    /// More tasks are created than stacks are kept for: those whose stack was dropped are counted, when they begin.
+    #[test]
+    fn children_without_their_parents_stack_are_counted() {
+        let mut one = One::default();
+        let at = Arrival { ip: USER, func: 3, flags: flag::INNER, space: 0, counts_inside: false };
+        one.push(&at, 1, FrameKind::Call, NO_RETURN, true);
+        one.push(&at, 2, FrameKind::Syscall, USER, true);
+        (0..MAX_FORKS + 2).for_each(|_| fork(&mut one));
+        let mut with_callers = 0;
+        for _ in 0..MAX_FORKS + 2 {
+            one.frames.clear();
+            first_user_code(&mut one, &at);
+            with_callers += usize::from(one.frames[0].func == 1);
+        }
+        assert_eq!((with_callers, one.forks.orphans), (MAX_FORKS, 2));
+        // Others whose parent was never seen are not of these.
+        one.frames.clear();
+        first_user_code(&mut one, &at);
+        assert_eq!(one.forks.orphans, 2);
     }
 }

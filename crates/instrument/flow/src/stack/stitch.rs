@@ -5,7 +5,7 @@
 //! The counts of a span's own nodes are added below the node at which the span starts. Frames that the span left open
 //! go onto the task's stack, and the task's next span, on any CPU, continues from there.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use kprism_image::resolve::Resolve;
 
@@ -22,7 +22,7 @@ use crate::stack::rules::{Arrival, Forks};
 use crate::stack::switches::used;
 use kprism_profile::{Count, Delta, FrameKind, Func, Slice, Syscall, Task};
 
-/// Limit on the number of distinct functions.
+/// Numbers of functions that are looked up in a flat array. The resolver's are dense; others take a map.
 const MAX_FUNCS: usize = 1 << 26;
 
 /// State of one task.
@@ -63,6 +63,8 @@ pub(crate) struct Stitched {
     pub slices: Vec<Slice>,
     pub deltas: Vec<Delta>,
     pub counts: Vec<Count>,
+    /// What was guessed because there was no room for more, by unit: [`kprism_profile::Totals::guessed`].
+    pub guessed: BTreeMap<String, u64>,
 }
 
 /// The input that a [`Stitcher`] needs next.
@@ -82,6 +84,8 @@ pub(crate) struct Stitcher<'a, R> {
     end_ns: u64,
     /// Maps the resolver's ids to the profile's, which count up in order of appearance.
     func_ids: Vec<u32>,
+    /// The same of numbers from [`MAX_FUNCS`] on.
+    far_ids: HashMap<u32, u32>,
     funcs: Vec<Func>,
     pub(crate) threads: Vec<Thread>,
     /// Tasks by (pid, tgid, CPU for idle tasks).
@@ -116,6 +120,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             spare: None,
             end_ns: 0,
             func_ids: Vec::new(),
+            far_ids: HashMap::new(),
             funcs: Vec::new(),
             threads: Vec::new(),
             by_id: HashMap::new(),
@@ -195,6 +200,10 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         self.close();
         let (deltas, by_node) = self.analyses.finish();
         let counts = counts(&by_node, &self.tree, &mut self.funcs);
+        let guessed = [
+            ("tasks whose callers are not known", self.forks.orphans),
+            ("stacks whose times are another's", self.parked.borrowed),
+        ];
         let task = |t: Thread| Task { pid: t.pid, tgid: t.tgid, comm: t.comm, root: t.root };
         Stitched {
             tasks: self.threads.into_iter().map(task).collect(),
@@ -204,6 +213,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             slices: self.slices,
             deltas,
             counts,
+            guessed: guessed.into_iter().filter(|g| g.1 > 0).map(|(unit, n)| (unit.to_owned(), n)).collect(),
         }
     }
 
@@ -227,15 +237,19 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
 
     fn func(&mut self, id: u32) -> u32 {
         let next = self.funcs.len() as u32;
-        // The resolver's numbers are dense. Numbers beyond the limit share the last place.
-        let place = (id as usize).min(MAX_FUNCS);
-        if place >= self.func_ids.len() {
-            self.func_ids.resize(place + 1, NO_FUNC);
-        }
-        let mut own = self.func_ids[place];
+        let place = id as usize;
+        let known = if place < MAX_FUNCS {
+            if place >= self.func_ids.len() {
+                self.func_ids.resize(place + 1, NO_FUNC);
+            }
+            &mut self.func_ids[place]
+        } else {
+            self.far_ids.entry(id).or_insert(NO_FUNC)
+        };
+        let mut own = *known;
         if own == NO_FUNC {
             own = next;
-            self.func_ids[place] = own;
+            *known = own;
             let info = self.resolver.describe(id);
             self.funcs.push(Func {
                 name: info.name,
@@ -551,7 +565,10 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
     /// (kernel/sched/core.c, `do_task_dead`). If the recording ends before that, the task left last before it began to die.
     fn last_ns(&self, task: usize) -> u64 {
         let thread = &self.threads[task];
-        let own = |func: u32| self.funcs.get(*self.func_ids.get(func as usize)? as usize);
+        let own = |func: u32| {
+            let own = self.func_ids.get(func as usize).or_else(|| self.far_ids.get(&func))?;
+            self.funcs.get(*own as usize)
+        };
         let is_last = |frame: &&Frame| own(frame.func).is_some_and(|f| f.name == "do_task_dead");
         match thread.stack.iter().find(is_last) {
             Some(frame) if thread.left_ns >= frame.start_ns => thread.left_ns,
@@ -601,4 +618,46 @@ fn counts(by_node: &[(&str, NodeCounts)], tree: &Tree, funcs: &mut Vec<Func>) ->
         }
     }
     counts
+}
+
+#[cfg(test)]
+mod tests {
+    use kprism_image::resolve::{FuncInfo, FuncRef};
+
+    use super::*;
+
+    struct Numbered;
+
+    impl Resolve for Numbered {
+        fn function_at(&self, _: u64, ip: u64, _: u64) -> FuncRef {
+            FuncRef { id: 0, entry: ip, known: true, start: ip, end: ip + 1 }
+        }
+
+        fn describe(&self, id: u32) -> FuncInfo {
+            FuncInfo { name: format!("f{id}"), module: String::new(), start: 0, kernel: false }
+        }
+    }
+
+    /// Numbers beyond the array have a function each, and take no memory in proportion to the number.
+    #[test]
+    fn functions_of_large_numbers_are_told_apart() {
+        let plan = Plan::nothing();
+        let mut stitcher = Stitcher::new(Vec::new(), &Numbered, &plan, 0, None);
+        let far = MAX_FUNCS as u32;
+        let ids = [3, far, far + 1, NO_FUNC - 1, far, 3];
+        assert_eq!(ids.map(|id| stitcher.func(id)), [0, 1, 2, 3, 1, 0]);
+        let names: Vec<&str> = stitcher.funcs.iter().map(|f| f.name.as_str()).collect();
+        assert_eq!(names, ["f3", "f67108864", "f67108865", "f4294967294"]);
+        assert_eq!(stitcher.func_ids.len(), 4);
+    }
+
+    #[test]
+    fn guesses_are_in_the_result() {
+        let plan = Plan::nothing();
+        let mut stitcher = Stitcher::new(Vec::new(), &Numbered, &plan, 0, None);
+        (stitcher.forks.orphans, stitcher.parked.borrowed) = (2, 3);
+        let guessed = stitcher.finish().guessed;
+        assert_eq!(guessed["tasks whose callers are not known"], 2);
+        assert_eq!(guessed["stacks whose times are another's"], 3);
+    }
 }

@@ -281,6 +281,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_histogram_of_too_many_steps_is_refused() {
+        assert!(Scale::linear("n,0,1000,1").is_ok());
+        let Err(refused) = Scale::linear("n,0,1001,1") else { panic!("1001 steps are taken") };
+        assert!(refused.to_string().contains("1001 steps, a histogram has up to 1000"), "{refused}");
+    }
+
+    #[test]
     fn slots_hold_their_values() {
         let linear = Scale::linear("a[1, 2], -10, 15, 10").expect("a scale");
         assert_eq!(linear.0, "a[1, 2]");

@@ -217,7 +217,7 @@ pub fn read(bytes: &[u8]) -> Samples {
         notes: contents.notes,
         ..Samples::default()
     };
-    let (mut told, mut summed, mut inherited) = (0u64, 0u64, 0);
+    let (mut told, mut summed, mut inherited, mut bare) = (0u64, 0u64, 0, 0u64);
     for event in contents.events {
         let ns = event.trailer.time.unwrap_or(0);
         match event.record {
@@ -251,12 +251,19 @@ pub fn read(bytes: &[u8]) -> Samples {
                 inherited += own.len();
                 if inherited <= MAX_INHERITED {
                     out.maps.extend(own.into_iter().map(|m| Map { pid, ns, ..m }));
+                } else {
+                    bare += u64::from(!own.is_empty());
                 }
             }
             Record::Lost { lost } => told = told.saturating_add(lost),
             Record::LostSamples { lost } => summed = summed.saturating_add(lost),
             _ => {}
         }
+    }
+    if bare > 0 {
+        out.notes.push(format!(
+            "{bare} processes began after {MAX_INHERITED} inherited mappings: misses in what they inherited name no file"
+        ));
     }
     out.lost = told.max(summed);
     out.misses.sort_by_key(|miss| miss.ns);
@@ -474,6 +481,29 @@ mod tests {
         // A record that ends before the place of an id is damaged.
         let samples = read(&of_two(common | first, [7, 8], &sample_of(&[7, 0x40_1000])));
         assert_eq!((samples.misses.len(), samples.notes.len()), (0, 1), "{samples:?}");
+    }
+
+    /// More mappings than children may inherit: whose are missing is told.
+    #[test]
+    fn children_without_their_parents_mappings_are_told() {
+        const OWN: u64 = 1 << 16;
+        let children = MAX_INHERITED as u64 / OWN;
+        let map = |n: u64| {
+            words(&[1 | 48 << 48, 5 | 5 << 32, n << 12, 1 << 12, 0, u64::from_le_bytes(*b"//anon\0\0")])
+        };
+        let fork = |pid: u64| words(&[7 | 32 << 48, pid | 5 << 32, pid | 5 << 32, 0]);
+        for (forks, notes) in [(children, 0), (children + 2, 1)] {
+            let records: Vec<u8> =
+                (0..OWN).flat_map(map).chain((0..forks).flat_map(|n| fork(100 + n))).collect();
+            let samples = read(&of_two(sample::IP | sample::TID, [0, 0], &records));
+            assert_eq!(samples.maps.len() as u64, OWN * (1 + children));
+            assert_eq!(samples.notes.len(), notes, "{:?}", samples.notes);
+            assert!(
+                samples.notes.iter().all(|note| note.starts_with("2 processes began")),
+                "{:?}",
+                samples.notes
+            );
+        }
     }
 
     #[test]

@@ -148,9 +148,7 @@ impl Probes {
             planned.iter().for_each(|plan| say_where(plan, progress));
             all.extend(planned);
         }
-        if all.len() > MOST_PLANS {
-            bail!("{} places for probes, a recording has room for {MOST_PLANS}", all.len());
-        }
+        check_room(all.len())?;
         Ok(Compiled { version: VERSION, vars, thread_vars, plans: all })
     }
 
@@ -364,6 +362,13 @@ fn elsewhere(program: &mut Compiled, file: &Path) -> Result<()> {
 /// Most places of one recording: a record has 16 bits for its probe.
 const MOST_PLANS: usize = 1 << 16;
 
+fn check_room(places: usize) -> Result<()> {
+    if places > MOST_PLANS {
+        bail!("{places} places for probes, a recording has room for {MOST_PLANS}");
+    }
+    Ok(())
+}
+
 /// A probe of the command line.
 fn of_spec(spec: &str, effect: RecordingEffect) -> Wanted {
     let (place, condition) = split(spec);
@@ -387,5 +392,17 @@ fn say_where(plan: &Plan, progress: &Progress) {
         if let Some(why) = &item.missing {
             progress.say(&format!("note: {} is left out: {why}", item.name));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_beyond_the_numbers_of_probes_are_refused() {
+        assert!(check_room(MOST_PLANS).is_ok());
+        let refused = check_room(MOST_PLANS + 1).unwrap_err();
+        assert_eq!(refused.to_string(), "65537 places for probes, a recording has room for 65536");
     }
 }

@@ -28,6 +28,14 @@ pub(super) fn account(manifest: &Manifest, times: &Times, facts: &Facts) -> Acco
         .with(Fate::Guessed, "calls shorter than what is in them", counts.overfull)
         .with(Fate::Guessed, "calls in which events were lost", gapped)
         .at(Fate::Guessed, "facts about the trace", facts.guesses.len() as u64, facts.guesses.clone());
+    // Limits that few recordings reach: named by those that do.
+    let limits = [
+        (Fate::Seen, "calls too short for the timeline, left out", counts.slices_dropped),
+        (Fate::Lost, "task switches for which timelines have no room", counts.switches_dropped),
+        (Fate::Guessed, "calls with more waits than were kept", counts.waits_forgotten),
+    ];
+    let account =
+        limits.into_iter().filter(|l| l.2 > 0).fold(account, |of, (fate, unit, n)| of.with(fate, unit, n));
     // Nobody knows them: they are not 0.
     let account = match facts.unmeasured {
         Some(what) => account.with(Fate::Lost, what, None),
@@ -102,6 +110,19 @@ mod tests {
         assert!(!told.is_whole());
         let facts = Facts { overwritten: Some(0), ..Facts::default() };
         assert_eq!(account(&manifest(), &times, &facts).count(Fate::Lost, "events"), Some(116_351));
+    }
+
+    #[test]
+    fn limits_that_were_reached_are_told() {
+        let facts = Facts { overwritten: Some(0), ..Facts::default() };
+        let mut times = Times::default();
+        times.counts.slices_dropped = 3;
+        assert!(account(&manifest(), &times, &facts).is_whole(), "a shorter timeline, and the same sums");
+        (times.counts.switches_dropped, times.counts.waits_forgotten) = (2, 1);
+        let told = account(&manifest(), &times, &facts);
+        assert_eq!(told.count(Fate::Seen, "calls too short for the timeline, left out"), Some(3));
+        assert_eq!(told.count(Fate::Lost, "task switches for which timelines have no room"), Some(2));
+        assert_eq!(told.count(Fate::Guessed, "calls with more waits than were kept"), Some(1));
     }
 
     #[test]

@@ -63,6 +63,9 @@ fn account(recorded: Option<&Recorded>, lengths: &Lengths, profile: &Profile, no
         places: places.take(4).collect(),
     };
     account = undecoded.enter(account, notes);
+    for (unit, n) in &totals.guessed {
+        account = account.with(Fate::Guessed, unit, *n);
+    }
     if let Some(counted) = counted {
         account = account.with(Fate::Lost, "instructions", counted.saturating_sub(decoded));
     }
@@ -186,6 +189,16 @@ mod tests {
             "{}",
             account.to_text()
         );
+    }
+
+    #[test]
+    fn a_guess_of_the_decoder_is_no_whole_result() {
+        let mut profile = Profile::default();
+        let of = |profile: &Profile| account(None, &[24], profile, &[]).count(Fate::Guessed, "tasks");
+        assert_eq!(of(&profile), None);
+        profile.totals.guessed.insert("tasks".into(), 2);
+        assert_eq!(of(&profile), Some(2));
+        assert!(!account(None, &[24], &profile, &[]).is_whole());
     }
 
     #[test]

@@ -196,6 +196,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn places_beyond_those_of_the_page_are_counted() {
+        let mut profile = Profile::default();
+        let node = |parent, func| kprism_profile::Node {
+            parent,
+            func,
+            calls: 0,
+            insns: 0,
+            ns: 0,
+            kind: kprism_profile::FrameKind::Call,
+        };
+        profile.nodes.push(node(NO_PARENT, 0));
+        let mut delta = Delta::default();
+        for n in 0..SITES as u32 + 5 {
+            profile.funcs.push(kprism_profile::Func { name: format!("f{n}"), ..Default::default() });
+            profile.nodes.push(node(0, n));
+            let site =
+                kprism_profile::Site { node: n + 1, count: 1, ns: 1000 - u64::from(n), ..Default::default() };
+            delta.sites.push(site);
+        }
+        let kind = kind(&profile, &delta, &mut Names::default(), &mut Contexts::default());
+        assert_eq!((kind.sites.len(), kind.sites_omitted), (SITES, 5));
+    }
+
+    #[test]
     fn joined_bins_keep_counts_and_borders() {
         // The decoder's bins: exact below 256, 128 per octave above.
         let width = |low: u64| 1u64 << low.max(1).ilog2().saturating_sub(7);

@@ -6,7 +6,7 @@
 //! [`MOST_ROWS`] records, [`MOST_CELLS`] values, [`MOST_TEXT`] bytes of text, [`MOST_KEYS`] combinations of keys. If there
 //! are more records, every n-th is in the page, and the page says so; sums over all records stand beside.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use kprism_probe::stream::{Description, Hit, Item};
 use kprism_probe::view::summary;
@@ -114,6 +114,8 @@ pub struct Rows {
     numbers: HashMap<String, u32>,
     #[serde(skip)]
     places: HashMap<String, usize>,
+    #[serde(skip)]
+    unplaced: HashSet<String>,
 }
 
 impl Rows {
@@ -133,7 +135,9 @@ impl Rows {
             return Some(at);
         }
         if self.columns.len() >= MOST_COLUMNS {
-            self.without_column += 1;
+            // Each record has it again.
+            self.unplaced.insert(name.to_owned());
+            self.without_column = self.unplaced.len() as u64;
             return None;
         }
         self.places.insert(name.to_owned(), self.columns.len());
@@ -371,6 +375,7 @@ mod tests {
     use super::*;
     use kprism_probe::stream::Probe;
     use kprism_probe::stream::shape::Shape;
+    use kprism_probe::stream::tally::{Filled, Histogram, Row, Scale, Tally, Totals};
     use serde_json::json;
 
     fn description(items: &[&str]) -> Description {
@@ -422,6 +427,62 @@ mod tests {
         let page = render(&input, rows).unwrap();
         assert!(page.len() < 12 << 20, "{} bytes", page.len());
         assert!(!page.contains("<b>") && !page.contains('\u{1b}'));
+    }
+
+    /// More columns, values and texts than a page has room for: those left out are counted, and the page says so.
+    #[test]
+    fn what_a_page_has_no_room_for_is_counted() {
+        let of = description(&["s", "a", "b"]);
+        let mut rows = Rows::new(&of, MOST_ROWS as u64);
+        let members =
+            |n: usize| (0..n).map(|n| (format!("m{n}"), json!(n))).collect::<serde_json::Map<_, _>>();
+        let wide = members(MOST_COLUMNS + 2);
+        for n in 0..MOST_ROWS {
+            let text = |of: &str| Ok(format!("{of}{n}{}", "x".repeat(150)).into());
+            let s = if n < 2 { wide.clone().into() } else { json!({}) };
+            rows.add(&of, &hit(n as u64), &[("s", Ok(s)), ("a", text("a")), ("b", text("b"))]);
+        }
+        assert_eq!((rows.columns.len(), rows.without_column), (MOST_COLUMNS, 5));
+        let kept = rows.texts.len() as u64;
+        assert!(rows.without_room > 0 && kept < 2 * MOST_ROWS as u64, "{kept}");
+        let items: Vec<String> = (0..100).map(|n| format!("i{n}")).collect();
+        let names: Vec<&str> = items.iter().map(String::as_str).collect();
+        let rows = Rows::new(&description(&names), MOST_ROWS as u64);
+        assert!(rows.every > 1 && rows.total == MOST_ROWS as u64, "every {}", rows.every);
+    }
+
+    /// More combinations of keys, and wider histograms, than a page has room for: the number of all is in the page.
+    #[test]
+    fn the_number_of_all_combinations_is_told() {
+        let slots = |last: u32| Filled { slots: vec![(0, 1), (last, 1)], ..Filled::default() };
+        for (last, shown) in [(0, MOST_KEYS), (999, MOST_SLOTS / 1000)] {
+            let mut of = description(&["k"]);
+            let key = of.probes[0].items.pop().unwrap();
+            let scale = Scale::Linear { min: 0, max: 998, step: 1 };
+            let histogram = Histogram { name: "n".into(), ty: "int".into(), signed: true, scale };
+            of.probes[0].tally =
+                Some(Tally { keys: vec![key], histograms: vec![histogram], aggregates: Vec::new() });
+            let row = |n: u64| Row {
+                key: vec![n.into()],
+                count: 1,
+                histograms: vec![slots(last)],
+                aggregates: Vec::new(),
+            };
+            of.totals = vec![Some(Totals { rows: (0..600).map(row).collect() })];
+            let account = Account::new();
+            let input = Input {
+                title: "t",
+                description: &of,
+                last: None,
+                account: &account,
+                named: &|_, value| value,
+            };
+            let page = render(&input, Rows::new(&of, 0)).unwrap();
+            let (_, rest) = page.split_once("id=\"kprism-data\">").unwrap();
+            let data: Value = serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap();
+            let [counts, all] = data["totals"][0].as_array().unwrap().as_slice() else { panic!("{data}") };
+            assert_eq!((counts["rows"].as_array().unwrap().len(), all), (shown, &json!(600)));
+        }
     }
 
     #[test]
