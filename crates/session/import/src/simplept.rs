@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use kprism_image::Bytes;
 use kprism_pt::{Packet, PacketReader};
 
+use crate::elf::{Segment, parse};
 use crate::error::{read_file, read_text};
 use crate::perf::find_file;
 use crate::perfdata::Search;
@@ -281,6 +282,15 @@ impl Code<'_> {
             Some(found) => found,
             None => {
                 let found = self.finder.find(path, &[])?;
+                if !may_be_mapped(&found.place, &found.bytes, m) {
+                    capture.notes.push(format!(
+                        "{}: not the file that was recorded, of which {:#x} bytes of code were mapped from {:#x} on: not used",
+                        found.place.display(),
+                        m.len,
+                        m.offset
+                    ));
+                    return None;
+                }
                 self.foreign |= self.finder.symfs.is_none();
                 (found.bytes, found.place)
             }
@@ -297,6 +307,21 @@ impl Code<'_> {
         Some((region, place))
     }
 }
+
+/// Returns false for a program or library that no loader maps like this: the kernel and ld.so map whole pages of each executable
+/// segment. Of the first segment, at offset 0, ld.so maps as much as all segments span.
+fn may_be_mapped(place: &Path, bytes: &Bytes, m: &Mapping) -> bool {
+    let Ok(elf) = parse(place, bytes) else { return true };
+    let fits = |segment: &Segment| {
+        let from = segment.offset - segment.offset % PAGE;
+        let end = (segment.offset + segment.bytes.len() as u64).next_multiple_of(PAGE);
+        from == m.offset && (m.len == 0 || m.len == end - from || from == 0 && m.len >= end)
+    };
+    elf.code.iter().any(fits)
+}
+
+/// Pages of the processors that have Intel PT.
+const PAGE: u64 = 4096;
 
 /// Places the mappings in the address spaces of a stream; in any address space if the stream states none.
 fn place(
@@ -365,6 +390,27 @@ fn kernel_code(search: &Search, capture: &mut Capture) -> Result<Vec<Placed>, Im
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A machine's library of the same name, but of another version, has its code elsewhere.
+    #[test]
+    fn a_file_whose_code_is_mapped_otherwise_is_another_one() {
+        let place = std::env::current_exe().unwrap();
+        let bytes = Bytes::open(&place).unwrap();
+        let segment = parse(&place, &bytes).unwrap().code.remove(0);
+        let from = segment.offset - segment.offset % PAGE;
+        let len = (segment.offset + segment.bytes.len() as u64).next_multiple_of(PAGE) - from;
+        let mapped = |offset: u64, len: u64| {
+            let line = format!("7.5 7 2000 400000 {offset} {len:x}\t/bin/prog");
+            may_be_mapped(&place, &bytes, &parse_mapping(&line).unwrap())
+        };
+        assert!(from > 0 && mapped(from, len));
+        assert!(!mapped(from + PAGE, len) && !mapped(from, len + PAGE) && !mapped(from, len - PAGE));
+        assert!(may_be_mapped(
+            &place,
+            &Bytes::from(vec![0x90; 9]),
+            &parse_mapping("7.5 7 2000 400000 4096 8\t/x").unwrap()
+        ));
+    }
 
     #[test]
     fn both_ways_of_writing_numbers() {

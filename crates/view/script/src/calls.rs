@@ -12,6 +12,7 @@ use kprism_profile::FrameKind;
 use kprism_profile::units::syscall_name;
 
 use crate::flow::Options;
+use crate::indent::write_indent;
 use crate::json;
 use crate::names::{Name, Names};
 use crate::output::Output;
@@ -237,7 +238,7 @@ impl<R: Resolve> Lines<'_, '_, R> {
         let out = self.out.buffer();
         self.prefixes[at.lane].append(out, at.ns());
         write_amounts(out, wall, call.insns);
-        out.extend(std::iter::repeat_n(b' ', 2 * indent));
+        write_indent(out, indent);
         let _ = writeln!(out, "}} /* {name} */");
         self.out.end_line();
     }
@@ -349,7 +350,7 @@ fn write_amounts(out: &mut Vec<u8>, ns: u64, insns: u64) {
 }
 
 fn write_name(out: &mut Vec<u8>, indent: usize, name: &Name, kind: FrameKind) {
-    out.extend(std::iter::repeat_n(b' ', 2 * indent));
+    write_indent(out, indent);
     out.extend_from_slice(name.symbol.as_bytes());
     out.extend_from_slice(b"()");
     if !name.kernel && !name.module.is_empty() {

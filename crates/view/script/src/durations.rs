@@ -21,15 +21,13 @@ use kprism_profile::Func;
 use kprism_profile::units::printable;
 
 use crate::flow::Options;
+use crate::indent::write_indent;
 use crate::json;
 use crate::output::Output;
 use crate::prefix::{Form, Prefix};
 
 /// Maximum of lines that wait for a call to end.
 const WINDOW: usize = 1 << 12;
-
-/// Maximum of levels by which a line is indented: a damaged record may have any depth.
-const MOST_INDENT: usize = 512;
 
 /// Begin or end of a rebuilt call.
 struct Mark {
@@ -315,7 +313,7 @@ impl<'w> Lister<'w> {
             let mut text = self.spare.pop().unwrap_or_default();
             self.lane(collector, key, cpu).append(&mut text, ns);
             write_duration(&mut text, call.ns());
-            text.extend(std::iter::repeat_n(b' ', 2 * indent.min(MOST_INDENT)));
+            write_indent(&mut text, indent);
             let name = self.funcs.get(call.func as usize).map_or("", |f| f.0.name.as_str());
             let _ = write!(text, "}} /* {name} */");
             write_remark(&mut text, call);
@@ -448,7 +446,7 @@ impl<'w> Lister<'w> {
     }
 
     fn write_name(&self, text: &mut Vec<u8>, indent: usize, func: u32, interrupt: bool) {
-        text.extend(std::iter::repeat_n(b' ', 2 * indent.min(MOST_INDENT)));
+        write_indent(text, indent);
         if let Some((func, _)) = self.funcs.get(func as usize) {
             text.extend_from_slice(func.name.as_bytes());
             text.extend_from_slice(b"()");

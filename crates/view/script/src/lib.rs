@@ -30,6 +30,7 @@ pub mod disasm;
 pub mod durations;
 pub mod events;
 pub mod flow;
+mod indent;
 mod json;
 pub mod list;
 pub mod misses;
