@@ -120,6 +120,30 @@ fn rows(run: &Path, subject: &str) -> Vec<String> {
     rows
 }
 
+/// Compiles a program of this folder for the guest.
+fn compile(source: &str, options: &[&str], to: &Path) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(source);
+    let built = Command::new("cc").args(options).arg("-o").arg(to).arg(source).status();
+    assert!(built.expect("a C compiler is installed").success());
+}
+
+#[test]
+fn code_that_changes_in_one_process_is_exported_as_each_had_it() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let place = |name: &str| dir.path().join(name);
+    let (run, data, back, share) = (place("run"), place("run.perf.data"), place("back"), place("share"));
+    fs::create_dir_all(&share).unwrap();
+    compile("perf/changes.c", &["-O1", "-static"], &share.join("changes"));
+    ok(&["lab", "run", "-q", "--share", text(&share), "-o", text(&run), "--", "/share/changes"]);
+    ok(&["export", "-i", text(&run), "-o", text(&data)]);
+    let errors = perf(&data, &["--itrace=e"]).output().expect("perf runs");
+    assert_eq!(String::from_utf8_lossy(&errors.stdout), "", "perf's decode errors");
+    assert_eq!(ours(&run, 1), theirs(&data), "instructions by CPU, counted and hashed");
+    ok(&["import", "-q", text(&data), "--symfs", text(&data.join("symfs")), "-o", text(&back)]);
+    assert_eq!(ours(&run, 1), ours(&back, 1), "instructions of the import");
+}
+
 #[test]
 fn perf_decodes_an_exported_run_to_the_same_instructions_and_kprism_to_the_same_run() {
     let _alone = alone();
@@ -128,9 +152,7 @@ fn perf_decodes_an_exported_run_to_the_same_instructions_and_kprism_to_the_same_
     let (run, data, back) = (place("run"), place("run.perf.data"), place("back"));
     let share = place("share");
     fs::create_dir_all(&share).unwrap();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/truth/truth.c");
-    let built = Command::new("cc").args(["-O1", "-o"]).arg(share.join("truth")).arg(source).status();
-    assert!(built.expect("a C compiler is installed").success());
+    compile("truth/truth.c", &["-O1"], &share.join("truth"));
     let lab = ["lab", "run", "-q", "--smp", "2", "--share", text(&share)];
     ok(&[&lab[..], &["-o", text(&run), "--", "sh", "-c", COMMAND]].concat());
     ok(&["export", "-i", text(&run), "-o", text(&data)]);

@@ -15,7 +15,6 @@ import subprocess
 from . import judge, packets, transform
 from .recording import Recording
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 
 # The first value of each axis is the guest's own.
 AXES = {
@@ -75,10 +74,7 @@ def base(case, program, cache):
     if case["branches"] == "DisRETC":
         options += ["--retc", "off"]
     options += {"plain": [], "PTI": ["--append", "pti=on"], "no ASLR": ["--append", "norandmaps"]}[case["space"]]
-    binary = os.path.join(cache, "births", "births")
-    if not os.path.exists(binary):
-        os.makedirs(os.path.dirname(binary), exist_ok=True)
-        subprocess.run(["gcc", "-O2", "-static", "-pthread", "-o", binary, os.path.join(HERE, "births.c")], check=True)
+    binary = judge.built("births", "-static", "-pthread")
     command = ["/axes/births", case["births"], case["tasks"]]
     text = " ".join(options + command)
     # What the guest does and what is recorded of it depends on these; another command line reads the same recordings.

@@ -10,85 +10,85 @@ import hashlib
 import json
 import os
 import subprocess
+import tempfile
 
-KERNEL = "f"
+HERE = os.path.dirname(os.path.abspath(__file__))
+CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+PROGRAMS = os.path.join(CACHE, "kprism", "axes", "programs")
 
 
 @dataclasses.dataclass
 class Flow:
-    """A thread's instructions: all of them, and those of programs alone; each place once; names; the first and last time in ns."""
+    """A thread's instructions: all of them, and those of programs alone, as (count, hash); each place once; names; the first and last
+    time in ns, if there are times."""
 
+    whole: tuple
+    user: tuple
+    first: int
+    last: int
     names: set = dataclasses.field(default_factory=set)
-    count: int = 0
-    hash: object = dataclasses.field(default_factory=hashlib.blake2b)
-    user_count: int = 0
-    user_hash: object = dataclasses.field(default_factory=hashlib.blake2b)
     places: set = dataclasses.field(default_factory=set)
-    first: int = None
-    last: int = None
+
+    @property
+    def count(self):
+        return self.whole[0]
 
     def digest(self, user):
-        return (self.user_count, self.user_hash.hexdigest()[:16]) if user else (self.count, self.hash.hexdigest()[:16])
+        return self.user if user else self.whole
 
 
-def collect(lines, split, timed=False):
-    """Adds up lines; `split` gives (name and thread, address in hex[, ns]) of one."""
-    flows, last, flow = {}, None, None
-    for line in lines:
-        parts = split(line)
-        if parts is None:
-            continue
-        ip = parts[1]
-        if parts[0] != last:
-            last = parts[0]
-            flow = flows.setdefault(last[1], Flow())
-            # perf writes the number where no record tells the name yet.
-            if last[0] != f":{last[1]}":
-                flow.names.add(last[0].split("/")[0] if last[1] == 0 else last[0])
-        text = ip.encode()
-        flow.count += 1
-        if last[1]:
-            flow.hash.update(text)
-        if not (len(ip) == 16 and ip[0] == KERNEL):
-            flow.user_count += 1
-            flow.user_hash.update(text)
-        flow.places.add(ip)
-        if timed:
-            flow.first = parts[2] if flow.first is None else flow.first
-            flow.last = parts[2]
-    return flows
+def built(name, *options):
+    """A C program of this folder, compiled once."""
+    source = os.path.join(HERE, name + ".c")
+    with open(source, "rb") as file:
+        key = hashlib.sha256(" ".join(options).encode() + file.read()).hexdigest()[:20]
+    program = os.path.join(PROGRAMS, key, name)
+    if not os.path.exists(program):
+        os.makedirs(os.path.dirname(program), exist_ok=True)
+        subprocess.run(["gcc", "-O2", *options, "-o", program + ".new", source], check=True)
+        os.rename(program + ".new", program)
+    return program
 
 
-def perf(path, symfs, extra=()):
+def collect(command, timed=False):
+    """Adds up what a command lists. Gives {tid: Flow}, the command's exit code, and what it said."""
+    with tempfile.TemporaryFile("w+") as said:
+        lists = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said)
+        adds = subprocess.Popen([built("digest"), *["timed"][:timed]], stdin=lists.stdout, stdout=subprocess.PIPE, text=True)
+        lists.stdout.close()
+        flows, flow, tid = {}, None, None
+        for line in adds.stdout:
+            kind, _, rest = line[:-1].partition(" ")
+            if kind == "thread":
+                tid, *sums = rest.split()
+                tid = int(tid)
+                flow = flows[tid] = Flow((int(sums[0]), sums[1]), (int(sums[2]), sums[3]), int(sums[4]), int(sums[5]))
+            elif kind == "at":
+                flow.places.add(rest)
+            elif rest != f":{tid}":
+                # perf writes the number where no record tells the name yet.
+                flow.names.add(rest.split("/")[0] if tid == 0 else rest)
+        if adds.wait():
+            raise RuntimeError(f"digest ended with {adds.returncode}")
+        code = lists.wait()
+        said.seek(0)
+        return flows, code, said.read()
+
+
+def perf(path, symfs):
     """perf's own decoder."""
-    command = ["perf", "script", "-i", path, "--symfs", symfs, "--itrace=i0ns", "-F", "comm,tid,ip", *extra]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
-
-        def split(line):
-            parts = line.split()
-            # A task's name may have spaces; the address is the last word, the number before it.
-            return ((" ".join(parts[:-2]), int(parts[-2])), parts[-1]) if len(parts) >= 3 else None
-
-        flows = collect(child.stdout, split)
-    if child.returncode:
-        raise RuntimeError(f"perf ended with {child.returncode}: {' '.join(command)}")
+    command = ["perf", "script", "-i", path, "--symfs", symfs, "--itrace=i0ns", "-F", "comm,tid,ip"]
+    flows, code, _ = collect(command)
+    if code:
+        raise RuntimeError(f"perf ended with {code}: {' '.join(command)}")
     return flows
 
 
 def kprism(program, run):
     """kprism's decoder, with times."""
-    command = [program, "script", "insns", "-q", "-i", run, "--fields", "comm,pid,time,ip"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
-
-        def split(line):
-            parts = line.split()
-            seconds, _, part = parts[-2].rstrip(":").partition(".")
-            return (" ".join(parts[:-3]), int(parts[-3])), parts[-1], int(seconds) * 10**9 + int(part)
-
-        flows = collect(child.stdout, split, timed=True)
-        error = child.stderr.read()
-    if child.returncode not in (0, 1):
-        raise RuntimeError(f"kprism script ended with {child.returncode}: {error.strip()}")
+    flows, code, said = collect([program, "script", "insns", "-q", "-i", run, "--fields", "comm,pid,time,ip"], timed=True)
+    if code not in (0, 1):
+        raise RuntimeError(f"kprism script ended with {code}: {said.strip()}")
     return flows
 
 
