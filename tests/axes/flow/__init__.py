@@ -15,7 +15,6 @@ import subprocess
 from . import judge, packets, transform
 from .recording import Recording
 
-
 # The first value of each axis is the guest's own.
 AXES = {
     "zero": ["0", "later", "negative"],
