@@ -10,9 +10,12 @@ mod guest;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use guest::{kprism, ok, text};
+use kprism_test::{MOUNTS, ROOT, USER_PLUGINS, needs, skip, test};
 use serde_json::{Value, json};
 
 /// Commands that show no run, or have no result that lacks anything, each with the reason.
@@ -24,7 +27,7 @@ const OTHERS: [(&str, &str); 21] = [
     ("top", "records"),
     ("impact", "records"),
     ("bisect", "records"),
-    ("flow-cost", "records"),
+    ("flow-cost", "tried below, of a run"),
     ("gdbserver", "records"),
     ("import", "makes a run"),
     ("view", "serves the pages that `export` writes"),
@@ -120,8 +123,19 @@ const KEPT: [&str; 2] = ["something was lost", "the account is missing"];
 
 /// Whether a view shows the account that the manifest keeps.
 fn keeps_account(name: &str, view: &[String]) -> bool {
-    let own =
-        ["vms", "annotate", "insns", "branches", "calls", "syscalls", "events", "packets", "all", "script"];
+    let own = [
+        "vms",
+        "flow-cost",
+        "annotate",
+        "insns",
+        "branches",
+        "calls",
+        "syscalls",
+        "events",
+        "packets",
+        "all",
+        "script",
+    ];
     ["flow", "durations"].contains(&name) && !view.iter().take(2).any(|word| own.contains(&word.as_str()))
 }
 
@@ -209,20 +223,31 @@ enum Seen {
 }
 
 fn seen(line: &[String], file: &Path) -> (Seen, Option<i32>) {
+    let (seen, code, _) = shown(line, file);
+    (seen, code)
+}
+
+/// The same, with all that was said: standard output, standard error, the written file.
+fn shown(line: &[String], file: &Path) -> (Seen, Option<i32>, [String; 3]) {
+    shown_by(&[env!("CARGO_BIN_EXE_kprism")], line, file)
+}
+
+/// The same by this program with its arguments.
+fn shown_by(program: &[&str], line: &[String], file: &Path) -> (Seen, Option<i32>, [String; 3]) {
     let _ = fs::remove_dir_all(file);
     let _ = fs::remove_file(file);
-    let output = kprism(&line.iter().map(String::as_str).collect::<Vec<_>>());
+    let output = Command::new(program[0]).args(&program[1..]).args(line).output().unwrap();
     let code = output.status.code();
     if !matches!(code, Some(0 | 1 | 3 | 4)) {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(code == Some(2) && !said.contains("panicked"), "{line:?}: {code:?} {said}");
-        return (Seen::Refused, code);
+        return (Seen::Refused, code, [String::new(), said, String::new()]);
     }
     let written = fs::read(file).unwrap_or_default();
     let all =
         [output.stdout, output.stderr, written].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     let told = all.iter().any(|text| tells(text));
-    (if told { Seen::Told } else { Seen::Silent }, code)
+    (if told { Seen::Told } else { Seen::Silent }, code, all)
 }
 
 /// The words of a list in a command's help, below `heading`.
@@ -268,6 +293,7 @@ fn views() -> Vec<Vec<String>> {
     lines.extend(["annotate loops.c", "annotate loops.c --json", "annotate * --json"].map(str::to_owned));
     lines.extend(["gate --fail-if insns<0", "gate --fail-if insns<0 --json"].map(str::to_owned));
     lines.extend(["diff", "diff --json", "diff --html FILE"].map(str::to_owned));
+    lines.extend(["flow-cost", "flow-cost --json", "flow-cost --csv FILE"].map(str::to_owned));
     lines.push("lake add --suite s --to FILE".into());
     lines.iter().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
 }
@@ -344,6 +370,282 @@ fn no_view_of_a_damaged_run_is_silent() {
     assert!(faults.is_empty(), "{} of {tried}:\n{}", faults.len(), faults.join("\n"));
 }
 
+/// Files below the folder whose names end so, by path.
+fn ending(folder: &Path, ends: &[&str]) -> Vec<PathBuf> {
+    let (mut found, mut folders) = (Vec::new(), vec![folder.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
+            match path.is_dir() {
+                true => folders.push(path),
+                false => found.extend(ends.iter().any(|end| text(&path).ends_with(end)).then_some(path)),
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The values of a file of JSON, one or one a line.
+fn values(path: &Path) -> Vec<Value> {
+    let bytes = fs::read(path).unwrap();
+    let all = serde_json::Deserializer::from_slice(&bytes).into_iter().collect::<Result<Vec<_>, _>>();
+    all.unwrap_or_default()
+}
+
+/// The paths of all keys; those of each element of a list are one.
+fn keys(value: &Value, at: &str, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Array(all) => all.iter().for_each(|value| keys(value, at, found)),
+        Value::Object(all) => {
+            for (key, value) in all {
+                let at = format!("{at}/{key}");
+                keys(value, &at, found);
+                found.insert(at);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Gives the keys at the path another name.
+fn rename(value: &mut Value, path: &[&str]) {
+    match value {
+        Value::Array(all) => all.iter_mut().for_each(|value| rename(value, path)),
+        Value::Object(all) => match path {
+            [key] => {
+                if let Some(value) = all.remove(*key) {
+                    all.insert(format!("{key}_of_another"), value);
+                }
+            }
+            [key, more @ ..] => all.get_mut(*key).into_iter().for_each(|value| rename(value, more)),
+            [] => {}
+        },
+        _ => {}
+    }
+}
+
+/// The names of a table's columns: in the footer of a Parquet file each stands behind its length.
+fn columns(bytes: &[u8]) -> BTreeSet<Vec<u8>> {
+    let length = u32::from_le_bytes(bytes[bytes.len() - 8..][..4].try_into().unwrap()) as usize;
+    let footer = &bytes[bytes.len() - 8 - length..bytes.len() - 8];
+    let is_name = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'_';
+    let at = |at: usize| {
+        let name = footer.get(at + 1..at + 1 + usize::from(footer[at]))?;
+        (name.len() > 1 && name.iter().all(is_name)).then(|| name.to_vec())
+    };
+    (0..footer.len()).filter_map(at).collect()
+}
+
+/// A run that another version wrote has other names of keys and columns. What is not found by its name is not known: each
+/// view says so or refuses, unless it shows the same as before.
+#[test]
+fn no_view_of_a_run_of_another_version_is_silent() {
+    let dir = tempfile::tempdir().unwrap();
+    let (views, mut faults, mut tried) = (views(), Vec::new(), 0);
+    let damaged = dir.path().join("damaged");
+    for stored in &stored(dir.path()) {
+        // With its tables, and to be read anew.
+        for has_tables in [true, false] {
+            let base = dir.path().join(format!("base-{}-{has_tables}", stored.name));
+            copy(&stored.run, &base);
+            if !has_tables {
+                fs::remove_dir_all(base.join("tables")).ok();
+            }
+            let mut held = Vec::new();
+            for view in &views {
+                let suffix = view.iter().find_map(|word| word.strip_prefix("FILE")).unwrap_or_default();
+                let (file, out) = (dir.path().join(format!("file{suffix}")), dir.path().join("file"));
+                copy(&base, &damaged);
+                let line = line_of(view, stored, &damaged, &out);
+                let (seen, code, [out, _, written]) = shown(&line, &file);
+                let said = [out, written];
+                if seen == Seen::Silent && code != Some(1) {
+                    held.push((view, line, file, said));
+                }
+            }
+            let mut attempt = |name: &str, change: &dyn Fn()| {
+                for of in 0..held.len().min(2) {
+                    let (view, line, file, before) = &held[(tried * 2 + of) % held.len()];
+                    copy(&base, &damaged);
+                    change();
+                    // What is read anew is told on standard error, and is the same.
+                    let (seen, _, [out, _, written]) = shown(line, file);
+                    if seen == Seen::Silent && [out, written] != *before {
+                        faults.push(format!("{}, tables {has_tables}: {name}: {view:?}", stored.name));
+                    }
+                }
+                tried += 1;
+            };
+            attempt("a newer version", &|| {
+                manifest(&damaged, |value| value["version"] = 2.into());
+            });
+            for path in ending(&base, &[".json", ".jsonl"]) {
+                let all = values(&path);
+                let mut found = BTreeSet::new();
+                all.iter().for_each(|value| keys(value, "", &mut found));
+                let name = path.strip_prefix(&base).unwrap();
+                for key in &found {
+                    let parts: Vec<&str> = key.split('/').skip(1).collect();
+                    attempt(&format!("{}: {key}", name.display()), &|| {
+                        let mut all = all.clone();
+                        all.iter_mut().for_each(|value| rename(value, &parts));
+                        let lines: Vec<String> = all.iter().map(Value::to_string).collect();
+                        fs::write(damaged.join(name), lines.join("\n") + "\n").unwrap();
+                    });
+                }
+            }
+            for path in ending(&base.join("tables"), &[".parquet"]) {
+                let bytes = fs::read(&path).unwrap();
+                let name = path.strip_prefix(&base).unwrap();
+                for column in columns(&bytes) {
+                    let counted = [&[column.len() as u8][..], &column].concat();
+                    attempt(&format!("{}: {}", name.display(), String::from_utf8_lossy(&column)), &|| {
+                        let mut bytes = bytes.clone();
+                        for at in 0..bytes.len() - counted.len() {
+                            if bytes[at..].starts_with(&counted) {
+                                bytes[at + 1] = b'_';
+                            }
+                        }
+                        fs::write(damaged.join(name), bytes).unwrap();
+                    });
+                }
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{} of {tried}:\n{}", faults.len(), faults.join("\n"));
+}
+
+/// Misses are complete if each is there: a condition that cannot be read may have left out any.
+#[test]
+fn misses_beside_what_is_not_understood_are_not_complete() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    copy(&files("damage/tlb.data"), &run);
+    let report = || guest::json(&["report", "tlb", "--json", "-i", text(&run)]);
+    let whole = report();
+    assert_eq!((&whole["complete"], &whole["source"]), (&true.into(), &"model".into()));
+    manifest(&run, |value| value["options"]["condition"] = 7.into());
+    let report_of = report();
+    assert_eq!((&report_of["complete"], &report_of["condition"]), (&false.into(), &Value::Null));
+    let said = String::from_utf8(ok(&["report", "tlb", "-i", text(&run)])).unwrap();
+    assert!(said.contains("a condition, which is not understood"), "{said}");
+    copy(&files("damage/tlb.data"), &run);
+    fs::remove_file(run.join("streams/tlb/counts.json")).unwrap();
+    let report_of = report();
+    assert_eq!(report_of["complete"], false);
+    // References were not counted: there is no number, and not a zero.
+    assert_eq!(report_of["geometries"][0]["references"], Value::Null, "{report_of}");
+}
+
+/// A file that cannot be read is another thing than one that is not there: each view names it, unless it needs none of it.
+#[test]
+fn no_view_takes_a_closed_file_for_no_data() {
+    needs(&[ROOT]);
+    let dir = tempfile::tempdir().unwrap();
+    let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    open(dir.path());
+    let program = dir.path().join("kprism");
+    fs::copy(env!("CARGO_BIN_EXE_kprism"), &program).unwrap();
+    open(&program);
+    let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", text(&program)];
+    let started = Command::new(nobody[0]).args(&nobody[1..]).arg("--version").output();
+    if !started.is_ok_and(|output| output.status.success()) {
+        skip("no program can be run as nobody here: setpriv, of Debian's util-linux");
+    }
+    let (views, mut faults, mut tried) = (views(), Vec::new(), 0);
+    let out = dir.path().join("out");
+    fs::create_dir(&out).unwrap();
+    std::os::unix::fs::chown(&out, Some(65534), Some(65534)).unwrap();
+    let damaged = dir.path().join("damaged");
+    let give = || {
+        let mut paths = vec![damaged.clone()];
+        while let Some(path) = paths.pop() {
+            std::os::unix::fs::chown(&path, Some(65534), Some(65534)).unwrap();
+            if path.is_dir() {
+                paths.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            }
+        }
+    };
+    for stored in &stored(dir.path()) {
+        let mut held = Vec::new();
+        for view in &views {
+            let suffix = view.iter().find_map(|word| word.strip_prefix("FILE")).unwrap_or_default();
+            let (file, base) = (out.join(format!("file{suffix}")), out.join("file"));
+            copy(&stored.run, &damaged);
+            give();
+            let line = line_of(view, stored, &damaged, &base);
+            // Of what a diff reads, one is the run as it was.
+            if view[0] == "diff" {
+                continue;
+            }
+            let (seen, code, [out, _, written]) = shown_by(&nobody, &line, &file);
+            if seen != Seen::Refused && code != Some(1) {
+                held.push((view, line, file, [out, written]));
+            }
+        }
+        assert!(held.len() > 4, "{}: {held:?}", stored.name);
+        for path in ending(&stored.run, &[""]) {
+            for _ in 0..2 {
+                let (view, line, file, before) = &held[tried % held.len()];
+                tried += 1;
+                copy(&stored.run, &damaged);
+                give();
+                let name = path.strip_prefix(&stored.run).unwrap();
+                fs::set_permissions(damaged.join(name), fs::Permissions::from_mode(0)).unwrap();
+                let (seen, _, said) = shown_by(&nobody, line, file);
+                let same = [&said[0], &said[2]] == [&before[0], &before[1]];
+                let names = said.iter().any(|said| said.contains(text(Path::new(name.file_name().unwrap()))));
+                if !names && !same {
+                    let name = name.display();
+                    faults
+                        .push(format!("{}: {name} is closed: {view:?}: {seen:?}: {}", stored.name, said[1]));
+                }
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{} of {tried}:\n{}", faults.len(), faults.join("\n"));
+}
+
+/// A recorder that meets a full disk keeps what it wrote, and each view says that there was more.
+#[test]
+fn no_view_of_a_run_from_a_full_disk_is_silent() {
+    needs(&[MOUNTS, USER_PLUGINS]);
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("touch.c");
+    fs::write(&source, TOUCHES).unwrap();
+    let program = dir.path().join("touch");
+    let options = ["-O1", "-static", "-nostdlib", "-fno-stack-protector", "-o"];
+    assert!(Command::new("cc").args(options).arg(&program).arg(&source).status().unwrap().success());
+    let (full, run) = (dir.path().join("full"), dir.path().join("run"));
+    fs::create_dir(&full).unwrap();
+    let script = r#"mount -t tmpfs -o size=300k none "$1"
+        "$2" -q record tlb --method user -o "$1/run" -- "$3" && cp -r "$1/run" "$4""#;
+    let words = [script, "sh", text(&full), env!("CARGO_BIN_EXE_kprism"), text(&program), text(&run)];
+    let output = Command::new("unshare").args(["-m", "sh", "-c"]).args(words).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("No space left on device"), "{said}");
+    let stored = Stored { name: "full", run, cover: vec![] };
+    let (mut told, mut silent) = (0, Vec::new());
+    for view in views() {
+        let suffix = view.iter().find_map(|word| word.strip_prefix("FILE")).unwrap_or_default();
+        let (file, base) = (dir.path().join(format!("file{suffix}")), dir.path().join("file"));
+        match seen(&line_of(&view, &stored, &stored.run, &base), &file) {
+            (Seen::Told, _) => told += 1,
+            (Seen::Silent, code) if code != Some(1) => silent.push(view),
+            _ => {}
+        }
+    }
+    assert!(told > 10 && silent.is_empty(), "{told} tell; silent: {silent:?}");
+}
+
+/// Touches 4,000 pages forty times: more misses than a small disk has room for.
+const TOUCHES: &str = "static char pages[4000][4096] __attribute__((aligned(4096)));
+void _start(void) {
+    for (int n = 0; n < 40; n++) for (int i = 0; i < 4000; i++) ((volatile char *)pages[i])[0]++;
+    asm volatile(\"syscall\" :: \"a\"(60), \"D\"(0));
+}
+";
+
 /// Sums by `jq` are right: as JSON and CSV a report has all rows unless a limit was typed, and tells how many it leaves out.
 #[test]
 fn json_is_whole_unless_a_limit_was_typed() {
@@ -400,3 +702,5 @@ fn json_is_whole_unless_a_limit_was_typed() {
     assert!(more_than_one.len() > 4, "{more_than_one:?}");
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
+
+kprism_test::main!();

@@ -30,6 +30,7 @@ static PROGRAMS: LazyLock<(tempfile::TempDir, PathBuf)> = LazyLock::new(|| {
 fn rows(args: &[&str]) -> Vec<Value> {
     let share = PROGRAMS.1.to_str().expect("a temporary path is UTF-8");
     let mut value = json(&[&["flow-cost", "-q", "--json", "--share", share], args].concat());
+    assert!(value["run"]["account"].as_array().is_some_and(|all| !all.is_empty()), "{}", value["run"]);
     std::mem::take(value["rows"].as_array_mut().expect("rows"))
 }
 

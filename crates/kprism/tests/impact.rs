@@ -86,6 +86,7 @@ fn programs_add_what_they_do() {
     let output = impact(dir.path(), &["--tracer", "perf", "--tracer", "bpftrace"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let page: Value = serde_json::from_slice(&output.stdout).expect("--json prints JSON");
+    assert!(page["run"]["account"].as_array().is_some_and(|all| !all.is_empty()), "{}", page["run"]);
     assert_eq!(page["bare_twice_the_same"], true);
     for (name, own, events) in [
         (

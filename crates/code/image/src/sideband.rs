@@ -6,7 +6,8 @@
 //! task that a context switch entered, the name of a task, and the file mapped at an address.
 //!
 //! Times are nanoseconds of the trace clock. A record of an unknown kind becomes [`Record::Other`], so that an older
-//! kprism can read a newer run. A line that is not a record is an error that names the line.
+//! kprism can read a newer run; [`read`] counts them. A line that is not a record is an error that names the line, and so is one
+//! with a key that no record has: a key that is looked for may have that name.
 
 use serde::Deserialize;
 
@@ -37,6 +38,7 @@ pub enum Record {
 /// - by entry, `near`: the flow enters `ip` at about `t`; records or entries may be missing;
 /// - by offset: user code from stream offset `offset` on belongs to `asid`, if that is given.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Switch {
     /// Time, in ns.
     pub t: u64,
@@ -70,6 +72,7 @@ pub struct Switch {
 
 /// A new name of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Comm {
     /// Time, in ns.
     pub t: u64,
@@ -85,6 +88,7 @@ pub struct Comm {
 
 /// A new mapping, as seen by the kernel's `perf_event_mmap`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Mmap {
     /// Time, in ns.
     pub t: u64,
@@ -112,6 +116,7 @@ pub struct Mmap {
 
 /// A new process or thread.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Fork {
     /// Time, in ns.
     pub t: u64,
@@ -134,6 +139,7 @@ pub struct Fork {
 
 /// Beginning or end of the traced command.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Mark {
     /// Time, in ns.
     pub t: u64,

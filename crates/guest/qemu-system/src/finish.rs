@@ -48,7 +48,7 @@ pub unsafe extern "C" fn on_exit(_: abi::PluginId, _: *mut c_void) {
     }
     done.sort_by_key(|(cpu, _)| *cpu);
     let block_bytes = state.finish();
-    let mut tlb_counts = json!({ "vcpus": tlb });
+    let mut tlb_counts = json!({ "method": "model", "vcpus": tlb });
     if state.options.misses_if.is_some() {
         let sum = |of: fn(LeftOut) -> u64| {
             let each = done.iter().map(|(_, encoded)| Some(of(encoded.as_ref()?.left_out?)));

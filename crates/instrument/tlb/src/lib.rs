@@ -15,6 +15,7 @@
 //! | `model` | simulates the TLBs of processors: one, or several over the same accesses |
 //! | [`bus`] | a memory bus's accesses to page tables → misses |
 //! | [`stream`] | misses as bytes, and counters that survive the recorder that writes them |
+//! | [`counts`] | the recorder's own counts, typed |
 //! | [`objects`] | the objects whose memory misses, allocations among them |
 //! | `analysis` | how often, where and when they miss; the same run with larger pages |
 //! | `x86` | page tables and address space of x86-64 |
@@ -22,6 +23,7 @@
 
 mod analysis;
 pub mod bus;
+pub mod counts;
 mod model;
 pub mod objects;
 pub mod stream;

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use kprism_flow::cost::Setting;
-use kprism_profile::units::{grouped, quoted};
+use kprism_profile::units::quoted;
 use kprism_record::flow_cost::{Recorded, Settings, all_values, record};
 use kprism_record::guest;
 use kprism_report::cost::page::{self, About};
-use kprism_report::{Style, Table, cost};
+use kprism_report::{Style, Table, cost, header, shape};
 use kprism_session::Progress;
 use kprism_session::cost::measure;
 use kprism_signals::Second;
@@ -136,8 +136,13 @@ fn show_sweeps(
     out: &mut dyn Write,
 ) -> Result<Outcome> {
     let sweeps = &recorded.sweeps;
-    let about =
-        About { command: quoted(&args.command), kernel: recorded.kernel.clone(), user_only: args.user };
+    let accounts = recorded.accounts.iter().map(|(name, account)| (name.as_str(), Some(account)));
+    let about = About {
+        command: quoted(&args.command),
+        kernel: recorded.kernel.clone(),
+        user_only: args.user,
+        account: shape::account_of_all(accounts),
+    };
     let Some((_, any)) = sweeps.iter().flat_map(|s| &s.steps).next() else {
         return Ok(Outcome::NothingMatched);
     };
@@ -150,9 +155,10 @@ fn show_sweeps(
         let value = json!({
             "run": {
                 "command": args.command, "kernel": about.kernel, "user_only": about.user_only,
-                "instructions": any.instructions, "duration_ns": any.duration_ns,
+                "instructions": any.instructions, "duration_ns": any.duration_ns, "account": about.account,
             },
             "rows": all.to_json(),
+            "hidden": all.hidden,
         });
         print_json(&value, out)?;
         return Ok(Outcome::Done);
@@ -162,22 +168,32 @@ fn show_sweeps(
 }
 
 fn show_runs(args: &Args, style: Style, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
-    let mut costs = Vec::new();
+    let (mut costs, mut accounts) = (Vec::new(), Vec::new());
     for path in &args.input {
         progress.step(&format!("measuring {}", path.display()));
         let run = Run::open(path)?;
-        costs.push(measure(&run, path.display().to_string())?);
+        let (cost, account) = measure(&run, path.display().to_string())?;
+        accounts.push((cost.name.clone(), account));
+        costs.push(cost);
     }
     progress.clear();
-    for cost in costs.iter().filter(|c| c.decode_errors > 0) {
-        progress.note(&format!("{}: {} decode errors", cost.name, grouped(cost.decode_errors)));
+    let account =
+        shape::account_of_all(accounts.iter().map(|(name, account)| (name.as_str(), Some(account))));
+    // CSV has no place for it.
+    if args.csv.is_some() && !account.is_whole() {
+        progress.note(&account.line());
     }
     let all = cost::runs_for_programs(&costs);
     write_csv(args, &all, progress)?;
     if args.json {
-        print_json(&json!({ "rows": all.to_json() }), out)?;
+        let manifest = match &args.input[..] {
+            [one] => Some(Run::open(one)?.manifest()?),
+            _ => None,
+        };
+        print_json(&shape::report(shape::run(manifest.as_ref(), Some(&account)), &all), out)?;
         return Ok(Outcome::Done);
     }
+    write!(out, "{}", header::head(Some(&account), style))?;
     write!(out, "{}", cost::runs_table(&costs).to_text(style))?;
     if let [cost] = &costs[..] {
         write!(out, "\n{}", cost::mix_table(cost).to_text(style))?;

@@ -8,12 +8,13 @@ use anyhow::{Context, Result, bail};
 use kprism_profile::parse;
 use kprism_profile::units::quoted;
 use kprism_record::guest::is_interrupt;
-use kprism_record::impact::{self as recorder, Recording, Settings};
-use kprism_report::Style;
+use kprism_record::impact::{self as recorder, Recording, Settings, WITHOUT};
 use kprism_report::header::Header;
 use kprism_report::impact::{self, Impact, Page, Side};
+use kprism_report::{Style, shape};
 use kprism_session::Progress;
 use kprism_signals::Second;
+use kprism_store::{Account, Instrument};
 
 use super::guest_args::{GuestArgs, PlaceArgs};
 use super::output::{style, write_file};
@@ -119,6 +120,12 @@ fn measure(args: &Args, progress: &Progress) -> Result<Page> {
         }
         impact
     };
+    let account = |recording: &Recording| recording.manifest.account(Instrument::Flow);
+    let mut accounts: Vec<(&str, Option<Account>)> = WITHOUT
+        .into_iter()
+        .zip([bare, &series.again, &series.otherwise])
+        .map(|(name, recording)| (name, account(recording)))
+        .collect();
     let mut results = Vec::new();
     for (tracer, unavailable) in &series.tracers {
         let recorded = match unavailable {
@@ -138,6 +145,9 @@ fn measure(args: &Args, progress: &Progress) -> Result<Page> {
                 sunbursts(file, syscall, &tracer.name, [bare, traced], progress)?;
             }
         }
+        if let Ok(recording) = &recorded {
+            accounts.push((&tracer.name, account(recording)));
+        }
         results.push(impact::Tracer {
             name: tracer.name.clone(),
             about: tracer.about.clone(),
@@ -155,6 +165,7 @@ fn measure(args: &Args, progress: &Progress) -> Result<Page> {
         command: quoted(&args.command),
         kernel: Header::new(&bare.manifest, &bare.profile).kernel,
         same: series.again.profile == bare.profile,
+        account: shape::account_of_all(accounts.iter().map(|(name, account)| (*name, account.as_ref()))),
         floor,
         tracers: results,
         by_syscall: !args.syscall.is_empty(),

@@ -30,6 +30,7 @@ pub struct DurationFacts {
 
 /// Calls that BPF could not measure or keep, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CallLosses {
     /// Calls for which the ring had no room.
     pub lost: u64,

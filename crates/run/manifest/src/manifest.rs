@@ -23,6 +23,12 @@ const FILES: &str = "files of the recording";
 /// Unit of options whose values are of another type than expected.
 const OPTIONS: &str = "options of the manifest";
 
+/// Unit of facts that this version does not know: the layout's version, and keys of the manifest.
+const FACTS: &str = "facts of another version";
+
+/// Version of the run folder's layout.
+pub const VERSION: u32 = 1;
+
 /// Unit of what a recording lacks that ended early.
 const AFTER_END: &str = "events after the early end of the recording";
 
@@ -43,6 +49,7 @@ pub enum RunKind {
 
 /// The clock of every `_ns` value in the run, and the ratios needed to interpret time packets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Clock {
     /// Name for people: `guest-virtual`, `host-tsc`, …
     pub name: String,
@@ -67,6 +74,7 @@ pub struct Clock {
 
 /// perf's conversion of TSC ticks to ns, as it stands in a recording: ns = `zero` + TSC · `mult` / 2^`shift`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PerfClock {
     /// Multiplier.
     pub mult: u64,
@@ -114,6 +122,7 @@ impl Default for Clock {
 
 /// The kernel of the traced machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Kernel {
     /// Release, as `uname -r` prints it.
     pub release: String,
@@ -130,6 +139,7 @@ pub struct Kernel {
 
 /// A kernel module that the user built.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct KernelModule {
     /// Its name, as in `/proc/modules`.
     pub name: String,
@@ -142,6 +152,7 @@ pub struct KernelModule {
 
 /// The tree that a kernel was built in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct KernelTree {
     /// The build folder on the machine that recorded. It may have been built again since: files in it are only used if
     /// their build id is the kernel's.
@@ -159,6 +170,7 @@ pub struct KernelTree {
 
 /// The processor that a trace of hardware comes from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Processor {
     /// Family, including the extended family (CPUID leaf 1).
     pub family: u16,
@@ -177,7 +189,7 @@ pub struct Processor {
 /// Contents of `manifest.json`. It is the only file of a run that contains wall-clock dates.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Version of the run folder's layout; 1.
+    /// Version of the run folder's layout; [`VERSION`].
     pub version: u32,
     /// Program that made the run, with its version.
     #[serde(default)]
@@ -275,7 +287,7 @@ impl Manifest {
     /// that has these already gets them anew.
     #[must_use]
     pub fn with_recording(&self, mut account: Account) -> Account {
-        account.entries.retain(|entry| ![FILES, AFTER_END, OPTIONS].contains(&entry.unit.as_str()));
+        account.entries.retain(|entry| ![FILES, AFTER_END, OPTIONS, FACTS].contains(&entry.unit.as_str()));
         if !self.absent.is_empty() {
             account = account.at(Fate::Lost, FILES, self.absent.len() as u64, self.absent.clone());
         }
@@ -286,7 +298,19 @@ impl Manifest {
         if !misread.is_empty() {
             account = account.at(Fate::NotUnderstood, OPTIONS, misread.len() as u64, misread);
         }
+        let facts = self.facts_of_another_version();
+        if !facts.is_empty() {
+            account = account.at(Fate::NotUnderstood, FACTS, facts.len() as u64, facts);
+        }
         account
+    }
+
+    /// What another version wrote that this one does not know. A fact that this one looks for may be among it: that it finds
+    /// none under its own name says nothing.
+    fn facts_of_another_version(&self) -> Vec<String> {
+        let version = (self.version != VERSION)
+            .then(|| format!("version {} of the run folder; this kprism reads {VERSION}", self.version));
+        version.into_iter().chain(self.other.keys().map(|key| format!("manifest.json: {key}"))).collect()
     }
 
     /// Why the run is not whole, in words; `None` if it is.
@@ -305,6 +329,11 @@ impl Manifest {
                 let more = if self.absent.len() > 1 { ", …" } else { "" };
                 format!("{fault}: {}{more}", self.absent[0])
             });
+        }
+        let facts = self.facts_of_another_version();
+        if let Some(first) = facts.first() {
+            let more = if facts.len() > 1 { ", …" } else { "" };
+            return Some(format!("not understood: {first}{more}"));
         }
         // Tables without an account: of an older version, or what was written of them is lost.
         let has_tables = self.instructions.is_some() || self.options.contains_key("durations");
@@ -329,7 +358,7 @@ impl Manifest {
     /// A manifest with only a kind and a number of CPUs.
     pub fn new(kind: RunKind, vcpus: u32) -> Self {
         Manifest {
-            version: 1,
+            version: VERSION,
             tool: concat!("kprism ", env!("CARGO_PKG_VERSION")).into(),
             run_id: new_id(),
             kind,
@@ -434,6 +463,9 @@ mod tests {
         assert_eq!((manifest.durations.losses, manifest.probe.records), (None, None));
         assert_eq!(manifest.probe.not_attached, ["a: b"]);
         assert_eq!(manifest.other.keys().collect::<Vec<_>>(), ["of_later"]);
+        // What it tells is not known.
+        assert_eq!(manifest.fault().as_deref(), Some("not understood: manifest.json: of_later"));
+        assert!(!manifest.with_recording(Account::new().with(Fate::Lost, "events", 0)).is_whole());
         let again = serde_json::to_value(&manifest).expect("JSON");
         assert_eq!((&again["events"], &again["of_later"][0]), (&7.into(), &1.into()));
         assert_eq!(again.get("records"), None);

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use kprism_manifest::{Instrument, Manifest, NOT_ENDED, PLACES};
@@ -51,19 +52,31 @@ fn add(folder: &Path, name: &str, files: &mut BTreeMap<String, u64>) {
     }
 }
 
-/// The files that are missing, or shorter than recorded, each with what is there.
+/// The files that are missing, shorter than recorded, or not to be read by this user, each with what is there.
 pub(crate) fn absent(run: &Run, manifest: &Manifest) -> Vec<String> {
     if manifest.files.is_empty() {
-        return absent_of_older(run, manifest);
+        let mut there = BTreeMap::new();
+        RECORDED.iter().for_each(|folder| add(&run.dir().join(folder), folder, &mut there));
+        let closed = there.keys().filter_map(|path| closed(run, path));
+        return absent_of_older(run, manifest).into_iter().chain(closed).collect();
     }
     let lacks = |(path, length): (&String, &u64)| match run.dir().join(path).symlink_metadata() {
-        Err(_) => Some(format!("{path}: missing")),
+        Err(error) if error.kind() == ErrorKind::NotFound => Some(format!("{path}: missing")),
+        Err(error) => Some(format!("{path}: {error}")),
         Ok(there) if there.is_file() && there.len() < *length => {
             Some(format!("{path}: {} of {length} bytes", there.len()))
         }
+        Ok(there) if there.is_file() => closed(run, path),
         Ok(_) => None,
     };
     manifest.files.iter().filter_map(lacks).collect()
+}
+
+/// Why a file cannot be read, most often that it is another user's; `None` if it can. Readers take some files for absent
+/// then, such as programs with symbols.
+fn closed(run: &Run, path: &str) -> Option<String> {
+    let error = fs::File::open(run.dir().join(path)).err()?;
+    Some(format!("{path}: cannot be read: {error}"))
 }
 
 /// The same of a run whose manifest does not list its files: what the instruments cannot be without.

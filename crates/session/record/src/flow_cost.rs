@@ -14,6 +14,7 @@ use kprism_lab::{Ended, Job, Options, Pace, Prepared};
 use kprism_profile::units::{duration, grouped};
 use kprism_session::Progress;
 use kprism_session::cost::measure;
+use kprism_store::Account;
 
 use crate::guest;
 
@@ -109,6 +110,8 @@ pub struct Recorded {
     pub kernel: String,
     /// Number of recordings.
     pub recordings: usize,
+    /// The account of each recording, by its name.
+    pub accounts: Vec<(String, Account)>,
 }
 
 /// Records the command with each setting, and measures each recording. `None` if an interrupt ended it
@@ -129,11 +132,13 @@ pub fn record(settings: &Settings, progress: &Progress) -> Result<Option<Recorde
     let prepared = guest::prepare(&settings.guest, progress)?;
     let all = distinct(settings);
     let folder = Folder::new(settings.keep.as_deref())?;
-    let mut costs: HashMap<Packets, Cost> = HashMap::new();
+    let (mut costs, mut accounts): (HashMap<Packets, Cost>, _) = (HashMap::new(), Vec::new());
     for (i, &packets) in all.iter().enumerate() {
         progress.step(&format!("recording {} of {}: {}", i + 1, all.len(), packets.name()));
         let place = folder.path.join(packets.name());
-        let Some(cost) = record_one(settings, &prepared, packets, place, progress)? else { return Ok(None) };
+        let recorded = record_one(settings, &prepared, packets, place, progress)?;
+        let Some((cost, account)) = recorded else { return Ok(None) };
+        accounts.push((packets.name(), account));
         if let Some(first) = costs.get(&all[0])
             && (first.instructions, first.duration_ns) != (cost.instructions, cost.duration_ns)
         {
@@ -162,6 +167,7 @@ pub fn record(settings: &Settings, progress: &Progress) -> Result<Option<Recorde
         sweeps: settings.plan.iter().map(sweep).collect(),
         kernel: prepared.kernel().release.clone(),
         recordings: all.len(),
+        accounts,
     }))
 }
 
@@ -171,7 +177,7 @@ fn record_one(
     packets: Packets,
     place: PathBuf,
     progress: &Progress,
-) -> Result<Option<Cost>> {
+) -> Result<Option<(Cost, Account)>> {
     let one = guest::Settings {
         packets: packets.options(settings.user_only),
         ..guest::Settings::new(place, settings.guest.clone(), settings.job.clone())
@@ -189,11 +195,11 @@ fn record_one(
             bail!("{}: the command did not come to its end", packets.name());
         }
     }
-    let cost = measure(&run, packets.name())?;
+    let measured = measure(&run, packets.name())?;
     if settings.keep.is_none() {
         fs::remove_dir_all(&one.output).with_context(|| one.output.display().to_string())?;
     }
-    Ok(Some(cost))
+    Ok(Some(measured))
 }
 
 /// The folder of the recordings; removed on drop unless they are to be kept.

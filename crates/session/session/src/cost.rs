@@ -8,19 +8,21 @@ use kprism_flow::resolution::Distances;
 use kprism_image::resolve::Regions;
 use kprism_image::sideband::Record;
 use kprism_profile::units::grouped;
-use kprism_pt::mix::Mix;
-use kprism_store::Run;
+use kprism_pt::mix::{Kind, Mix};
+use kprism_store::{Account, Fate, Run};
 
 use crate::flow;
 
-/// Measures a run. `name` is what tables call it.
+/// Measures a run: its cost, and the account of what was measured. `name` is what tables call it.
 ///
 /// # Errors
 /// Parts are missing, or the decoder does not count the same instructions as the recorder.
-pub fn measure(run: &Run, name: String) -> Result<Cost> {
+pub fn measure(run: &Run, name: String) -> Result<(Cost, Account)> {
     let manifest = run.manifest()?;
     let mut notes = Vec::new();
-    let records = flow::sideband_records(run, &mut Vec::new())?;
+    // Without the sideband the numbers of the packets are the same, and the duration may not be.
+    let mut faults = Vec::new();
+    let records = flow::sideband_records(run, &mut faults)?;
     let streams = flow::read_streams(run, manifest.vcpus, &records, &mut notes)?;
     if let Some(note) = notes.first() {
         bail!("{}: {note}", run.dir().display());
@@ -52,7 +54,14 @@ pub fn measure(run: &Run, name: String) -> Result<Cost> {
         );
     }
     let duration_ns = window(&records).unwrap_or_else(|| last_ns.saturating_sub(first_ns));
-    Ok(Cost {
+    faults.extend(manifest.option_facts().import_notes);
+    let account = Account::new()
+        .with(Fate::Seen, "instructions", manifest.instructions_recorded)
+        .with(Fate::Kept, "instructions", instructions)
+        .with(Fate::Lost, "stretches of packets (overflows)", mix.get(Kind::Ovf).packets)
+        .with(Fate::NotUnderstood, "places that could not be decoded", errors)
+        .at(Fate::NotUnderstood, "damaged or missing files", faults.len() as u64, faults);
+    let cost = Cost {
         name,
         instructions,
         decode_errors: errors,
@@ -63,7 +72,8 @@ pub fn measure(run: &Run, name: String) -> Result<Cost> {
         p99_ns: distances.ns.p99(),
         median_insns: distances.insns.median(),
         product: distances.product(),
-    })
+    };
+    Ok((cost, manifest.with_recording(account)))
 }
 
 /// Duration of the recorded command: rare timing packets do not tell.

@@ -5,7 +5,7 @@
 //! has things of its own that it can lose: threads of one program, brackets around the kernel's reads on the bus, samples.
 
 use kprism_store::{Account, Fate};
-use serde_json::Value;
+use kprism_tlb::counts::{Counts, Cpu, Kinds, LeftOut, Method};
 
 /// Counts of a reader of the streams.
 #[derive(Debug, Clone, Default)]
@@ -21,35 +21,46 @@ pub struct Read {
 }
 
 /// The account of a run.
-pub fn account(counts: &Value, read: &Read) -> Account {
-    let account = match counts["method"].as_str() {
-        Some("sampled") => sampled(counts, read),
-        Some("ptat") => bus(counts, read),
-        method => models(counts, read, method == Some("user")),
+pub fn account(counts: &Counts, read: &Read) -> Account {
+    let account = match counts.method() {
+        Some(Method::Sampled) => sampled(counts, read),
+        Some(Method::Ptat) => bus(counts, read),
+        Some(Method::User) => models(counts, read, true),
+        Some(Method::Model) => models(counts, read, false),
+        None => {
+            let unit = "ways in which misses were found";
+            models(counts, read, false).with(Fate::NotUnderstood, unit, None)
+        }
+    };
+    let unknown = counts.not_understood();
+    let account = match unknown.len() as u64 {
+        0 => account,
+        n => account.at(Fate::NotUnderstood, "counts of the recorder", n, unknown),
     };
     account.at(Fate::NotUnderstood, "damaged or missing files", read.damage.len() as u64, read.damage.clone())
 }
 
-/// The sum of the three kinds of access at `path` of each CPU.
-fn sum(counts: &Value, of: impl Fn(&Value) -> &Value) -> Option<u64> {
-    let kinds = |cpu: &Value| of(cpu).as_object().map(|k| k.values().filter_map(Value::as_u64).sum::<u64>());
-    let cpus = counts["vcpus"].as_array()?;
-    cpus.iter().map(kinds).try_fold(0u64, |sum, n| Some(sum.saturating_add(n?)))
+/// The sum of the three kinds of access of each CPU.
+fn sum(counts: &Counts, of: impl Fn(&Cpu) -> Option<Kinds>) -> Option<u64> {
+    let cpus = counts.vcpus.as_ref()?;
+    cpus.iter().try_fold(0u64, |sum, cpu| Some(sum.saturating_add(of(cpu)?.sum()?)))
 }
 
-fn models(counts: &Value, read: &Read, user: bool) -> Account {
-    let counted = sum(counts, |cpu| &cpu["models"][0]["misses"]);
-    let left_out = |why: &str| match read.chosen {
-        true => counts["left_out"][why].as_u64(),
+fn models(counts: &Counts, read: &Read, user: bool) -> Account {
+    let counted = sum(counts, |cpu| cpu.misses(0));
+    let left_out = |of: fn(LeftOut) -> Option<u64>| match read.chosen {
+        true => counts.left_out.and_then(of),
         false => Some(0),
     };
-    let (unmet, not_computed) = (left_out("unmet"), left_out("not_computed"));
+    let (unmet, not_computed) = (left_out(|n| n.unmet), left_out(|n| n.not_computed));
     let lost = counted.zip(unmet.zip(not_computed)).map(|(counted, (unmet, unknown))| {
         counted.saturating_sub(read.misses.saturating_add(unmet).saturating_add(unknown))
     });
-    let mut account = Account::new()
-        .with(Fate::Seen, "accesses", sum(counts, |cpu| &cpu["references"]))
-        .with(Fate::Seen, "misses", counted);
+    let mut account = Account::new().with(Fate::Seen, "accesses", sum(counts, |cpu| cpu.references)).with(
+        Fate::Seen,
+        "misses",
+        counted,
+    );
     if read.chosen {
         account = account.with(Fate::Seen, "misses that do not meet the condition, left out", unmet);
     }
@@ -58,16 +69,16 @@ fn models(counts: &Value, read: &Read, user: bool) -> Account {
         account = account.with(Fate::Lost, "misses whose condition could not be computed", not_computed);
     }
     if user {
-        for (key, unit) in [
-            ("threads_not_followed", "threads not followed"),
-            ("forks_not_followed", "forked processes not followed"),
-            ("programs_not_followed", "programs not followed that the command became"),
-            ("unwritten_bytes", "bytes of misses not written"),
-            ("unwritten_mappings", "mappings not written"),
+        for (count, unit) in [
+            (counts.threads_not_followed, "threads not followed"),
+            (counts.forks_not_followed, "forked processes not followed"),
+            (counts.programs_not_followed, "programs not followed that the command became"),
+            (counts.unwritten_bytes, "bytes of misses not written"),
+            (counts.unwritten_mappings, "mappings not written"),
         ] {
-            account = account.with(Fate::Lost, unit, counts[key].as_u64());
+            account = account.with(Fate::Lost, unit, count);
         }
-        if counts["ended"] != true {
+        if counts.ended != Some(true) {
             let unit = "accesses just before the end, at most 512 of each thread that ran,";
             account = account.with(Fate::Lost, unit, None);
         }
@@ -77,47 +88,46 @@ fn models(counts: &Value, read: &Read, user: bool) -> Account {
     account
 }
 
-fn sampled(counts: &Value, read: &Read) -> Account {
+fn sampled(counts: &Counts, read: &Read) -> Account {
     Account::new()
         .with(Fate::Seen, "samples", seen_samples(counts))
-        .with(Fate::Kept, "samples", counts["samples"].as_u64())
-        .with(Fate::Lost, "samples", counts["lost"].as_u64())
-        .with(Fate::NotUnderstood, "misses without an address", counts["without_address"].as_u64())
-        .with(Fate::NotUnderstood, "samples of no known event", counts["of_no_known_event"].as_u64())
-        .with(Fate::NotUnderstood, "samples cut short", counts["cut_short"].as_u64())
+        .with(Fate::Kept, "samples", counts.samples)
+        .with(Fate::Lost, "samples", counts.lost)
+        .with(Fate::NotUnderstood, "misses without an address", counts.without_address)
+        .with(Fate::NotUnderstood, "samples of no known event", counts.of_no_known_event)
+        .with(Fate::NotUnderstood, "samples cut short", counts.cut_short)
         .with(Fate::Guessed, "misses, estimated from the samples", read.misses)
 }
 
-fn seen_samples(counts: &Value) -> Option<u64> {
-    let events = counts["events"].as_array()?;
-    let nameless = counts["of_no_known_event"].as_u64().unwrap_or(0);
-    events.iter().map(|e| e["samples"].as_u64()).try_fold(nameless, |sum, n| Some(sum.saturating_add(n?)))
+fn seen_samples(counts: &Counts) -> Option<u64> {
+    let of_events = counts.events.as_ref()?.iter().map(|event| event.samples);
+    of_events.chain([counts.of_no_known_event]).try_fold(0u64, |sum, n| Some(sum.saturating_add(n?)))
 }
 
-fn bus(counts: &Value, read: &Read) -> Account {
-    let of = |key: &str| counts["accesses"][key].as_u64();
+fn bus(counts: &Counts, read: &Read) -> Account {
+    let accesses = counts.accesses.unwrap_or_default();
     let mut account = Account::new()
-        .with(Fate::Seen, "accesses to page tables", of("all"))
+        .with(Fate::Seen, "accesses to page tables", accesses.all)
         .with(Fate::Kept, "misses", read.misses)
-        .with(Fate::Lost, "page tables outside the region", counts["escaped_tables"].as_u64())
-        .with(Fate::Lost, "address spaces not followed", counts["overlooked_spaces"].as_u64())
-        .with(Fate::Lost, "accesses not written", counts["unwritten_accesses"].as_u64())
-        .with(Fate::NotUnderstood, "accesses to pages of nobody known", of("unknown"))
-        .with(Fate::NotUnderstood, "reads that may be the kernel's or a walk", of("unsure"))
-        .with(Fate::NotUnderstood, "records of the module", counts["unknown_records"].as_u64())
+        .with(Fate::Lost, "page tables outside the region", counts.escaped_tables)
+        .with(Fate::Lost, "address spaces not followed", counts.overlooked_spaces)
+        .with(Fate::Lost, "accesses not written", counts.unwritten_accesses)
+        .with(Fate::NotUnderstood, "accesses to pages of nobody known", accesses.unknown)
+        .with(Fate::NotUnderstood, "reads that may be the kernel's or a walk", accesses.unsure)
+        .with(Fate::NotUnderstood, "records of the module", counts.unknown_records)
         .with(Fate::Guessed, "missed brackets, in which the kernel's reads are taken for walks", {
-            counts["missed_brackets"].as_u64()
+            counts.missed_brackets
         });
     // Of a capture that was imported.
-    if counts["boards"].is_array() {
-        for (fate, key, unit) in [
-            (Fate::Lost, "lost_records", "records of the boards, at least"),
-            (Fate::NotUnderstood, "out_of_step", "tags on the bus without their record of the kernel"),
-            (Fate::NotUnderstood, "without_entry", "mappings without their entry's address"),
-            (Fate::NotUnderstood, "never_mapped", "pages unmapped that were never mapped"),
-            (Fate::Guessed, "late_accesses", "accesses out of order of time, taken where they are"),
+    if counts.boards.is_some() {
+        for (fate, count, unit) in [
+            (Fate::Lost, counts.lost_records, "records of the boards, at least"),
+            (Fate::NotUnderstood, counts.out_of_step, "tags on the bus without their record of the kernel"),
+            (Fate::NotUnderstood, counts.without_entry, "mappings without their entry's address"),
+            (Fate::NotUnderstood, counts.never_mapped, "pages unmapped that were never mapped"),
+            (Fate::Guessed, counts.late_accesses, "accesses out of order of time, taken where they are"),
         ] {
-            account = account.with(fate, unit, counts[key].as_u64());
+            account = account.with(fate, unit, count);
         }
     }
     account
@@ -126,12 +136,16 @@ fn bus(counts: &Value, read: &Read) -> Account {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
+
+    fn account(counts: &Value, read: &Read) -> Account {
+        super::account(&Counts::parse(counts.to_string().as_bytes()).unwrap(), read)
+    }
 
     #[test]
     fn what_is_missing_in_the_streams_is_lost() {
-        let counts = json!({"vcpus": [{"references": {"load": 9, "store": 1},
-            "models": [{"misses": {"load": 5, "fetch": 2}}]}]});
+        let counts = json!({"vcpus": [{"references": {"load": 9, "store": 1, "fetch": 0},
+            "models": [{"misses": {"load": 5, "store": 0, "fetch": 2}}]}]});
         let read = Read { misses: 4, ..Read::default() };
         let account = account(&counts, &read);
         assert_eq!(account.count(Fate::Seen, "accesses"), Some(10));
@@ -141,8 +155,8 @@ mod tests {
 
     #[test]
     fn what_a_condition_leaves_out_is_not_lost() {
-        let mut counts = json!({"vcpus": [{"references": {"load": 9}, "models": [{"misses": {"load": 7}}]}],
-            "left_out": {"unmet": 3, "not_computed": 0}});
+        let mut counts = json!({"vcpus": [{"references": {"load": 9, "store": 0, "fetch": 0},
+            "models": [{"misses": {"load": 7, "store": 0, "fetch": 0}}]}], "left_out": {"unmet": 3, "not_computed": 0}});
         let read = Read { misses: 4, chosen: true, ..Read::default() };
         let all = account(&counts, &read);
         assert!(all.is_whole());
@@ -176,5 +190,23 @@ mod tests {
         assert!(account(&counts, &Read::default()).is_whole());
         counts["accesses"]["unsure"] = 1.into();
         assert!(!account(&counts, &Read::default()).is_whole());
+    }
+
+    #[test]
+    fn what_is_under_another_name_is_not_known() {
+        let counts = json!({"method": "user", "ended": true, "threads_not_followed": 0, "forks_not_followed": 0,
+            "programs_not_followed": 0, "unwritten_bytes": 0, "unwritten_mappings": 0, "left_out": {}, "notes": [],
+            "vcpus": [{"references": {"load": 9, "store": 0, "fetch": 0},
+                "models": [{"misses": {"load": 0, "store": 0, "fetch": 0}}]}]});
+        assert!(account(&counts, &Read::default()).is_whole());
+        for key in counts.as_object().unwrap().keys() {
+            let mut counts = counts.clone();
+            let value = counts.as_object_mut().unwrap().remove(key).unwrap();
+            counts[format!("{key}_of_another")] = value;
+            assert!(!account(&counts, &Read::default()).is_whole(), "{key}");
+        }
+        let mut kinds = counts.clone();
+        kinds["vcpus"][0]["models"][0]["misses"] = json!({"load": 0, "stores": 3, "fetch": 0});
+        assert_eq!(account(&kinds, &Read::default()).count(Fate::Lost, "misses"), None);
     }
 }

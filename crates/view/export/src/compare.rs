@@ -124,7 +124,7 @@ pub fn of_misses(paths: [&Path; 2], progress: &Progress) -> Result<Comparison> {
         let account = loaded.account(&profile);
         let symbols = match loaded.method() {
             Method::Bus => None,
-            Method::Model | Method::Sampled => Some(loaded.symbols()?),
+            Method::Model | Method::Sampled | Method::Unknown => Some(loaded.symbols()?),
         };
         Ok((loaded, geometries, profile, account, symbols))
     };
@@ -134,6 +134,7 @@ pub fn of_misses(paths: [&Path; 2], progress: &Progress) -> Result<Comparison> {
         Method::Model => "by models",
         Method::Bus => "off the memory bus",
         Method::Sampled => "by samples",
+        Method::Unknown => "found in a way that is not known",
     };
     if old.0.method() != new.0.method() {
         bail!(
@@ -173,7 +174,7 @@ pub fn of_misses(paths: [&Path; 2], progress: &Progress) -> Result<Comparison> {
     if old.1.len().max(new.1.len()) > 1 {
         notes.push("misses are those of the first model; `kprism report tlb` shows the others".to_owned());
     }
-    if old.0.condition() != new.0.condition() {
+    if old.0.condition() != new.0.condition() || old.0.is_chosen() != new.0.is_chosen() {
         notes
             .push("not the same misses were recorded (--if): counts differ for that reason alone".to_owned());
     }

@@ -100,8 +100,8 @@ pub fn show(
         }
         Some("distribution") => vec![("distribution", tlb::distribution(&profile, tgid))],
         Some("advice") if geometries.is_empty() => bail!(NO_ADVICE),
-        Some("advice") if loaded.condition().is_some() => bail!(NO_ADVICE_OF_CHOSEN),
-        Some("counters") if loaded.condition().is_some() => {
+        Some("advice") if loaded.is_chosen() => bail!(NO_ADVICE_OF_CHOSEN),
+        Some("counters") if loaded.is_chosen() => {
             bail!(
                 "a processor counts all misses, and this run has only those that meet its condition; record without --if"
             )
@@ -158,10 +158,10 @@ pub fn page(run: &Run, progress: &Progress) -> Result<String> {
     let (map, touched) = loaded.map(&profile)?;
     // Before the advice: its remarks are no damage.
     let account = loaded.account(&profile);
-    let advice = match (geometries.is_empty(), loaded.condition()) {
+    let advice = match (geometries.is_empty(), loaded.is_chosen()) {
         (true, _) => Err(NO_ADVICE.to_owned()),
-        (false, Some(_)) => Err(NO_ADVICE_OF_CHOSEN.to_owned()),
-        (false, None) => {
+        (false, true) => Err(NO_ADVICE_OF_CHOSEN.to_owned()),
+        (false, false) => {
             let advice = loaded.advice(&profile, progress)?;
             Ok(tlb::advice(&advice.predictions, &advice.now, &loaded.objects, &advice.begun))
         }

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use kprism_image::symbols::Symbols;
 use kprism_tlb::bank::MAX_GEOMETRIES;
 use kprism_tlb::counters::{BySide, Counter, relative_error};
+use kprism_tlb::counts::{Counts, Cpu};
 use kprism_tlb::geometry::PageSize;
 use kprism_tlb::heat::Heat;
 use kprism_tlb::objects::Objects;
@@ -13,7 +14,6 @@ use kprism_tlb::profile::{Distribution, Misses, Profile};
 use kprism_tlb::stream::Context;
 use kprism_tlb::whatif::{Begun, ByObject, Prediction, huge_mebibytes, may_be_huge};
 use kprism_tlb::{Access, Geometry};
-use serde_json::Value;
 
 use crate::poisson;
 use crate::table::{Cell, Column, Table};
@@ -26,24 +26,23 @@ mod report;
 pub use report::Report;
 
 /// References, first-level and last-level misses of each geometry. `counts` is the recorder's account.
-pub fn summary(profile: &Profile, geometries: &[Geometry], counts: &Value) -> Table {
-    let sum = |path: &dyn Fn(&Value) -> Option<u64>| -> u64 {
-        counts["vcpus"].as_array().into_iter().flatten().filter_map(path).sum()
-    };
+pub fn summary(profile: &Profile, geometries: &[Geometry], counts: &Counts) -> Table {
+    let sum =
+        |of: &dyn Fn(&Cpu) -> Option<u64>| -> Option<u64> { counts.vcpus.as_ref()?.iter().map(of).sum() };
     let mut rows = Vec::new();
     for (g, geometry) in geometries.iter().enumerate() {
         for access in Access::ALL {
             let name = access.name();
-            let references = sum(&|cpu| cpu["references"][name].as_u64());
-            let first = sum(&|cpu| cpu["models"][g]["first_level_misses"][name].as_u64());
+            let references = sum(&|cpu| cpu.references?.of(access));
+            let first = sum(&|cpu| cpu.first_level_misses(g)?.of(access));
             let missed = profile.totals[access as usize][g];
             rows.push(vec![
                 Cell::Text(geometry.name.clone()),
                 Cell::Text(name.into()),
-                Cell::Count(references),
-                Cell::Count(first),
+                references.map_or(Cell::Nothing, Cell::Count),
+                first.map_or(Cell::Nothing, Cell::Count),
                 Cell::Count(missed),
-                Cell::Real(units::percent(missed, references) * 10.0),
+                references.map_or(Cell::Nothing, |all| Cell::Real(units::percent(missed, all) * 10.0)),
             ]);
         }
     }
@@ -266,14 +265,14 @@ pub fn objects(profile: &Profile, geometries: &[&str], objects: &Objects) -> Tab
 }
 
 /// Adds to sampled misses the 95 % confidence interval of the true number. `period` is the weighted mean of the number
-/// of misses per sample. The number of samples is Poisson distributed; its interval is exact (Garwood 1936).
-pub fn add_intervals(table: &mut Table, period: f64) {
+/// of misses per sample; without it there are no bounds. The number of samples is Poisson distributed; its interval is exact (Garwood 1936).
+pub fn add_intervals(table: &mut Table, period: Option<f64>) {
     let Some(at) = table.columns.iter().position(|c| c.key == "misses") else { return };
     table.columns.insert(at + 1, Column { key: "misses_low", head: "at least".into() });
     table.columns.insert(at + 2, Column { key: "misses_high", head: "at most".into() });
     for row in &mut table.rows {
-        let (low, high) = match row[at] {
-            Cell::Count(misses) => {
+        let (low, high) = match (&row[at], period) {
+            (&Cell::Count(misses), Some(period)) => {
                 let (low, high) = poisson::interval(misses as f64 / period);
                 (Cell::Count((low * period) as u64), Cell::Count((high * period).ceil() as u64))
             }

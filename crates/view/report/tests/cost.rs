@@ -8,6 +8,7 @@ use kprism_pt::mix::Mix;
 use kprism_report::Style;
 use kprism_report::cost;
 use kprism_report::cost::page::{self, About};
+use kprism_store::Account;
 
 /// A recording of 1000 instructions with `tnts` packets of one byte, and `points` timed points.
 fn cost(name: &str, tnts: usize, points: u64, median: u64) -> Cost {
@@ -74,7 +75,12 @@ fn programs_get_everything() {
 
 #[test]
 fn the_page_is_one_file_and_names_are_only_text() {
-    let about = About { command: "<script>alert(1)</script>".into(), kernel: "6.12".into(), user_only: true };
+    let about = About {
+        command: "<script>alert(1)</script>".into(),
+        kernel: "6.12".into(),
+        user_only: true,
+        account: Account::new(),
+    };
     let page = page::render(&about, &sweeps()).unwrap();
     assert!(!page.contains("<script") && page.contains("script"), "the command is shown, escaped");
     assert!(!page.contains("://"), "nothing is loaded");
@@ -85,7 +91,8 @@ fn the_page_is_one_file_and_names_are_only_text() {
 
 #[test]
 fn a_sweep_of_nothing_or_of_one_is_drawn() {
-    let about = About { command: String::new(), kernel: String::new(), user_only: false };
+    let about =
+        About { command: String::new(), kernel: String::new(), user_only: false, account: Account::new() };
     for steps in [vec![], vec![(Some(1), cost("1", 0, 0, 0))], vec![(None, cost("off", 5, 1, 1))]] {
         let page = page::render(&about, &[Sweep { setting: Setting::Cyc, steps }]).unwrap();
         assert!(page.contains("<svg") && !page.contains("NaN") && !page.contains("inf"), "{page}");

@@ -2,7 +2,9 @@
 //! Impacts of a tracer on made-up profiles with known results.
 
 use kprism_profile::{FrameKind, Func, NO_PARENT, Node, Part, Parts, Profile, Syscall, Task};
-use kprism_report::impact::{self, Impact, Place, Side, SyscallImpact};
+use kprism_report::impact::{self, Impact, Page, Place, Side, SyscallImpact};
+use kprism_report::{Style, shape};
+use kprism_store::{Account, Fate};
 
 const NAMES: [&str; 7] =
     ["main", "entry_SYSCALL_64", "__x64_sys_read", "__x64_sys_write", "trace", "asm_sysvec_tick", "wait"];
@@ -113,4 +115,24 @@ fn an_isolated_call_is_a_profile_of_nothing_else() {
     let sum: u64 = alone.nodes.iter().map(|n| n.insns).sum();
     assert_eq!(sum, 2 * (110 + 30));
     assert_eq!(impact::isolate(side(&traced), "mmap"), None);
+}
+
+#[test]
+fn the_account_is_where_all_reports_have_it() {
+    let profile = profile([0, 0]);
+    let lost = Account::new().with(Fate::Lost, "instructions", 3);
+    let page = Page {
+        command: "ls".into(),
+        kernel: "6.12".into(),
+        same: true,
+        account: shape::account_of_all([("baseline", Some(&lost))]),
+        floor: Impact::new(side(&profile), side(&profile)),
+        tracers: Vec::new(),
+        by_syscall: false,
+        functions: 0,
+    };
+    let entry = &impact::to_json(&page)["run"]["account"][0];
+    assert_eq!((&entry["fate"], &entry["count"]), (&"lost".into(), &3.into()));
+    assert!(impact::to_text(&page, Style::default()).contains("not whole"));
+    assert!(impact::render(&page).unwrap().contains("not whole: lost 3 instructions"));
 }

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use kprism_image::sideband::parse;
 use kprism_report::tlb::page::{Input, ROWS, render};
 use kprism_store::{Account, Manifest, RunKind};
+use kprism_tlb::counts::Counts;
 use kprism_tlb::map::{CELLS, Map, Touched};
 use kprism_tlb::objects::Objects;
 use kprism_tlb::profile::Profile;
@@ -53,7 +54,7 @@ fn data(misses: u64) -> (usize, Value) {
     let page = render(&Input {
         manifest: &Manifest::new(RunKind::Lab, 1),
         geometries: &geometries,
-        counts: &Value::Null,
+        counts: &Counts::default(),
         account: &Account::new(),
         notes: &[],
         profile: &profile,

@@ -371,6 +371,9 @@ fn of_misses(run: &Run, own: &mut Vec<Screen>) -> Result<Account> {
             "Only misses for which `{condition}` were recorded; references and L1 misses are of all accesses."
         );
         own.push(Screen::text("TLB condition", [text.as_str()]));
+    } else if loaded.is_chosen() {
+        let text = "Only misses that meet a condition were recorded, and the condition is not understood.";
+        own.push(Screen::text("TLB condition", [text]));
     }
     let mut push = |name: &str, table: &kprism_report::Table, key: &str| {
         own.push(Screen::of_table(name, table, (key, "misses"), |_| None));

@@ -76,7 +76,7 @@ const REST: &str = "sleep 1";
 const OTHERWISE: &str =
     "for i in 1 2 3; do ls -R /sys/kernel/tracing/events > /dev/null; done; sleep 0.1234567";
 /// Names of recordings without a tracer.
-const WITHOUT: [&str; 3] = ["baseline", "baseline-2", "other-setup"];
+pub const WITHOUT: [&str; 3] = ["baseline", "baseline-2", "other-setup"];
 
 /// True if a tracer may have this name, which is that of its recording's folder.
 pub fn is_name(name: &str) -> bool {

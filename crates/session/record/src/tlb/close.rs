@@ -34,9 +34,9 @@ pub(crate) fn close(run: &Run, progress: &Progress) -> Result<()> {
         text += &format!(
             "sampled: about {} misses, by {} samples\n",
             units::grouped(all[0]),
-            units::grouped(loaded.counts["samples"].as_u64().unwrap_or(0))
+            loaded.counts.samples.map_or("a number not known of".into(), units::grouped)
         );
-    } else if geometries.is_empty() {
+    } else if loaded.method() == Method::Bus {
         text += &format!("off the bus: {} misses\n", units::grouped(all[0]));
     }
     for note in &loaded.notes {

@@ -18,6 +18,7 @@ use kprism_image::symbols::under_root;
 use kprism_lab::Job;
 use kprism_session::{Progress, date, files};
 use kprism_store::{Instrument, Manifest, Run, RunKind};
+use kprism_tlb::counts::{Counts, Cpu};
 use kprism_tlb::stream::Writer;
 use kprism_tlb::stream::live;
 use serde_json::{Value, json};
@@ -66,7 +67,9 @@ pub fn record(
     let own = status.code().or(signal.map(|s| 128 + s)).unwrap_or(1);
     let counts = complete(&run, geometries)
         .with_context(|| format!("{} left no counts: it ended with exit code {own}", qemu.display()))?;
-    if counts["vcpus"].as_array().is_none_or(|all| all.iter().all(|cpu| cpu["references"]["fetch"] == 0)) {
+    let fetched = |cpu: &Cpu| cpu.references.and_then(|kinds| kinds.fetch) != Some(0);
+    let threads = counts.vcpus.as_deref().unwrap_or_default();
+    if !threads.iter().any(fetched) {
         fs::remove_dir_all(run.dir()).ok();
         let how = match stopped {
             Some(Stopped::Timeout) => "was ended after --timeout".to_owned(),
@@ -75,9 +78,9 @@ pub fn record(
         };
         bail!("{}: {} {how} before its first instruction", command[0], qemu.display());
     }
-    let threads = counts["vcpus"].as_array().map_or(0, Vec::len);
+    let threads = threads.len();
     let vcpus: Vec<Value> = (0..threads).map(|cpu| json!({"cpu": cpu, "instructions": null})).collect();
-    let executed = counts["programs_not_followed"].as_u64().is_some_and(|n| n > 0);
+    let executed = counts.programs_not_followed.is_some_and(|n| n > 0);
     let why = match (stopped, signal) {
         (Some(Stopped::Timeout), _) => Some("the command was ended after --timeout".to_owned()),
         (Some(Stopped::Interrupted), _) => Some("recording was interrupted".to_owned()),
@@ -113,7 +116,7 @@ pub fn record(
 }
 
 /// The recorder's counts; made of what it left in [`live`], and its streams cut to what was written, if it was ended.
-fn complete(run: &Run, names: &[String]) -> Result<Value> {
+fn complete(run: &Run, names: &[String]) -> Result<Counts> {
     let path = run.tlb().join("live");
     if let Some(left) = fs::read(&path).ok().as_deref().and_then(live::Live::new) {
         let geometries = names.iter().map(|name| geometry(name)).collect::<Result<Vec<_>>>()?;
@@ -130,7 +133,7 @@ fn complete(run: &Run, names: &[String]) -> Result<Value> {
         fs::write(run.tlb_counts(), format!("{:#}\n", left.counts(&geometries)))?;
         fs::remove_file(&path)?;
     }
-    Ok(serde_json::from_slice(&fs::read(run.tlb_counts())?)?)
+    Ok(Counts::parse(&fs::read(run.tlb_counts())?)?)
 }
 
 /// The program and arguments for QEMU, which looks for no program and runs no script: as the kernel would take them, with a script's interpreter.

@@ -222,5 +222,9 @@ pub fn sideband_records(run: &Run, notes: &mut Vec<String>) -> Result<Vec<sideba
     if let Some(first) = faults.first {
         notes.push(format!("{}: {} lines left out, the first: {first}", path.display(), faults.lines));
     }
+    let unknown = records.iter().filter(|record| matches!(record, sideband::Record::Other)).count();
+    if unknown > 0 {
+        notes.push(format!("{}: {unknown} records of kinds that this version does not know", path.display()));
+    }
     Ok(records)
 }

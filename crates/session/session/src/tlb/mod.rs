@@ -18,12 +18,12 @@ use kprism_image::symbols::Symbols;
 use kprism_store::{Account, Manifest, MissRow, Run};
 use kprism_tlb::Geometry;
 use kprism_tlb::counters::{BySide, Counter};
+use kprism_tlb::counts::{self, Counts};
 use kprism_tlb::heat::Heat;
 use kprism_tlb::map::{CELLS, Map, Touched};
 use kprism_tlb::objects::Objects;
 use kprism_tlb::profile::Profile;
 use kprism_tlb::stream::{Context as Place, Event, Reader, StreamError, for_each};
-use serde_json::Value;
 
 use crate::{files, flow, tlb_account};
 
@@ -47,7 +47,7 @@ pub struct Loaded {
     /// The objects that misses fall into. [`Loaded::profile`] adds to them.
     pub objects: Objects,
     /// The recorder's counts: `streams/tlb/counts.json`.
-    pub counts: Value,
+    pub counts: Counts,
     /// Remarks on the result: damage, and what the recorder noted.
     pub notes: Vec<String>,
     run: Run,
@@ -65,6 +65,8 @@ pub enum Method {
     Bus,
     /// By samples of a processor's events.
     Sampled,
+    /// The recorder's counts do not tell, or are not there.
+    Unknown,
 }
 
 impl Loaded {
@@ -92,20 +94,18 @@ impl Loaded {
         let nameless = allocated.iter().filter(nameless).count() as u64;
         objects.allocated(allocated);
         let counts = files::read_if_there(&run.tlb_counts())?;
-        let counts: Value = match counts.is_empty() {
-            true => Value::Null,
-            false => serde_json::from_slice(&counts).unwrap_or_else(|error| {
+        let counts = match counts.is_empty() {
+            true => Counts::default(),
+            false => Counts::parse(&counts).unwrap_or_else(|error| {
                 notes.push(format!(
                     "{}: the recorder's counts are damaged: {error}",
                     run.tlb_counts().display()
                 ));
-                Value::Null
+                Counts::default()
             }),
         };
         // Of a recording that was imported.
-        notes.extend(
-            counts["notes"].as_array().into_iter().flatten().filter_map(|n| n.as_str()).map(Into::into),
-        );
+        notes.extend(counts.notes.iter().cloned());
         Ok(Loaded { manifest, streams, records, objects, counts, notes, run: run.clone(), nameless })
     }
 
@@ -119,16 +119,23 @@ impl Loaded {
 
     /// Method by which the misses were found, as far as the recorder's counts tell.
     pub fn method(&self) -> Method {
-        match self.counts["method"].as_str() {
-            Some("ptat") => Method::Bus,
-            Some("sampled") => Method::Sampled,
-            _ => Method::Model,
+        match self.counts.method() {
+            Some(counts::Method::Ptat) => Method::Bus,
+            Some(counts::Method::Sampled) => Method::Sampled,
+            Some(counts::Method::Model | counts::Method::User) => Method::Model,
+            None => Method::Unknown,
         }
     }
 
     /// The condition that the misses meet, if only such were kept.
     pub fn condition(&self) -> Option<String> {
         self.manifest.option_facts().condition
+    }
+
+    /// Returns true if only misses that meet a condition were kept, whether it can be read or not.
+    pub fn is_chosen(&self) -> bool {
+        let facts = self.manifest.option_facts();
+        facts.condition.is_some() || facts.misread.iter().any(|option| option == CONDITION)
     }
 
     /// The source of the misses in a few words: the first geometry's name, `sampled` or `off the bus`.
@@ -138,8 +145,11 @@ impl Loaded {
     pub fn source(&self) -> Result<String> {
         Ok(match self.geometries()?.first() {
             Some(geometry) => geometry.name.clone(),
-            None if self.method() == Method::Sampled => "sampled".into(),
-            None => "off the bus".into(),
+            None => match self.method() {
+                Method::Sampled => "sampled".into(),
+                Method::Bus => "off the bus".into(),
+                Method::Model | Method::Unknown => "not known".into(),
+            },
         })
     }
 
@@ -169,7 +179,7 @@ impl Loaded {
     pub fn account(&self, profile: &Profile) -> Account {
         let read = tlb_account::Read {
             misses: profile.all()[0],
-            chosen: self.condition().is_some(),
+            chosen: self.is_chosen(),
             nameless: self.nameless,
             damage: self.notes.clone(),
         };

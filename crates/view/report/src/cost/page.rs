@@ -4,10 +4,12 @@
 use askama::Template;
 
 use super::{mix_table, plot, resolutions, sweep_table};
+use crate::header;
 use crate::html::HtmlError;
 use crate::table::{Cell, Style, Table};
 use kprism_flow::cost::{Setting, Sweep};
 use kprism_profile::units::{duration, grouped};
+use kprism_store::Account;
 
 /// The recording's data for the head of the page.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +20,8 @@ pub struct About {
     pub kernel: String,
     /// True if only the flow of user code was traced.
     pub user_only: bool,
+    /// The account of all recordings.
+    pub account: Account,
 }
 
 /// The tables of all sweeps, for a terminal. `recordings` is the number of recordings of the same instructions.
@@ -35,6 +39,7 @@ pub fn to_text(about: &About, sweeps: &[Sweep], recordings: usize, style: Style)
         if about.user_only { " of user code" } else { "" },
         duration(any.duration_ns),
     );
+    text += &header::head(Some(&about.account), style);
     for (sweep, trf) in sweeps.iter().zip(resolutions(sweeps)) {
         text +=
             &format!("\n{}\n{}", style.bold(sweep.setting.name()), sweep_table(sweep, &trf).to_text(style));

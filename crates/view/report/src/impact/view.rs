@@ -6,8 +6,10 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::{Cost, Impact, Pair, Place, Spread, SyscallImpact};
+use crate::header;
 use crate::table::Style;
 use kprism_profile::units;
+use kprism_store::Account;
 
 /// The result for one tracer.
 #[derive(Debug, Clone)]
@@ -33,6 +35,8 @@ pub struct Page {
     pub same: bool,
     /// A recording without a tracer after other preparations: differences that no tracer causes.
     pub floor: Impact,
+    /// The account of all recordings.
+    pub account: Account,
     /// The tracers, in the order of the request.
     pub tracers: Vec<Tracer>,
     /// Show the functions of each system call instead of those of all together.
@@ -165,6 +169,7 @@ pub(super) fn caption(call: &SyscallImpact) -> String {
 pub fn to_text(page: &Page, style: Style) -> String {
     let mut out =
         format!("{} on {}\n", style.bold(&units::printable(&page.command)), units::printable(&page.kernel));
+    out += &header::head(Some(&page.account), style);
     for line in page.trust() {
         let _ = writeln!(out, "{}", if page.same { style.dim(&line) } else { style.alert(&line) });
     }
@@ -271,6 +276,7 @@ pub fn to_json(page: &Page) -> Value {
         value
     };
     json!({
+        "run": {"command": page.command, "kernel": page.kernel, "stopped": null, "account": page.account},
         "command": page.command,
         "kernel": page.kernel,
         "bare_twice_the_same": page.same,

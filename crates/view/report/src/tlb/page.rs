@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use kprism_profile::units::printable;
 use kprism_store::{Account, Manifest};
 use kprism_tlb::Geometry;
+use kprism_tlb::counts::Counts;
 use kprism_tlb::map::{CELLS, Map, Touched};
 use kprism_tlb::objects::{Object, Objects};
 use kprism_tlb::profile::{Misses, Profile};
@@ -33,7 +34,7 @@ pub struct Input<'a> {
     /// The models; none if the misses were not found by models.
     pub geometries: &'a [Geometry],
     /// The recorder's counts.
-    pub counts: &'a Value,
+    pub counts: &'a Counts,
     /// Misses that were seen, kept and lost.
     pub account: &'a Account,
     /// Remarks on the result.
@@ -212,8 +213,8 @@ fn process(input: &Input<'_>, tgid: u32) -> String {
 
 fn object(input: &Input<'_>, number: usize, object: &Object, misses: &Misses) -> ObjectData {
     let name = printable(&object.name);
-    let interval = is_sampled(input.counts).then(|| {
-        let period = period(input.counts);
+    let period = period(input.counts).filter(|_| is_sampled(input.counts));
+    let interval = period.map(|period| {
         let (low, high) = poisson::interval(misses[0] as f64 / period);
         ((low * period) as u64, (high * period).ceil() as u64)
     });

@@ -4,6 +4,7 @@
 use kprism_profile::units;
 use kprism_store::{Account, Manifest};
 use kprism_tlb::Geometry;
+use kprism_tlb::counts::{Counts, Method};
 use serde_json::{Value, json};
 
 use crate::table::{Style, Table, UnknownColumn};
@@ -16,7 +17,7 @@ pub struct Report<'a> {
     /// The models; none if the misses were not found by models.
     pub geometries: &'a [Geometry],
     /// The recorder's counts.
-    pub counts: &'a Value,
+    pub counts: &'a Counts,
     /// Misses that were seen, kept and lost.
     pub account: &'a Account,
     /// The tables, each with its name.
@@ -24,17 +25,23 @@ pub struct Report<'a> {
 }
 
 /// Returns true if the misses are samples, by the recorder's counts.
-pub(super) fn is_sampled(counts: &Value) -> bool {
-    counts["method"] == "sampled"
+pub(super) fn is_sampled(counts: &Counts) -> bool {
+    counts.method() == Some(Method::Sampled)
 }
 
-/// Misses per sample, on average.
-pub(super) fn period(counts: &Value) -> f64 {
-    counts["period"].as_f64().filter(|p| *p >= 1.0).unwrap_or(1.0)
+/// Misses per sample, on average; `None` if that is not known.
+pub(super) fn period(counts: &Counts) -> Option<f64> {
+    counts.period.filter(|p| *p >= 1.0)
+}
+
+/// Returns true if only misses that meet a condition are there, whether it can be read or not.
+fn is_chosen(manifest: &Manifest) -> bool {
+    let facts = manifest.option_facts();
+    facts.condition.is_some() || facts.misread.iter().any(|option| option == "condition")
 }
 
 /// The method by which the misses were found, in a line, and which of them are there.
-pub(super) fn method_text(manifest: &Manifest, counts: &Value, geometries: &[Geometry]) -> String {
+pub(super) fn method_text(manifest: &Manifest, counts: &Counts, geometries: &[Geometry]) -> String {
     if let Some(condition) = manifest.option_facts().condition {
         let names: Vec<&str> = geometries.iter().map(|g| g.name.as_str()).collect();
         let (names, condition) = (names.join(", "), units::printable(&condition));
@@ -42,20 +49,24 @@ pub(super) fn method_text(manifest: &Manifest, counts: &Value, geometries: &[Geo
             "misses of the last level for which `{condition}`, by models: {names}; references and L1 misses are of all accesses"
         );
     }
+    if is_chosen(manifest) {
+        return "misses of the last level that meet a condition, which is not understood".to_owned();
+    }
     if is_sampled(counts) {
-        let n = counts["samples"].as_u64().unwrap_or(0);
-        let events = counts["events"].as_array().into_iter().flatten();
-        let events: Vec<&str> = events.filter_map(|e| e["event"].as_str()).collect();
-        format!(
-            "sampled, not complete: estimates from {} samples of {}, with 95 % intervals",
-            units::grouped(n),
-            events.join(", ")
-        )
-    } else if geometries.is_empty() {
-        "every walk after a miss of the machine's own TLB, off the memory bus".to_owned()
-    } else {
+        let n = counts.samples.map_or("a number not known of".to_owned(), units::grouped);
+        let unknown = "events not known";
+        let events = counts.events.iter().flatten().map(|e| e.event.as_deref().unwrap_or(unknown));
+        let events: Vec<&str> = events.collect();
+        let events = if events.is_empty() { unknown.to_owned() } else { events.join(", ") };
+        let intervals = if period(counts).is_some() { ", with 95 % intervals" } else { "" };
+        format!("sampled, not complete: estimates from {n} samples of {events}{intervals}")
+    } else if !geometries.is_empty() {
         let names: Vec<&str> = geometries.iter().map(|g| g.name.as_str()).collect();
         format!("every miss of the last level, by models: {}", names.join(", "))
+    } else if counts.method() == Some(Method::Ptat) {
+        "every walk after a miss of the machine's own TLB, off the memory bus".to_owned()
+    } else {
+        "misses, found in a way that is not known".to_owned()
     }
 }
 
@@ -90,10 +101,12 @@ impl Report<'_> {
     /// All of it as JSON.
     pub fn to_json(&self) -> Value {
         let sampled = is_sampled(self.counts);
-        let source = match self.geometries.is_empty() {
-            true if sampled => "samples",
-            true => "bus",
-            false => "model",
+        // Only models name geometries, even if the counts are not there.
+        let source = match self.counts.method() {
+            Some(Method::Sampled) => Some("samples"),
+            Some(Method::Ptat) => Some("bus"),
+            Some(Method::Model | Method::User) => Some("model"),
+            None => (!self.geometries.is_empty()).then_some("model"),
         };
         let heads = self.geometries.iter().map(|g| json!({"name": g.name, "source": g.source}));
         let run = shape::run(Some(self.manifest), Some(self.account));
@@ -105,11 +118,11 @@ impl Report<'_> {
             value["geometries"] = heads.collect();
         }
         value["source"] = source.into();
-        let condition = self.manifest.option_facts().condition;
-        value["complete"] = (!sampled && condition.is_none()).into();
-        value["condition"] = json!(condition);
+        // Each miss is there: no condition left any out, and the account knows of none that is missing.
+        value["complete"] = (!sampled && !is_chosen(self.manifest) && self.account.is_whole()).into();
+        value["condition"] = json!(self.manifest.option_facts().condition);
         if sampled {
-            value["sampling"] = self.counts.clone();
+            value["sampling"] = self.counts.written.clone();
         }
         value
     }
