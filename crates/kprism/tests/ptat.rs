@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use kprism_test::{APT, GCC, QEMU, ROOT, needs, test};
 use kprism_tlb::PageSize;
@@ -32,7 +33,7 @@ fn kprism() -> Command {
     Command::new(env!("CARGO_BIN_EXE_kprism"))
 }
 
-/// The program and the module, for the kernel that the guest has.
+/// The program and the module, for the kernel that the guest has, and a folder of the test's own.
 struct Built {
     dir: tempfile::TempDir,
     program: PathBuf,
@@ -41,21 +42,12 @@ struct Built {
 
 impl Built {
     fn new() -> Self {
+        static BUILT: OnceLock<(PathBuf, PathBuf)> = OnceLock::new();
         needs(&[QEMU, APT, GCC]);
         let dir = tempfile::tempdir().expect("a folder");
-        let program = dir.path().join("stride");
-        ok(Command::new("cc")
-            .args(["-O2", "-static", "-o"])
-            .arg(&program)
-            .arg(root().join("bench/tlb/stride.c")));
-        let probe = dir.path().join("probe");
-        let release = ok(kprism()
-            .args(["-q", "lab", "run", "--unobserved", "-o"])
-            .arg(&probe)
-            .args(["--", "uname", "-r"]));
-        let module = dir.path().join("module");
-        ok(Command::new("sh").arg(root().join("kmod/ptat/build.sh")).arg(release.trim()).arg(&module));
-        Built { module: module.join("ptat.ko"), program, dir }
+        // Once for all tests of this program.
+        let (program, module) = BUILT.get_or_init(|| build(dir.path())).clone();
+        Built { dir, program, module }
     }
 
     /// Records the stride; gives the run and the array's bounds.
@@ -82,6 +74,23 @@ impl Built {
         let (Some(Ok(begin)), Some(Ok(end))) = (bounds.next(), bounds.next()) else { panic!("{printed}") };
         (run, begin, end, said)
     }
+}
+
+/// Builds the program and the module. `scratch` is a folder for the guest that tells its kernel.
+fn build(scratch: &Path) -> (PathBuf, PathBuf) {
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ptat");
+    std::fs::create_dir_all(&place).expect("a folder");
+    let program = place.join("stride");
+    ok(Command::new("cc")
+        .args(["-O2", "-static", "-o"])
+        .arg(&program)
+        .arg(root().join("bench/tlb/stride.c")));
+    let probe = scratch.join("probe");
+    let release =
+        ok(kprism().args(["-q", "lab", "run", "--unobserved", "-o"]).arg(&probe).args(["--", "uname", "-r"]));
+    let module = place.join("module");
+    ok(Command::new("sh").arg(root().join("kmod/ptat/build.sh")).arg(release.trim()).arg(&module));
+    (program, module.join("ptat.ko"))
 }
 
 /// Addresses that missed altogether, of all tasks of a run or of one.
