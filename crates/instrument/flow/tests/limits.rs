@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The decoder's limits, crossed: what is beyond them is told or counted.
 
-#[allow(dead_code)]
 mod hand;
 
 use hand::{CLOCK, Code, Pt};
