@@ -615,7 +615,7 @@ fn no_view_takes_a_closed_file_for_no_data() {
                 copy(&stored.run, &damaged);
                 give();
                 let name = path.strip_prefix(&stored.run).unwrap();
-                fs::set_permissions(damaged.join(name), fs::Permissions::from_mode(0)).unwrap();
+                fs::set_permissions(damaged.join(name), fs::Permissions::from_mode(0o000)).unwrap();
                 let (seen, _, said) = shown_by(&nobody, line, file);
                 let same = [&said[0], &said[2]] == [&before[0], &before[1]];
                 let names = said.iter().any(|said| said.contains(text(Path::new(name.file_name().unwrap()))));
