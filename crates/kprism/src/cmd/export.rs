@@ -11,7 +11,7 @@ use kprism_session::Progress;
 
 use super::cover_args::{CallArgs, CoverageArgs};
 use super::output::{Select, words};
-use super::strict::{StrictArgs, judge_own};
+use super::strict::{StrictArgs, judge_own, tell_own};
 use crate::exit::Outcome;
 use crate::given::Given;
 
@@ -70,9 +70,7 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
     let outcome = Outcome::of_rows(written.empty);
     match written.account {
         Some(account) => {
-            if let Some(reason) = account.fault().filter(|_| !args.strict.strict) {
-                progress.note(&format!("{}: not whole: {reason}", args.input.display()));
-            }
+            tell_own(args.strict, &args.input, &account, progress)?;
             judge_own(args.strict, &[(&args.input, &account)], outcome, progress)
         }
         None => Ok(outcome),

@@ -47,7 +47,19 @@ pub fn tell(strict: StrictArgs, runs: &[&Path], progress: &Progress) -> Result<(
     Ok(())
 }
 
-/// The same of inputs whose account the command drew up itself, which need not be runs.
+/// The same of an account that the command drew up itself. What [`tell`] says of the run is not said twice.
+pub fn tell_own(strict: StrictArgs, input: &Path, account: &Account, progress: &Progress) -> Result<()> {
+    let is_told = match input.join("manifest.json").exists() {
+        true => Run::open(input)?.manifest()?.recording_fault().is_some(),
+        false => false,
+    };
+    if let Some(reason) = account.fault().filter(|_| !strict.strict && !is_told) {
+        progress.note(&format!("{}: not whole: {reason}", input.display()));
+    }
+    Ok(())
+}
+
+/// [`judge`] of inputs whose account the command drew up itself, which need not be runs.
 pub fn judge_own(
     strict: StrictArgs,
     inputs: &[(&Path, &Account)],

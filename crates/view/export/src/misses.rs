@@ -9,7 +9,7 @@ use kprism_profile::Filter;
 use kprism_report::{Shown, Table, tlb};
 use kprism_session::tlb::{Loaded, Method};
 use kprism_session::{Progress, files, held};
-use kprism_store::{Instrument, Run};
+use kprism_store::{Account, Instrument, Run};
 
 /// A view of misses.
 #[derive(Debug, Clone, Copy)]
@@ -30,7 +30,7 @@ const NO_ADVICE_OF_CHOSEN: &str = "advice needs every miss and the hits too, and
 
 const VIEWS: &str = "objects, functions, processes, threads, pages, heat, distribution, advice or counters";
 
-/// Writes a view of a run's misses. Returns true if it has no row.
+/// Writes a view of a run's misses. Returns true if it has no row, and the account of what was read.
 ///
 /// # Errors
 /// The run holds no misses, or none that the view could show; there is no such view or column.
@@ -40,7 +40,7 @@ pub fn show(
     shown: &Shown<'_>,
     progress: &Progress,
     out: &mut dyn Write,
-) -> Result<bool> {
+) -> Result<(bool, Account)> {
     let run = Run::open(input)?;
     if !run.holds(Instrument::Tlb) {
         return Err(held::missing(&run, Instrument::Tlb));
@@ -137,7 +137,7 @@ pub fn show(
     } else {
         write!(out, "{}", report.to_text(shown.style))?;
     }
-    Ok(empty)
+    Ok((empty, account))
 }
 
 /// One HTML file with a run's misses: a map, the objects, the curves, the advice, functions and processes. Remarks go to

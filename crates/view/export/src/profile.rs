@@ -244,13 +244,14 @@ fn misses_of(request: &Request<'_>, json: bool, out: &mut dyn Write) -> Result<W
     let view = misses::View { name, filter: &request.filter, counters: None };
     let shown = Shown { json, csv: !json, ..Shown::default() };
     if request.is_stdout() {
-        return Ok(Written::of_rows(misses::show(request.input, &view, &shown, progress, out)?));
+        let (empty, account) = misses::show(request.input, &view, &shown, progress, out)?;
+        return Ok(Written { empty, account: Some(account) });
     }
     let mut text = Vec::new();
-    let empty = misses::show(request.input, &view, &shown, progress, &mut text)?;
+    let (empty, account) = misses::show(request.input, &view, &shown, progress, &mut text)?;
     std::fs::write(request.output, text).with_context(|| request.output.display().to_string())?;
     progress.say(&format!("wrote {}", request.output.display()));
-    Ok(Written::of_rows(empty))
+    Ok(Written { empty, account: Some(account) })
 }
 
 /// Events that packets state beside the flow. The flow is only replayed for them if its account counted some.

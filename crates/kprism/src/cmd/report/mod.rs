@@ -121,7 +121,7 @@ pub fn run(
         Some(Subject::Tasks(args)) => flow::tasks(args, io),
         Some(Subject::Errors(args)) => flow::errors(args, io),
         Some(Subject::Durations(args)) => durations::run(args, given, io),
-        Some(Subject::Tlb(args)) => tlb::run(args, io),
+        Some(Subject::Tlb(of)) => tlb::run(of, args.strict, io),
         Some(Subject::Delta(args)) => delta::run(args, io),
         Some(Subject::Probe(args)) => probe::run(args, io),
         Some(Subject::Boot(args)) => boot::run(args, io),

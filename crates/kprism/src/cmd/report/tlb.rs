@@ -9,6 +9,7 @@ use kprism_export::misses::{View, page, show};
 use kprism_store::Run;
 
 use crate::cmd::output::{Io, OutputArgs, ROWS, Select, write_file};
+use crate::cmd::strict::{StrictArgs, judge_own, tell_own};
 use crate::exit::Outcome;
 
 /// Options of `kprism report tlb`.
@@ -34,7 +35,7 @@ pub struct Args {
 const OVERVIEW_ROWS: usize = 12;
 
 /// Shows it.
-pub fn run(args: &Args, io: &mut Io<'_>) -> Result<Outcome> {
+pub fn run(args: &Args, strict: StrictArgs, io: &mut Io<'_>) -> Result<Outcome> {
     if let Some(file) = &args.html {
         write_file(file, page(&Run::open(io.input)?, io.progress)?, io.progress)?;
         return Ok(Outcome::Done);
@@ -43,5 +44,10 @@ pub fn run(args: &Args, io: &mut Io<'_>) -> Result<Outcome> {
     let view = View { name: args.view.as_deref(), filter: &filter, counters: args.counters.as_deref() };
     let rows = if view.name.is_none() { OVERVIEW_ROWS } else { ROWS };
     let shown = args.output.shown(rows, io.style);
-    Ok(Outcome::of_rows(show(io.input, &view, &shown, io.progress, io.out)?))
+    // The account was drawn up anew: a stream may be damaged since the run's own.
+    let (empty, account) = show(io.input, &view, &shown, io.progress, io.out)?;
+    if shown.csv {
+        tell_own(strict, io.input, &account, io.progress)?;
+    }
+    judge_own(strict, &[(io.input, &account)], Outcome::of_rows(empty), io.progress)
 }
