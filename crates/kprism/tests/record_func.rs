@@ -74,7 +74,7 @@ struct Functions(Vec<(u64, String)>);
 
 impl Functions {
     fn new(run: &Path) -> Self {
-        let functions = Functions::new(&run);
+        let kallsyms = fs::read_to_string(run.join("symbols/kallsyms")).unwrap();
         let function = |line: &str| {
             let mut words = line.split([' ', '\t']);
             let (address, kind, name) = (words.next()?, words.next()?, words.next()?);

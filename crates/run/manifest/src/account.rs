@@ -262,7 +262,7 @@ mod tests {
              \u{20} lost            bytes of packets not known\n\
              \u{20} not understood  2 decode errors\n\
              \u{20}                   decode errors: cpu0.pt: 0x1f\n\
-             \u{20}                   decode errors: cpu0.pt: \u{fffd}[2J\n"
+             \u{20}                   decode errors: cpu0.pt: \\u{1b}[2J\n"
         );
     }
 
