@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use kprism_flow::Stats;
-use kprism_profile::Profile;
 use kprism_profile::units::{grouped, printable};
+use kprism_profile::{Node, Profile};
 use kprism_store::{Account, Fate};
 
 use super::load::Loaded;
@@ -26,7 +26,9 @@ pub(super) fn of(loaded: &Loaded, profile: &Profile) -> Account {
     let notes: Vec<String> = imported.into_iter().chain(loaded.notes.iter().cloned()).collect();
     let mut account = account(loaded.recorded.as_ref(), &loaded.lengths(), profile, &notes);
     // Programs alone have no preemption to count.
-    if loaded.preemption.count.is_none() && profile.funcs.iter().any(|func| func.kernel) {
+    let in_kernel = |node: &Node| profile.funcs.get(node.func as usize).is_some_and(|func| func.kernel);
+    let kernel_ran = || profile.nodes.iter().any(|node| node.insns > 0 && in_kernel(node));
+    if loaded.preemption.count.is_none() && kernel_ran() {
         let why = vec![NO_PREEMPTION.to_owned()];
         account = account.at(Fate::NotUnderstood, "times with preemption off", None, why);
     }
