@@ -4,8 +4,8 @@
 # What check.sh and test.sh share: parts of a run that are counted, timed and said again at its end. Sourced.
 #
 # Input: check, skip and suite are called one after another, then closing. Output: what each part prints; at the end what was skipped,
-# what took longest, what failed and what was unsteady, and one line with the totals. A file beside the user's other caches keeps the
-# last whole run, so that it can be told later which commit was tried, and how it ended.
+# what took longest, what failed and what was unsteady, and one line with the totals. Files beside the user's other caches keep the
+# last whole run (last-test), so that it can be told later which commit was tried, and how it ended, and a line of each run (runs).
 
 : "${CARGO:=cargo}"
 results=$(mktemp -d) || exit 1
@@ -119,14 +119,17 @@ closing() {
 		"$([ "$failed" -eq 0 ] && echo ok || echo FAILED)" "$passed" "$failed" "$skipped" "$apart")
 	if [ $# -gt 0 ]; then
 		mkdir -p "$(dirname "$1")"
+		now=$(date -u +%Y-%m-%dT%H:%M:%SZ) took=$(($(date +%s) - began))
 		{
 			printf '%s\n' "$revised"
 			[ "$revised" = "$(revision)" ] || printf 'changed   while the tests ran: %s\n' "$(revision | tr -s ' \n' ' ')"
-			printf 'date      %s\ntook      %d s\ntotals    %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$(($(date +%s) - began))" "$totals"
+			printf 'date      %s\ntook      %d s\ntotals    %s\n' "$now" "$took" "$totals"
 			for part in failures unsteady; do
 				[ ! -s "$results/$part" ] || { printf '\n%s:\n' "$part" && sed 's/^/  /' "$results/$part"; }
 			done
+			printf '\nwhat took longest:\n' && sort -rn "$results/slow" | head -n 60 | sed 's/^/  /'
 		} >"$1.new" && mv "$1.new" "$1"
+		printf '%s  %s  %5d s  %s\n' "$now" "$(printf '%s' "$revised" | tr -s ' \n' ' ')" "$took" "$totals" >>"$(dirname "$1")/runs"
 	fi
 	printf '\n%s\n' "$totals"
 	[ "$failed" -eq 0 ]

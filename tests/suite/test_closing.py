@@ -58,6 +58,12 @@ class Closing(unittest.TestCase):
         self.assertIn("totals    test result: FAILED. 10 passed; 1 failed; 3 ignored; 2 unsteady\n", kept)
         self.assertIn("\nfailures:\n  lab::x fails\n", kept)
         self.assertIn("\nunsteady:\n  lab::x waits\n", kept)
+        self.assertRegex(kept, r"\nwhat took longest:\n +\d+ s  tests, and their compilation\n")
+        self.run_it('suite tests counted; closing "$cache/last-test"', TOTALS="11 0 3 0", CODE="0")
+        runs = (self.folder / "kprism/runs").read_text().splitlines()
+        self.assertEqual(len(runs), 2)
+        self.assertRegex(runs[0], r"^20\S+Z  commit .*tree \w.* \d+ s  test result: FAILED. 10 passed; 1 failed; 3 ignored; 2 unsteady$")
+        self.assertTrue(runs[1].endswith("test result: ok. 11 passed; 0 failed; 3 ignored"), runs[1])
 
 
 class X(unittest.TestCase):
