@@ -189,7 +189,7 @@ pub struct Processor {
 /// Contents of `manifest.json`. It is the only file of a run that contains wall-clock dates.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Version of the run folder's layout; [`VERSION`].
+    /// Version of the run folder's layout. Another one is not read, and the account says so.
     pub version: u32,
     /// Program that made the run, with its version.
     #[serde(default)]
