@@ -189,7 +189,7 @@ pub struct Processor {
 /// Contents of `manifest.json`. It is the only file of a run that contains wall-clock dates.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Version of the run folder's layout. Another one is not read, and the account says so.
+    /// Version of the run folder's layout. The account says if it is another one than this program's.
     pub version: u32,
     /// Program that made the run, with its version.
     #[serde(default)]
