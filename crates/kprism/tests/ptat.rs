@@ -595,8 +595,10 @@ fn views(run: &Path) -> Vec<Value> {
                     !boards.iter().any(|b| e["unit"].as_str().is_some_and(|unit| unit.contains(b)))
                 });
             }
-            // Of the run, its account: when and by what it was recorded is another thing.
+            // Of the run, its account: when and by what it was recorded is another thing. `complete` says whether the account is
+            // whole, that of the boards too.
             json["run"] = json["run"]["account"].take();
+            json.as_object_mut().expect("an object").remove("complete");
             json
         })
         .collect()
