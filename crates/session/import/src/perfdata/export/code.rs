@@ -28,13 +28,14 @@ pub(super) fn pages_of(va: u64, len: usize) -> impl Iterator<Item = u64> {
     (va / PAGE..=last / PAGE).map(|page| page * PAGE)
 }
 
-/// Ranges of these pages, which are in order of address. Those that meet are joined.
-pub(super) fn ranges(pages: impl Iterator<Item = u64>) -> Vec<(u64, u64)> {
+/// Ranges of these pages, which are in order of address. Ranges at most `gap` apart are joined.
+pub(super) fn ranges(pages: impl Iterator<Item = u64>, gap: u64) -> Vec<(u64, u64)> {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for start in pages {
+        let end = start.wrapping_add(PAGE);
         match ranges.last_mut() {
-            Some(last) if last.1 == start => last.1 = start.wrapping_add(PAGE),
-            _ => ranges.push((start, start.wrapping_add(PAGE))),
+            Some(last) if start >= last.1 && start - last.1 <= gap => last.1 = end,
+            _ => ranges.push((start, end)),
         }
     }
     ranges
@@ -108,15 +109,7 @@ impl Code {
 
     /// Ranges of pages with code. Ranges less than `gap` apart are joined.
     pub fn ranges(&self, gap: u64) -> Vec<(u64, u64)> {
-        let mut ranges: Vec<(u64, u64)> = Vec::new();
-        for &start in self.pages.keys() {
-            let end = start.wrapping_add(PAGE);
-            match ranges.last_mut() {
-                Some(last) if start - last.1 <= gap && start >= last.1 => last.1 = end,
-                _ => ranges.push((start, end)),
-            }
-        }
-        ranges
+        ranges(self.pages.keys().copied(), gap)
     }
 
     /// Pages from `start` up to `end`.

@@ -85,7 +85,6 @@ struct Watch<'a> {
     task: (u32, u32),
     asid: u64,
     now: u64,
-    last: Option<(u64, u32)>,
     /// Numbers of the owners, and that of the last one.
     known: HashMap<(u64, u32), usize>,
     current: usize,
@@ -122,8 +121,8 @@ impl Watch<'_> {
             self.task = self.switches.next().map_or(self.task, |switch| (switch.pid, switch.tgid));
         }
         let (pid, tgid) = self.task;
-        if self.last != Some((self.asid, tgid)) {
-            self.last = Some((self.asid, tgid));
+        let is_last = |owner: &Owner| (owner.asid, owner.tgid) == (self.asid, tgid);
+        if !self.owners.get(self.current).is_some_and(is_last) {
             let next = self.owners.len();
             self.current = *self.known.entry((self.asid, tgid)).or_insert(next);
             if self.current == next {
@@ -152,7 +151,6 @@ pub(super) fn find(
         task: first,
         asid: 0,
         now: 0,
-        last: None,
         known: HashMap::new(),
         current: 0,
         owners: Vec::new(),

@@ -268,7 +268,7 @@ fn made(owner: &Owner, rest: &[Seen<'_>], pages: &BTreeSet<u64>, own: &Own<'_>, 
     let (before, changes): (Vec<Change>, Vec<Change>) =
         changes.into_iter().partition(|change| change.ns <= since);
     before.iter().for_each(|change| code.set(change.va, &change.new));
-    for (start, end) in ranges(pages.iter().copied()) {
+    for (start, end) in ranges(pages.iter().copied(), 0) {
         let mapped =
             own.places.overlapping(start, end).filter_map(|group| Some(own.mmaps[*group.first()?].t)).min();
         put(mapped.unwrap_or(since), start, end, &code);
@@ -276,7 +276,7 @@ fn made(owner: &Owner, rest: &[Seen<'_>], pages: &BTreeSet<u64>, own: &Own<'_>, 
     for Change { ns, va, new, .. } in changes {
         code.set(va, &new);
         let changed = pages_of(va, new.len()).filter(|page| pages.contains(page));
-        for (start, end) in ranges(changed) {
+        for (start, end) in ranges(changed, 0) {
             put(ns, start, end, &code);
         }
     }
