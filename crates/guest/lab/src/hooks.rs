@@ -10,11 +10,14 @@ use crate::error::Result;
 
 const SYMBOLS: [&str; 3] = ["__switch_to", "perf_event_mmap", "__set_task_comm"];
 
-const MEMBERS: [(&str, &[&str]); 6] = [
-    ("task_struct", &["pid", "tgid", "comm"]),
+const MEMBERS: [(&str, &[&str]); 9] = [
+    ("task_struct", &["pid", "tgid", "comm", "fs"]),
+    ("fs_struct", &["root"]),
     ("vm_area_struct", &["vm_start", "vm_end", "vm_pgoff", "vm_file", "vm_flags", "vm_private_data"]),
     ("file", &["f_path"]),
     ("path", &["dentry", "mnt"]),
+    ("vfsmount", &["mnt_root"]),
+    ("mount", &["mnt", "mnt_parent", "mnt_mountpoint"]),
     ("dentry", &["d_name", "d_parent"]),
     ("qstr", &["name"]),
 ];

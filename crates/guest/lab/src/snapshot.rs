@@ -151,7 +151,7 @@ pub(crate) struct Boot<'a> {
 impl Boot<'_> {
     fn key(&self) -> String {
         Key::default()
-            .add("layout 3")
+            .add("layout 4")
             .add(&self.qemu.version)
             .add(self.machine.arguments().join(" "))
             .add(&self.kernel.key)

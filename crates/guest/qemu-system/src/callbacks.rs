@@ -131,13 +131,14 @@ callback!(on_switch, |state, v, spot: Watched| {
     if let Some(what) = state.hooks.switch(spot.insn.ip()) {
         if let What::Switch { next, .. } = &what {
             v.task.clone_from(next);
+            v.task_at = Some(guest::register(Reg::RSI));
         }
         v.side(spot.index, what);
     }
 });
 callback!(on_mmap, |state, v, spot: Watched| {
     if v.follows_mappings()
-        && let Some(what) = state.hooks.mmap(v.task.clone(), guest::register(Reg::CR3))
+        && let Some(what) = state.hooks.mmap(v.task.clone(), v.task_at, guest::register(Reg::CR3))
     {
         v.side(spot.index, what);
     }

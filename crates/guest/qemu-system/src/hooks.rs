@@ -108,14 +108,16 @@ impl Hooks {
         Some(What::Comm(task))
     }
 
-    /// `perf_event_mmap` was entered by `task`.
-    pub fn mmap(&self, task: Task, cr3: u64) -> Option<What> {
+    /// `perf_event_mmap` was entered by `task`, whose `task_struct` is at `task_at`, if that is known.
+    pub fn mmap(&self, task: Task, task_at: Option<u64>, cr3: u64) -> Option<What> {
         let vma = guest::register(Reg::RDI);
         let file = self.field(vma, "vm_area_struct.vm_file")?;
         let path = if file == 0 {
             self.special_name(vma).unwrap_or_else(|| "[anon]".into())
         } else {
-            self.path(self.field(file.checked_add(self.off("file.f_path")?)?, "path.dentry")?)?
+            let root = task_at.and_then(|task| self.root(task));
+            let place = self.place(file.checked_add(self.off("file.f_path")?)?)?;
+            climb(place, |at| self.above(at, root), |dentry| self.name(dentry))?
         };
         Some(What::Mmap {
             task,
@@ -135,43 +137,91 @@ impl Hooks {
         (name.starts_with('[') && name.ends_with(']')).then_some(name)
     }
 
-    /// Path of a dentry up to its file system's root.
-    fn path(&self, dentry: u64) -> Option<String> {
-        climb(
-            dentry,
-            |dentry| self.field(dentry, "dentry.d_parent"),
-            |dentry| {
-                let qstr = dentry.checked_add(self.off("dentry.d_name")?)?;
-                guest::string(self.field(qstr, "qstr.name")?, 256)
-            },
-        )
+    /// The root folder of the task whose `task_struct` is at `task`: what its paths begin at.
+    fn root(&self, task: u64) -> Option<Place> {
+        let fs = self.field(task, "task_struct.fs").filter(|&fs| is_kernel(fs))?;
+        self.place(fs.checked_add(self.off("fs_struct.root")?)?)
+    }
+
+    /// What the `struct path` at `va` names.
+    fn place(&self, va: u64) -> Option<Place> {
+        Some(Place { mount: self.field(va, "path.mnt")?, dentry: self.field(va, "path.dentry")? })
+    }
+
+    /// The way from a place to the root folder, as `prepend_path` goes it (fs/d_path.c).
+    fn above(&self, at: Place, root: Option<Place>) -> Option<Above> {
+        if Some(at) == root {
+            return Some(Above::Root);
+        }
+        let parent = self.field(at.dentry, "dentry.d_parent")?;
+        let is_mounted = parent == at.dentry || self.field(at.mount, "vfsmount.mnt_root") == Some(at.dentry);
+        if !is_mounted {
+            return Some(Above::Folder(Place { dentry: parent, ..at }));
+        }
+        // A `struct vfsmount` is a part of its `struct mount`. That of the whole tree is mounted on itself.
+        let Some(of_mount) = self.off("mount.mnt") else { return Some(Above::Root) };
+        let mount = at.mount.wrapping_sub(of_mount);
+        let parent = self.field(mount, "mount.mnt_parent")?;
+        Some(match parent == mount {
+            true => Above::Root,
+            false => Above::Mounted(Place {
+                mount: parent.wrapping_add(of_mount),
+                dentry: self.field(mount, "mount.mnt_mountpoint")?,
+            }),
+        })
+    }
+
+    fn name(&self, dentry: u64) -> Option<String> {
+        let qstr = dentry.checked_add(self.off("dentry.d_name")?)?;
+        guest::string(self.field(qstr, "qstr.name")?, 256)
     }
 }
 
-/// The path of a dentry that is its own parent at the root. One that is deeper than [`MAX_DEPTH`] begins with `…`, so that it
-/// names no other file.
+/// A file or folder, and the mount in which it is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    mount: u64,
+    dentry: u64,
+}
+
+/// What is above a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Above {
+    Folder(Place),
+    /// The place is the root of a file system that is mounted there.
+    Mounted(Place),
+    Root,
+}
+
+/// The path of a place. One that is deeper than [`MAX_DEPTH`] begins with `…`, so that it names no other file.
 fn climb(
-    mut dentry: u64,
-    parent: impl Fn(u64) -> Option<u64>,
+    mut at: Place,
+    above: impl Fn(Place) -> Option<Above>,
     name: impl Fn(u64) -> Option<String>,
 ) -> Option<String> {
     let mut parts = Vec::new();
+    let mut steps = 0;
     loop {
-        let above = parent(dentry)?;
-        if above == dentry {
-            // A file that is in no folder (memfd_create) has the name that /proc/PID/maps shows.
-            let alone = if parts.is_empty() { name(dentry).filter(|name| name != "/") } else { None };
-            if let Some(alone) = alone {
-                return Some(format!("/{alone} (deleted)"));
-            }
-            break;
-        }
-        if parts.len() == MAX_DEPTH {
+        if steps == MAX_DEPTH {
             parts.push("…".to_owned());
             break;
         }
-        parts.push(name(dentry)?);
-        dentry = above;
+        steps += 1;
+        match above(at)? {
+            Above::Folder(folder) => {
+                parts.push(name(at.dentry)?);
+                at = folder;
+            }
+            Above::Mounted(place) => at = place,
+            Above::Root => {
+                // A file that is in no folder (memfd_create) has the name that /proc/PID/maps shows.
+                let alone = if parts.is_empty() { name(at.dentry).filter(|name| name != "/") } else { None };
+                if let Some(alone) = alone {
+                    return Some(format!("/{alone} (deleted)"));
+                }
+                break;
+            }
+        }
     }
     parts.reverse();
     Some(format!("/{}", parts.join("/")))
@@ -181,21 +231,51 @@ fn climb(
 mod tests {
     use super::*;
 
+    fn place(mount: u64, dentry: usize) -> Place {
+        Place { mount, dentry: dentry as u64 }
+    }
+
     #[test]
     fn a_path_that_is_too_deep_is_marked() {
+        let above = |at: Place| {
+            Some(match at.dentry {
+                0 => Above::Root,
+                dentry => Above::Folder(Place { dentry: dentry - 1, ..at }),
+            })
+        };
         let name = |at: u64| Some(if at == 0 { "/".to_owned() } else { at.to_string() });
-        let path = |depth: usize| climb(depth as u64, |at| Some(at.saturating_sub(1)), name).unwrap();
+        let path = |depth: usize| climb(place(1, depth), above, name).unwrap();
         assert_eq!(path(0), "/");
         assert_eq!(path(3), "/1/2/3");
-        assert!(path(MAX_DEPTH).starts_with("/1/2/3/"));
-        let deep = path(MAX_DEPTH + 1);
-        assert!(deep.starts_with("/…/2/3/") && deep.ends_with("/2049"), "{deep}");
+        assert!(path(MAX_DEPTH - 1).starts_with("/1/2/3/"));
+        let deep = path(MAX_DEPTH);
+        assert!(deep.starts_with("/…/1/2/3/") && deep.ends_with("/2048"), "{deep}");
     }
 
     #[test]
     fn a_file_without_a_folder_has_its_name() {
-        let path = climb(7, Some, |_| Some("memfd:jit-code".to_owned()));
+        let path = climb(place(1, 7), |_| Some(Above::Root), |_| Some("memfd:jit-code".to_owned()));
         assert_eq!(path.as_deref(), Some("/memfd:jit-code (deleted)"));
+    }
+
+    /// /tmp is a file system of its own, in which x/p2 lies; another file is /x/p2.
+    #[test]
+    fn a_path_goes_through_mounts() {
+        let above = |at: Place| {
+            Some(match (at.mount, at.dentry) {
+                (2, 22) => Above::Folder(place(2, 21)),
+                (2, 21) => Above::Folder(place(2, 20)),
+                (2, 20) => Above::Mounted(place(1, 11)),
+                (1, 11) => Above::Folder(place(1, 10)),
+                _ => Above::Root,
+            })
+        };
+        let name = |dentry| {
+            let names = [(22, "p2"), (21, "x"), (20, "/"), (11, "tmp"), (10, "/")];
+            names.iter().find(|(at, _)| *at == dentry).map(|(_, name)| (*name).to_owned())
+        };
+        assert_eq!(climb(place(2, 22), above, name).as_deref(), Some("/tmp/x/p2"));
+        assert_eq!(climb(place(2, 20), above, name).as_deref(), Some("/tmp"));
     }
 
     #[test]

@@ -67,6 +67,8 @@ pub struct Vcpu {
     faulting: bool,
     /// The running task, as of the last switch.
     pub task: Task,
+    /// Address of its `task_struct`, if it was seen to be switched to.
+    pub task_at: Option<u64>,
     /// The task that ran when tracing was switched off.
     left: Option<Task>,
     /// Names and mappings since then, which hold when it goes on.
@@ -111,6 +113,7 @@ impl Vcpu {
             allocating: Calls::default(),
             faulting: false,
             task: Task::default(),
+            task_at: None,
             left: None,
             meanwhile: Vec::new(),
             mark: None,
@@ -357,7 +360,7 @@ impl Vcpu {
                 self.tape.push(Entry::Side(Box::new(Side { insns: 0, what })));
             }
             if let Some(task) = state.hooks.current(self.cpu) {
-                self.task = task;
+                (self.task, self.task_at) = (task, None);
                 if let Some(prev) = self.left.take().filter(|left| left.pid != self.task.pid) {
                     let what = What::Switch { ip: 0, prev, next: self.task.clone() };
                     self.tape.push(Entry::Side(Box::new(Side { insns: 0, what })));
