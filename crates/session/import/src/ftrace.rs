@@ -103,8 +103,8 @@ const MOST_LOG: u64 = 1 << 28;
 /// Number of bytes that determine a file's kind.
 const HEAD: u64 = 1 << 16;
 
-/// Maximum number of CPUs searched.
-const MOST_CPUS: u32 = 1024;
+/// Maximum number of CPUs searched: NR_CPUS with MAXSMP (arch/x86/Kconfig), the most of any architecture.
+const MOST_CPUS: u32 = 8192;
 
 /// The file with a CPU's pages, under any of its names.
 fn pages(dir: &Path, cpu: u32) -> Option<PathBuf> {

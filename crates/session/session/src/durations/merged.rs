@@ -76,6 +76,10 @@ pub(super) fn collect<'a>(
     cpus
 }
 
+/// Clocks of ftrace that count nanoseconds: those with `in_ns` in `trace_clocks` (kernel/trace/trace.c). All others count something
+/// else: x86-tsc, ppc-tb, s390's TOD, counter, uptime.
+const IN_NS: [&str; 7] = ["local", "global", "perf", "mono", "mono_raw", "boot", "tai"];
+
 /// Conversion of a trace's times to ns.
 pub(super) enum Time {
     /// They are ns, and functions are timed with the same clock.
@@ -89,15 +93,20 @@ pub(super) enum Time {
 impl Time {
     pub(super) fn new(clock: &str, tsc: Option<TscToNs>, offset: i64, facts: &mut Facts) -> Self {
         match clock {
-            "local" | "" if offset == 0 => Time::Same,
-            "counter" | "uptime" | "x86-tsc" if tsc.is_none() => {
+            "local" if offset == 0 => Time::Same,
+            "" => {
+                facts.guess("the recording does not tell its clock: taken for `local`, in ns".into());
+                facts.clock = "local".into();
+                if offset == 0 { Time::Same } else { Time::Other { tsc, offset } }
+            }
+            _ if IN_NS.contains(&clock) || tsc.is_some() => Time::Other { tsc, offset },
+            _ => {
                 facts.guess(format!(
                     "clock {clock} cannot be converted to ns: functions' own times are taken"
                 ));
                 facts.clock = "local".into();
                 Time::Returns
             }
-            _ => Time::Other { tsc, offset },
         }
     }
 

@@ -57,7 +57,7 @@ pub(super) fn measure(
     let version = read_if_there(&dir.join("version"))?;
     let release = String::from_utf8_lossy(&version).split_whitespace().nth(2).map(str::to_owned);
     facts.kernel = release.unwrap_or_default();
-    facts.clock = side::clock(&read_if_there(&dir.join("trace_clock"))?).unwrap_or_else(|| "local".into());
+    facts.clock = side::clock(&read_if_there(&dir.join("trace_clock"))?).unwrap_or_default();
     let time = Time::new(&facts.clock.clone(), None, 0, facts);
     let mut collector = collector(&symbols, true);
     collector.name_tasks(side::by_pid(&read_if_there(&dir.join("saved_cmdlines"))?));
