@@ -40,11 +40,12 @@ const EXCEPTIONS: [&str; 26] = [
 ];
 
 /// Name prefixes of system calls' bodies.
-const BODIES: [&str; 8] = [
+const BODIES: [&str; 9] = [
     "__x64_sys_",
     "__ia32_sys_",
     "__ia32_compat_sys_",
     "__x64_compat_sys_",
+    "__x32_compat_sys_",
     "SyS_",
     "sys_",
     "compat_SyS_",
@@ -63,9 +64,13 @@ pub(crate) fn role(name: &str) -> u8 {
     }
 }
 
-/// Returns true for the entry of non-maskable interrupts, which also come while interrupts are off.
+/// Returns true for the entry of what also comes while interrupts are off: non-maskable interrupts, and with FRED (Linux 6.9 and
+/// later, arch/x86/entry/entry_64_fred.S) everything, as all events enter at two places.
 pub(crate) fn is_nmi(name: &str) -> bool {
-    matches!(name, "asm_exc_nmi" | "nmi" | "xennmi")
+    matches!(
+        name,
+        "asm_exc_nmi" | "nmi" | "xennmi" | "asm_fred_entrypoint_user" | "asm_fred_entrypoint_kernel"
+    )
 }
 
 #[cfg(test)]
@@ -78,7 +83,7 @@ mod tests {
         for name in ["asm_exc_page_fault", "page_fault", "general_protection", "int3", "machine_check"] {
             assert_eq!((role(name), is_nmi(name)), (flag::EXCEPTION, false), "{name}");
         }
-        for name in ["asm_exc_nmi", "nmi"] {
+        for name in ["asm_exc_nmi", "nmi", "asm_fred_entrypoint_kernel"] {
             assert_eq!((role(name), is_nmi(name)), (0, true), "{name}");
         }
         for name in ["apic_timer_interrupt", "irq_entries_start", "common_interrupt", "asm_sysvec_reboot"] {
