@@ -4,6 +4,8 @@
 //! The input is ranges with a value each; the output is the values at a place. A search takes time in proportion to what it
 //! finds, unless a long range covers many short ones that lie beside the place.
 
+use std::collections::BTreeMap;
+
 /// Values by range of addresses.
 #[derive(Debug, Clone)]
 pub struct Ranges<T> {
@@ -48,9 +50,76 @@ impl<T> Ranges<T> {
     }
 }
 
+/// Ranges that begin one after another, such as mappings: at an address, the last that has begun is in force.
+#[derive(Debug, Clone, Default)]
+pub struct InTime {
+    /// Numbers of those with the same range, in order.
+    groups: Ranges<Vec<u32>>,
+    /// When each begins.
+    begins: Vec<u64>,
+}
+
+impl InTime {
+    /// An index of ranges (start, end, exclusive, begin), which are in order of their begins. Each has its place in this order as its
+    /// number.
+    pub fn new(ranges: impl IntoIterator<Item = (u64, u64, u64)>) -> Self {
+        let mut begins = Vec::new();
+        let mut groups: BTreeMap<(u64, u64), Vec<u32>> = BTreeMap::new();
+        for (number, (start, end, begin)) in (0..).zip(ranges) {
+            groups.entry((start, end)).or_default().push(number);
+            begins.push(begin);
+        }
+        let groups = groups.into_iter().map(|((start, end), group)| (start, end, group));
+        Self { groups: Ranges::new(groups.collect()), begins }
+    }
+
+    /// Numbers of all ranges with `va`.
+    pub fn at(&self, va: u64) -> impl Iterator<Item = usize> {
+        self.groups.at(va).flatten().map(|&number| number as usize)
+    }
+
+    /// Number of the range that is in force at `va` at a time.
+    #[must_use]
+    pub fn newest(&self, va: u64, time: u64) -> Option<usize> {
+        let last = self.groups.at(va).filter_map(|group| group[..self.begun(group, time)].last()).max();
+        last.map(|&number| number as usize)
+    }
+
+    /// Number of the first range with `va` that begins after a time.
+    #[must_use]
+    pub fn next(&self, va: u64, time: u64) -> Option<usize> {
+        let next = self.groups.at(va).filter_map(|group| group.get(self.begun(group, time))).min();
+        next.map(|&number| number as usize)
+    }
+
+    /// When the first of those that overlap `start..end` begins.
+    #[must_use]
+    pub fn first_begin(&self, start: u64, end: u64) -> Option<u64> {
+        let first = |group: &Vec<u32>| group.first().map(|&number| self.begins[number as usize]);
+        self.groups.overlapping(start, end).filter_map(first).min()
+    }
+
+    /// How many of a group have begun at a time.
+    fn begun(&self, group: &[u32], time: u64) -> usize {
+        group.partition_point(|&number| self.begins[number as usize] <= time)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_ranges_at_one_address_the_last_that_has_begun_is_in_force() {
+        let ranges = [(0x1000, 0x2000, 10), (0, 0x8000, 20), (0x1000, 0x2000, 30)];
+        let index = InTime::new(ranges);
+        assert_eq!([5, 10, 25, 35].map(|time| index.newest(0x1800, time)), [None, Some(0), Some(1), Some(2)]);
+        assert_eq!([5, 10, 25, 35].map(|time| index.next(0x1800, time)), [Some(0), Some(1), Some(2), None]);
+        assert_eq!((index.newest(0x3000, 35), index.next(0x3000, 5)), (Some(1), Some(1)));
+        assert_eq!((index.at(0x1800).count(), index.at(0x9000).count()), (3, 0));
+        assert_eq!((index.first_begin(0, 1), index.first_begin(0x1f00, 0x3000)), (Some(20), Some(10)));
+        assert_eq!(index.first_begin(0x8000, 0x9000), None);
+    }
 
     #[test]
     fn overlapping_ranges_are_all_found() {

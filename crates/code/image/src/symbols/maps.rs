@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::ranges::Ranges;
+use crate::ranges::InTime;
 use crate::resolve::Change;
 use crate::sideband::{Mmap, Record};
 use crate::x86::address::{USER_TABLE, task_space};
@@ -45,51 +45,25 @@ struct Life {
     tgid: u32,
     from: u64,
     mappings: Vec<Mapping>,
-    index: Index,
+    index: InTime,
 }
 
-/// Mappings by address: the numbers of those with the same range, in order of time.
-#[derive(Debug, Default)]
-struct Index(Ranges<Vec<u32>>);
+/// An index of mappings, which are in order of time.
+fn index(mappings: &[Mapping]) -> InTime {
+    InTime::new(mappings.iter().map(|m| (m.start, m.end, m.from)))
+}
 
-impl Index {
-    /// `mappings` must be in order of time.
-    fn new(mappings: &[Mapping]) -> Self {
-        let mut groups: BTreeMap<(u64, u64), Vec<u32>> = BTreeMap::new();
-        for (number, m) in (0..).zip(mappings) {
-            groups.entry((m.start, m.end)).or_default().push(number);
+/// The first of the mappings at `va`, if all there are of the same file.
+fn only<'m>(index: &InTime, mappings: &'m [Mapping], va: u64) -> Option<&'m Mapping> {
+    let mut all = index.at(va);
+    let mut least = all.next()?;
+    for other in all {
+        if mappings[other].file != mappings[least].file {
+            return None;
         }
-        let groups = groups.into_iter().map(|((start, end), group)| (start, end, group));
-        Self(Ranges::new(groups.collect()))
+        least = least.min(other);
     }
-
-    /// The last mapping at `va` that is in force at time `ns`.
-    fn newest<'m>(&self, mappings: &'m [Mapping], va: u64, ns: u64) -> Option<&'m Mapping> {
-        let begun = |group: &Vec<u32>| group.partition_point(|&i| mappings[i as usize].from <= ns);
-        let last = self.0.at(va).filter_map(|group| Some(group[begun(group).checked_sub(1)?])).max();
-        last.map(|i| &mappings[i as usize])
-    }
-
-    /// The first mapping at `va` that comes after time `ns`.
-    fn next<'m>(&self, mappings: &'m [Mapping], va: u64, ns: u64) -> Option<&'m Mapping> {
-        let begun = |group: &Vec<u32>| group.partition_point(|&i| mappings[i as usize].from <= ns);
-        let next = self.0.at(va).filter_map(|group| group.get(begun(group))).min();
-        next.map(|&i| &mappings[i as usize])
-    }
-
-    /// The first mapping at `va`, if all mappings there are of the same file.
-    fn only<'m>(&self, mappings: &'m [Mapping], va: u64) -> Option<&'m Mapping> {
-        let mut all = self.0.at(va).flatten().map(|&i| (i, &mappings[i as usize]));
-        let first = all.next()?;
-        let mut least = first;
-        for other in all {
-            if other.1.file != first.1.file {
-                return None;
-            }
-            least = if other.0 < least.0 { other } else { least };
-        }
-        Some(least.1)
-    }
+    Some(&mappings[least])
 }
 
 /// All executable mappings of a run.
@@ -98,7 +72,7 @@ pub struct Maps {
     spaces: HashMap<u64, Space>,
     /// The mappings of all spaces in time order, used for children without records.
     all: Vec<Mapping>,
-    index: Index,
+    index: InTime,
     /// See [`Maps::only_certain`].
     only_certain: bool,
     paths: Vec<String>,
@@ -132,10 +106,10 @@ impl Maps {
             }
         }
         maps.all.sort_by_key(|m| m.from);
-        maps.index = Index::new(&maps.all);
+        maps.index = index(&maps.all);
         for life in maps.spaces.values_mut().flat_map(|space| &mut space.lives) {
             life.mappings.sort_by_key(|m| m.from);
-            life.index = Index::new(&life.mappings);
+            life.index = index(&life.mappings);
         }
         maps
     }
@@ -143,7 +117,7 @@ impl Maps {
     fn add(&mut self, m: &Mmap, file: Option<u32>) {
         let lives = &mut self.spaces.entry(m.asid).or_default().lives;
         if lives.last().is_none_or(|life| life.tgid != m.tgid) {
-            lives.push(Life { tgid: m.tgid, from: m.t, mappings: Vec::new(), index: Index::default() });
+            lives.push(Life { tgid: m.tgid, from: m.t, mappings: Vec::new(), index: InTime::default() });
         }
         let Some(life) = lives.last_mut() else { return };
         // Mappings of data matter only if they replace code.
@@ -161,7 +135,7 @@ impl Maps {
     fn copy(&mut self, parent: u64, child: u64, tgid: u32, t: u64) {
         let Some(life) = self.spaces.get(&parent).and_then(|s| s.lives.last()) else { return };
         let mappings = life.mappings.iter().map(|m| Mapping { from: t, ..*m }).collect();
-        let life = Life { tgid, from: t, mappings, index: Index::default() };
+        let life = Life { tgid, from: t, mappings, index: InTime::default() };
         self.spaces.entry(child).or_default().lives.push(life);
     }
 
@@ -178,22 +152,22 @@ impl Maps {
         if let Some(space) = self.spaces.get(&asid).or_else(|| self.spaces.get(&task_space(asid))) {
             let i = space.lives.partition_point(|life| life.from <= ns);
             if let Some(life) = i.checked_sub(1).map(|i| &space.lives[i])
-                && let Some(found) = life.index.newest(&life.mappings, va, ns)
+                && let Some(found) = life.index.newest(va, ns).map(|number| life.mappings[number])
             {
-                return found.file.map(|_| *found);
+                return found.file.map(|_| found);
             }
             // The estimated time may be slightly before the record. Looks in this life and the next one.
             let soon = space.lives[i.saturating_sub(1)..].iter().take(2);
-            let soon = soon.filter_map(|life| life.index.next(&life.mappings, va, ns));
+            let soon = soon.filter_map(|life| Some(life.mappings[life.index.next(va, ns)?]));
             if let Some(next) = soon.min_by_key(|m| m.from) {
-                return next.file.map(|_| *next);
+                return next.file.map(|_| next);
             }
         }
         if self.only_certain {
-            return self.index.only(&self.all, va).copied();
+            return only(&self.index, &self.all, va).copied();
         }
-        let newest = self.index.newest(&self.all, va, ns);
-        newest.or_else(|| self.index.next(&self.all, va, ns)).copied()
+        let newest = self.index.newest(va, ns).or_else(|| self.index.next(va, ns));
+        newest.map(|number| self.all[number])
     }
 
     /// The mappings of an address space's life at time `ns`, in order of time; those of its first life if it has none yet.

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
-use kprism_image::ranges::Ranges;
+use kprism_image::ranges::{InTime, Ranges};
 use kprism_image::sideband::Mmap;
 use kprism_image::symbols::maps::Maps;
 use kprism_image::x86::address::task_space;
@@ -99,30 +99,23 @@ struct Space<'a> {
 struct Own<'a> {
     /// In order of time.
     mmaps: Vec<&'a Mmap>,
-    /// Numbers of the mappings with the same range, in order of time.
-    places: Ranges<Vec<usize>>,
+    /// Their numbers.
+    places: InTime,
 }
 
 impl<'a> Own<'a> {
     fn index(&mut self) {
         self.mmaps.sort_by_key(|mmap| mmap.t);
-        let mut groups: BTreeMap<(u64, u64), Vec<usize>> = BTreeMap::new();
-        for (number, mmap) in self.mmaps.iter().enumerate() {
-            groups.entry((mmap.start, mmap.end)).or_default().push(number);
-        }
-        self.places =
-            Ranges::new(groups.into_iter().map(|((start, end), group)| (start, end, group)).collect());
+        self.places = InTime::new(self.mmaps.iter().map(|mmap| (mmap.start, mmap.end, mmap.t)));
     }
 
     fn at(&self, va: u64) -> impl Iterator<Item = &'a Mmap> {
-        self.places.at(va).flatten().map(|&i| self.mmaps[i])
+        self.places.at(va).map(|number| self.mmaps[number])
     }
 
     /// The mapping at `va` that is in force at time `ns`.
     fn newest(&self, va: u64, ns: u64) -> Option<&'a Mmap> {
-        let begun = |group: &Vec<usize>| group.partition_point(|&i| self.mmaps[i].t <= ns);
-        let last = self.places.at(va).filter_map(|group| Some(group[begun(group).checked_sub(1)?])).max();
-        last.map(|i| self.mmaps[i])
+        self.places.newest(va, ns).map(|number| self.mmaps[number])
     }
 }
 
@@ -269,8 +262,7 @@ fn made(owner: &Owner, rest: &[Seen<'_>], pages: &BTreeSet<u64>, own: &Own<'_>, 
         changes.into_iter().partition(|change| change.ns <= since);
     before.iter().for_each(|change| code.set(change.va, &change.new));
     for (start, end) in ranges(pages.iter().copied(), 0) {
-        let mapped =
-            own.places.overlapping(start, end).filter_map(|group| Some(own.mmaps[*group.first()?].t)).min();
+        let mapped = own.places.first_begin(start, end);
         put(mapped.unwrap_or(since), start, end, &code);
     }
     for Change { ns, va, new, .. } in changes {
@@ -296,28 +288,5 @@ mod tests {
             [(0, 20), (30, 50), (60, 70)]
         );
         assert_eq!(joined(Vec::new()), []);
-    }
-
-    #[test]
-    fn of_mappings_at_one_address_the_last_before_a_time_is_in_force() {
-        let mapped = |t, start, end| Mmap {
-            t,
-            cpu: 0,
-            pid: 1,
-            tgid: 1,
-            asid: 2,
-            start,
-            end,
-            pgoff: 0,
-            exec: true,
-            path: format!("/{t}"),
-        };
-        let mmaps = [mapped(30, 0x1000, 0x2000), mapped(10, 0x1000, 0x2000), mapped(20, 0, 0x8000)];
-        let mut own = Own { mmaps: mmaps.iter().collect(), places: Ranges::default() };
-        own.index();
-        let time = |ns| own.newest(0x1800, ns).map(|m| m.t);
-        assert_eq!([5, 10, 25, 35].map(time), [None, Some(10), Some(20), Some(30)]);
-        assert_eq!(own.newest(0x3000, 35).map(|m| m.t), Some(20));
-        assert_eq!(own.at(0x1800).count(), 3);
     }
 }
