@@ -68,6 +68,9 @@ pub struct Args {
     /// perf.data, simple-pt, ftrace: the kernel's symbols, a copy of /proc/kallsyms
     #[arg(long, value_name = "FILE")]
     pub kallsyms: Option<PathBuf>,
+    /// Frequency of the clock, in Hz, where the recording does not tell it (the TSC's, of packets, LLDB, simple-pt)
+    #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u64).range(1_000_000..=100_000_000_000))]
+    pub tsc_hz: Option<u64>,
     /// trace.dat: put the events beside the flow of this run, on its clock
     #[arg(long, value_name = "RUN")]
     pub beside: Option<PathBuf>,
@@ -86,6 +89,7 @@ impl Args {
             kcore: self.kcore.clone(),
             vmlinux: self.vmlinux.clone(),
             kallsyms: self.kallsyms.clone(),
+            tsc_hz: self.tsc_hz,
             decode: !self.no_decode,
             ..Settings::new(self.path.clone())
         }
@@ -97,8 +101,9 @@ impl Args {
 const EVENTS: [&str; 4] = ["path", "output", "kallsyms", "no_decode"];
 const SAMPLES: [&str; 4] = ["path", "output", "symfs", "kallsyms"];
 const BUS: [&str; 3] = ["path", "output", "symfs"];
-const PACKETS: [&str; 4] = ["path", "output", "code", "no_decode"];
-const SEARCHED: [&str; 8] = ["path", "output", "code", "symfs", "kcore", "vmlinux", "kallsyms", "no_decode"];
+const PACKETS: [&str; 5] = ["path", "output", "code", "tsc_hz", "no_decode"];
+const SEARCHED: [&str; 9] =
+    ["path", "output", "code", "symfs", "kcore", "vmlinux", "kallsyms", "tsc_hz", "no_decode"];
 
 /// Refuses options that the import of this recording would ignore.
 fn honoured(recording: &Recording, given: &Given) -> Result<()> {

@@ -26,6 +26,12 @@ pub enum ImportError {
         /// The expected contents.
         expected: String,
     },
+    /// The frequency of the clock is named, and the recording tells it.
+    #[error("--tsc-hz: the recording tells the frequency of its clock: {hz} Hz")]
+    ClockIsTold {
+        /// The recording's.
+        hz: u64,
+    },
     /// The path contains no known kind of capture.
     #[error("{}: no capture found: expected a PT file, a folder with *.pt and xpages.txt, a drpt2trace folder with pt.bin, an LLDB trace.json, simple-pt's ptout.sideband, or perf.data", path.display())]
     Unknown {

@@ -65,7 +65,7 @@ struct Mapping {
 /// Reads a recording by its sideband file.
 pub(crate) fn read(sideband: &Path, search: &Search) -> Result<Capture, ImportError> {
     let mut capture = Capture::default();
-    let mut mappings = read_sideband(sideband, &mut capture)?;
+    let mut mappings = read_sideband(sideband, search.tsc_hz, &mut capture)?;
     mappings.sort_by(|a, b| a.time.total_cmp(&b.time));
     let pids: BTreeSet<u32> = mappings.iter().map(|m| m.pid).collect();
     capture.tasks = pids.iter().map(|&pid| Task { pid, tgid: pid, ..Task::default() }).collect();
@@ -104,7 +104,12 @@ fn finder(search: &Search) -> Finder {
     Finder { symfs: search.symfs.clone(), ..Finder::default() }
 }
 
-fn read_sideband(path: &Path, capture: &mut Capture) -> Result<Vec<Mapping>, ImportError> {
+/// `known_hz` is the frequency of the clock, if the user named it.
+fn read_sideband(
+    path: &Path,
+    known_hz: Option<u64>,
+    capture: &mut Capture,
+) -> Result<Vec<Mapping>, ImportError> {
     const EXPECTED: &str = "`TIME PID CR3 ADDRESS OFFSET LENGTH FILE`, or `meta NAME NUMBER`";
     let text = read_text(path)?;
     let mut mappings = Vec::new();
@@ -148,7 +153,7 @@ fn read_sideband(path: &Path, capture: &mut Capture) -> Result<Vec<Mapping>, Imp
         Some(hz) => hz * u64::from(clock.art_num) / u64::from(clock.art_den),
         None => u64::from(clock.nom_ratio) * BUS_HZ,
     };
-    if crystal.is_none() && clock.tsc_hz > 0 {
+    if crystal.is_none() && known_hz.is_none() && clock.tsc_hz > 0 {
         capture.notes.push(format!(
             "the recording does not tell the frequency of its clock: taken to be {} times {} MHz, which is off by up to 0.3 % on \
              processors with another crystal",

@@ -69,6 +69,12 @@ pub fn read(source: &Source, code: &[CodeFile], search: &Search) -> Result<Captu
         Source::PerfData(path) => perfdata::read(path, search)?,
         Source::SimplePt(sideband) => simplept::read(sideband, search)?,
     };
+    if let Some(hz) = search.tsc_hz {
+        if let Some(perf) = capture.clock.perf {
+            return Err(ImportError::ClockIsTold { hz: perf.hz() });
+        }
+        capture.clock.tsc_hz = hz;
+    }
     raw::add_code(&mut capture, code)?;
     capture.look_for_time();
     Ok(capture)

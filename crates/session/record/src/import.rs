@@ -40,6 +40,8 @@ pub struct Settings {
     pub vmlinux: Option<PathBuf>,
     /// A copy of `/proc/kallsyms`.
     pub kallsyms: Option<PathBuf>,
+    /// Frequency of the clock, in Hz, where the recording does not tell it.
+    pub tsc_hz: Option<u64>,
     /// The run is decoded at once.
     pub decode: bool,
 }
@@ -55,6 +57,7 @@ impl Settings {
             kcore: None,
             vmlinux: None,
             kallsyms: None,
+            tsc_hz: None,
             decode: true,
         }
     }
@@ -202,6 +205,7 @@ fn import_flow(settings: &Settings, source: &Source, progress: &Progress) -> Res
         kcore: settings.kcore.clone(),
         vmlinux: settings.vmlinux.clone(),
         kallsyms: settings.kallsyms.clone(),
+        tsc_hz: settings.tsc_hz,
         // Beside the run, so that a joined stream is moved into it and not copied.
         spool: Some(settings.output.with_extension("part")),
     };

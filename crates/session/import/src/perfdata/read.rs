@@ -35,6 +35,8 @@ pub struct Search {
     pub vmlinux: Option<PathBuf>,
     /// The kernel's symbols.
     pub kallsyms: Option<PathBuf>,
+    /// Frequency of the clock, in Hz, where the recording does not tell it.
+    pub tsc_hz: Option<u64>,
     /// Beginning of the paths of temporary files, in which large streams are joined; without it, they are joined in memory.
     pub spool: Option<PathBuf>,
 }

@@ -34,7 +34,9 @@ pub(super) fn of(loaded: &Loaded, profile: &Profile) -> Account {
     }
     let clock = &loaded.manifest.clock;
     if clock.counts() && clock.tsc_hz == 0 {
-        let why = vec!["the recording does not tell it: a tick is shown as a nanosecond".to_owned()];
+        let why = vec![
+            "the recording does not tell it: a tick is shown as a nanosecond (import --tsc-hz)".to_owned(),
+        ];
         account = account.at(Fate::Guessed, "frequency of the clock", None, why);
     }
     account
