@@ -91,9 +91,11 @@ impl<'a, R: Resolve> Decoder<'a, R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decode::event::Event;
+    use crate::decode::event::{Event, EventKind};
     use crate::machine::program::Program;
     use crate::machine::{CLOCK, Machine, Rng, settings};
+    use kprism_image::code::TaskSwitch;
+    use kprism_pt::{Packet, PacketReader};
 
     #[derive(Debug, Default, PartialEq)]
     struct All {
@@ -112,6 +114,42 @@ mod tests {
         fn ips(&mut self, ips: &[u64]) {
             self.ips.extend(ips);
         }
+    }
+
+    /// A task may change at any packet, the last one before a PSB too, at which one range ends and the next begins.
+    #[test]
+    fn no_task_switch_is_lost_between_ranges() {
+        let mut between = 0;
+        for seed in 0..20 {
+            let settings = settings(seed);
+            let mut program = Program::random(&mut Rng(seed), settings.longjmps, settings.tasks > 1);
+            let Some(truth) = Machine::run(&program, settings, seed) else { continue };
+            let packets: Vec<(usize, Packet)> = PacketReader::new(&truth.pt).map_while(Result::ok).collect();
+            let times =
+                packets.windows(2).filter(|two| matches!(two[0].1, Packet::Mtc { .. } | Packet::Cyc { .. }));
+            let switches: Vec<TaskSwitch> =
+                times.clone().map(|two| TaskSwitch { offset: two[0].0 as u64, asid: None }).collect();
+            between += times.filter(|two| two[1].1 == Packet::Psb).count();
+            program.image.set_task_switches(switches.clone());
+            let setup = Setup {
+                image: &program.image,
+                resolver: &program,
+                clock: CLOCK,
+                watch: None,
+                errata: Errata::default(),
+            };
+            let psbs =
+                packets.iter().filter(|(at, packet)| *at > 0 && *packet == Packet::Psb).map(|(at, _)| *at);
+            let ends: Vec<usize> = psbs.chain([truth.pt.len()]).collect();
+            let (mut decoder, mut all, mut from) = (Decoder::new(&truth.pt, setup, true), All::default(), 0);
+            for to in ends {
+                let _ = decoder.run(from, to, &mut all);
+                from = to;
+            }
+            let told = all.events.iter().filter(|event| event.kind == EventKind::Switch).count();
+            assert_eq!(told, switches.len(), "seed {seed}");
+        }
+        assert!(between > 10, "{between}");
     }
 
     /// More blocks than are kept: all are dropped and built again, at any place of the flow, which stays the same.

@@ -623,8 +623,9 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
 
     /// Ends the range: follows the code up to the address that the next PSB states.
     pub fn finish(&mut self, to: usize) {
-        // Up to there the code is the one before that PSB.
-        self.pos = (to as u64).saturating_sub(1);
+        // Up to there the code is the one before that PSB. The next range counts from the PSB on, so what is due at a time packet
+        // before it is applied here.
+        self.seek(to.saturating_sub(1));
         let mut end = None;
         if matches!(self.phase, Phase::On) && self.pending.is_none() && self.psb.is_none() {
             let mut last_ip = LastIp(0);
