@@ -12,7 +12,7 @@ use super::{Listener, Task, TracePosition};
 use crate::decode::event::{Event, EventKind};
 use crate::decode::packet_event::PacketEvent;
 use crate::stack::pace::Pace;
-use crate::stack::switches::{first_task, used};
+use crate::stack::switches::{When, first_task, used};
 use crate::stream::Stream;
 
 /// Batches among which the next report of time is looked for. Without one, times in the interval may exceed the next report.
@@ -108,6 +108,8 @@ pub(super) struct Cursor<'a> {
     task: usize,
     switches: Vec<&'a Switch>,
     next_switch: usize,
+    /// The report of time after the next switch, ns, if it was looked for; [`u64::MAX`] if none was found.
+    next_report: Option<u64>,
 }
 
 impl<'a> Cursor<'a> {
@@ -148,6 +150,7 @@ impl<'a> Cursor<'a> {
             task: tasks.find(pid, tgid, &comm, stream.cpu),
             switches,
             next_switch: 0,
+            next_report: None,
         }
     }
 
@@ -289,6 +292,7 @@ impl<'a> Cursor<'a> {
         (self.insns, self.told) = (0, 0);
         match record {
             Record::Time { ns, .. } => {
+                self.next_report = None;
                 match self.clock.report(ns, self.total) {
                     Some(rest) if rest > 0 && self.on => {
                         let at = TracePosition { base: self.clock.now - rest, ..self.position(tasks) };
@@ -310,24 +314,44 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    /// The time now, and the reports before and after it.
+    fn when(&mut self) -> When {
+        let about = self.clock.now;
+        if self.switches.get(self.next_switch).is_none_or(|switch| !switch.near) {
+            return When { after: about, about, before: about };
+        }
+        let before = match self.next_report {
+            Some(ns) => ns,
+            None => self.following().map_or(u64::MAX, |(ns, _)| ns),
+        };
+        self.next_report = Some(before);
+        When { after: self.clock.last_report(), about, before }
+    }
+
     /// Looks for the next report of time, so that no estimate exceeds it.
     fn look_ahead(&mut self) {
+        if let Some((ns, insns)) = self.following() {
+            self.clock.limit(ns, insns);
+        }
+    }
+
+    /// The next report of time, and the instructions up to it; `None` if it is too far away, or there is none.
+    fn following(&mut self) -> Option<(u64, u64)> {
         let (mut insns, mut from) = (0u64, 0);
         for batches in 0..=LOOK_AHEAD {
             for record in &self.records.as_slice()[from..] {
                 match *record {
-                    Record::Time { insns: last, ns } => {
-                        return self.clock.limit(ns, insns + u64::from(last));
-                    }
+                    Record::Time { insns: last, ns } => return Some((ns, insns + u64::from(last))),
                     Record::Event(Event { insns: n, .. }) | Record::Packet(n) => insns += u64::from(n),
                     Record::Block(..) | Record::Define(_) => {}
                 }
             }
             from = self.records.len();
             if batches == LOOK_AHEAD || !self.take_more() {
-                return;
+                return None;
             }
         }
+        None
     }
 
     /// Adds the next batch to the current one. Returns false if there is none.
@@ -363,7 +387,8 @@ impl<'a> Cursor<'a> {
             EventKind::Stop => self.on = false,
             EventKind::Switch => {
                 // One record for each entry into `__switch_to`; none or several where their times are approximate.
-                for _ in 0..used(&self.switches, self.next_switch, self.clock.now) {
+                let when = self.when();
+                for _ in 0..used(&self.switches, self.next_switch, when) {
                     self.switch(tasks);
                 }
             }

@@ -31,7 +31,7 @@ impl<R: Resolve> Stitcher<'_, R> {
             counts_inside: !matches!(span.cause, Cause::Ret { .. } | Cause::Pivot { is_return: true, .. }),
         };
         match span.cause {
-            Cause::Begin | Cause::Switch => {}
+            Cause::Begin | Cause::Switch { .. } => {}
             Cause::Resume { ip } => rules::resume(stack, &at(ip), gap.tracing == Tracing::Off),
             Cause::Ret { ip } => rules::ret(stack, &at(ip)),
             Cause::Jump { ip } => rules::jump(stack, &at(ip)),

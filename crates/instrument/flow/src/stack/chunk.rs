@@ -47,8 +47,8 @@ pub(crate) enum Cause {
     Pivot { ip: u64, is_return: bool },
     /// `iret` or `sysret` to `ip`. `entry` is the kernel entry it leaves, when that lies in the chunk.
     Exit { ip: u64, entry: Option<Frame> },
-    /// The kernel switches tasks.
-    Switch,
+    /// The kernel switches tasks. The times of the stream before and after that, ns.
+    Switch { after: u64, before: u64 },
     /// The span's function is the body of a system call that began below the base.
     Body,
     /// A system call that creates a task runs. Its child will need a copy of the stack.
@@ -172,6 +172,8 @@ pub(crate) struct Stacks<const NOTES: bool> {
     /// Number of the last reports in a row that are behind the estimate, and the time of the last of them; ns.
     owing: u32,
     owed_ns: u64,
+    /// The first span since the last report that begins with a switch of tasks; `usize::MAX` if none does.
+    undated: usize,
 }
 
 /// Reports in a row that may be behind the estimate.
@@ -203,6 +205,9 @@ impl<const NOTES: bool> Sink for Stacks<NOTES> {
     #[inline]
     fn time(&mut self, insns: u32, ns: u64) {
         self.run(insns);
+        if self.undated != usize::MAX {
+            self.date(ns);
+        }
         match self.clock.ahead(ns) {
             0 => self.owing = 0,
             ahead => self.owe(ns, ahead),
@@ -247,9 +252,21 @@ impl<const NOTES: bool> Stacks<NOTES> {
             ahead: false,
             owing: 0,
             owed_ns: 0,
+            undated: usize::MAX,
         };
         stacks.open_span(Cause::Begin, NO_FUNC, 0, 0);
         stacks
+    }
+
+    /// The switches of tasks since the last report were before this one.
+    #[cold]
+    #[inline(never)]
+    fn date(&mut self, ns: u64) {
+        for span in &mut self.out.spans[std::mem::replace(&mut self.undated, usize::MAX)..] {
+            if let Cause::Switch { before, .. } = &mut span.cause {
+                *before = ns;
+            }
+        }
     }
 
     /// The estimate is ahead of a report. A little is tolerated: the next report may catch up.
@@ -345,7 +362,11 @@ impl<const NOTES: bool> Stacks<NOTES> {
             }
             EventKind::Async => self.enter(event, FrameKind::Interrupt, now),
             EventKind::Exit => self.exit(event, now),
-            EventKind::Switch => self.new_span(Cause::Switch, event.func, event.flags, now),
+            EventKind::Switch => {
+                let cause = Cause::Switch { after: self.clock.last_report(), before: u64::MAX };
+                self.new_span(cause, event.func, event.flags, now);
+                self.undated = self.undated.min(self.out.spans.len() - 1);
+            }
             EventKind::Space => self.space = task_space(event.ip),
             EventKind::Start | EventKind::Resume => {
                 if event.kind == EventKind::Resume {

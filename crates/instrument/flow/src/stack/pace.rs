@@ -39,6 +39,11 @@ impl Pace {
         if self.pace == 0 { 0 } else { self.now.saturating_sub(ns) }
     }
 
+    /// Time of the last report, ns; 0 before the first.
+    pub fn last_report(&self) -> u64 {
+        self.since.0
+    }
+
     /// Returns true if no instruction ran since the last report.
     pub fn is_at(&self, insns: u64) -> bool {
         self.since.1 == insns

@@ -15,25 +15,41 @@ pub(crate) fn first_task(cpu: u16, switches: &[&Switch], sideband: &[Record]) ->
     })
 }
 
-/// Returns how many records, from `next` on, an entry at `ns` consumes.
+/// Time of an entry into `__switch_to`, ns: the time of the stream before it, the estimate, and the time after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct When {
+    pub after: u64,
+    pub about: u64,
+    pub before: u64,
+}
+
+/// A record is made less than this before its entry, ns: within the same call of the scheduler.
+const SOON: u64 = 1_000;
+
+/// Returns how many records, from `next` on, an entry consumes.
 ///
 /// This is one if records and entries correspond one to one. If the recorder gives only approximate times
-/// ([`Switch::near`]), it is the number up to the record nearest in time, or none if that one was consumed before.
-pub(crate) fn used(switches: &[&Switch], next: usize, ns: u64) -> usize {
+/// ([`Switch::near`]), records and entries come in the same order between two times of the stream. So it is the next record,
+/// unless these times show that the entries of earlier ones were not seen, or that the record of this one is missing.
+pub(crate) fn used(switches: &[&Switch], next: usize, when: When) -> usize {
+    let all = switches.get(next..).unwrap_or_default();
+    if all.first().is_none_or(|first| !first.near) {
+        return 1;
+    }
     // A record is made just before its entry. So one that comes after the entry is less likely to belong to it.
-    let away = |t: u64| if t <= ns { ns - t } else { (t - ns).saturating_mul(4) };
-    let of = |at: usize| switches.get(at).filter(|s| s.near).map(|s| away(s.t));
-    let mut at = next;
-    loop {
-        let Some(distance) = of(at) else { return at + 1 - next };
-        if at.checked_sub(1).and_then(of).is_some_and(|last| last < distance) {
-            // The record of this entry is missing: the known one belongs to the entry before.
-            return at - next;
+    let away = |t: u64| if t <= when.about { when.about - t } else { (t - when.about).saturating_mul(4) };
+    let passed = all.partition_point(|switch| switch.t <= when.after);
+    let later = all.get(passed).filter(|switch| switch.t <= when.before.saturating_add(SOON));
+    match (passed, later) {
+        (0, Some(later)) => {
+            // One after the next time is this entry's only if the last record is further away.
+            let last = next.checked_sub(1).and_then(|last| switches.get(last));
+            let is_next = later.t > when.before && last.is_some_and(|last| away(last.t) < away(later.t));
+            usize::from(!is_next)
         }
-        match of(at + 1) {
-            Some(later) if later <= distance => at += 1,
-            _ => return at + 1 - next,
-        }
+        (1, Some(_)) | (_, None) => passed,
+        // The entries of those before were not seen.
+        (_, Some(later)) => passed + usize::from(away(later.t) < away(all[passed - 1].t)),
     }
 }
 
@@ -45,16 +61,45 @@ mod tests {
         times.iter().map(|&t| Switch { t, near, ..Switch::default() }).collect()
     }
 
+    const fn at(after: u64, about: u64, before: u64) -> When {
+        When { after, about, before }
+    }
+
     #[test]
     fn one_by_one_or_by_time() {
         let exact = records(&[10, 20, 30], false);
         let exact: Vec<&Switch> = exact.iter().collect();
-        assert_eq!(used(&exact, 0, 500), 1);
-        assert_eq!(used(&exact, 3, 500), 1);
-        let near = records(&[10, 20, 30, 90], true);
+        assert_eq!(used(&exact, 0, at(500, 500, 500)), 1);
+        assert_eq!(used(&exact, 3, at(500, 500, 500)), 1);
+        let near = records(&[10_000, 20_000, 30_000, 90_000], true);
         let near: Vec<&Switch> = near.iter().collect();
-        assert_eq!(used(&near, 0, 12), 1);
-        assert_eq!(used(&near, 1, 31), 2, "the entry of the second was not seen");
-        assert_eq!(used(&near, 3, 33), 0, "the record of this entry is missing");
+        assert_eq!(used(&near, 0, at(10_200, 10_200, 10_300)), 1);
+        assert_eq!(used(&near, 1, at(30_100, 30_100, 30_200)), 2, "the entry of the second was not seen");
+        assert_eq!(used(&near, 3, at(30_300, 30_300, 30_400)), 0, "the record of this entry is missing");
+        assert_eq!(used(&near, 4, at(90_300, 90_300, 90_400)), 1, "there is no record left");
+    }
+
+    #[test]
+    fn between_two_times_they_come_in_order() {
+        let near = records(&[10_000, 20_000, 30_000, 90_000], true);
+        let near: Vec<&Switch> = near.iter().collect();
+        // The estimate of the first entry is near the third record, and that of the third near the first.
+        for (next, about) in [(0, 29_000), (1, 30_000), (2, 10_001)] {
+            assert_eq!(used(&near, next, at(9_000, about, 40_000)), 1, "{next}");
+        }
+        assert_eq!(used(&near, 3, at(9_000, 39_000, 40_000)), 0, "the next record is later than this entry");
+        // The time comes between a record and its entry.
+        assert_eq!(used(&near, 0, at(10_500, 15_000, 40_000)), 1);
+        assert_eq!(used(&near, 0, at(25_000, 26_000, 40_000)), 2, "the first entry was not seen");
+        assert_eq!(used(&near, 0, at(25_000, 30_500, 40_000)), 3, "neither was the second");
+    }
+
+    #[test]
+    fn a_record_shortly_after_the_next_time_is_this_entrys_if_no_other_is_nearer() {
+        let near = records(&[10_000, 20_000], true);
+        let near: Vec<&Switch> = near.iter().collect();
+        assert_eq!(used(&near, 0, at(9_000, 9_500, 9_900)), 1);
+        assert_eq!(used(&near, 1, at(19_000, 19_300, 19_500)), 1);
+        assert_eq!(used(&near, 1, at(18_000, 18_500, 18_600)), 0);
     }
 }
