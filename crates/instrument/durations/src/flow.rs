@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use kprism_flow::Guessed;
 use kprism_flow::event::Event;
 use kprism_flow::replay::calls::{Begin, Calls, End, Stacks};
 use kprism_flow::replay::{self, Code, Listener, TracePosition};
@@ -144,6 +145,10 @@ impl Listener for Collector {
 
     fn rest(&mut self, at: &TracePosition<'_>, ns: u64) {
         self.stacks.rest(at, ns);
+    }
+
+    fn guessed(&self) -> Guessed {
+        self.stacks.guessed()
     }
 
     fn event(&mut self, at: &TracePosition<'_>, event: &Event) {

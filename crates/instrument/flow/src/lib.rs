@@ -25,6 +25,7 @@ pub mod vms;
 pub use decode::{Decoder, Setup, Stats, clock, digest, errata, error, event, marks, packet_event};
 pub use measure::{cost, delta, resolution, window};
 pub use profile::{Options, profile};
+pub use stack::guessed::Guessed;
 pub use stream::Stream;
 
 /// The tests' machine names this crate as other crates do.

@@ -3,6 +3,7 @@
 
 use std::io::Write as _;
 
+use kprism_flow::Guessed;
 use kprism_flow::event::Event;
 use kprism_flow::replay::calls::{Begin, Calls, End, Stacks};
 use kprism_flow::replay::{Code, Listener, TracePosition};
@@ -169,6 +170,10 @@ impl<R: Resolve> Listener for Lister<'_, '_, R> {
 
     fn rest(&mut self, at: &TracePosition<'_>, ns: u64) {
         self.stacks.rest(at, ns);
+    }
+
+    fn guessed(&self) -> Guessed {
+        self.stacks.guessed()
     }
 
     fn event(&mut self, at: &TracePosition<'_>, event: &Event) {

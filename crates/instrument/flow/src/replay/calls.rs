@@ -7,6 +7,7 @@
 use crate::decode::event::{Event, EventKind, NO_FUNC, flag};
 use crate::replay::TracePosition;
 use crate::stack::frames::{Frame, NO_RETURN, Now, is_kernel};
+use crate::stack::guessed::Guessed;
 use crate::stack::parked::{Parked, Stack};
 use crate::stack::rules::{self, Arrival, Forks, TaskStack};
 use kprism_image::x86::address::task_space;
@@ -86,6 +87,11 @@ impl Stacks {
     /// The functions on the task's stack, outermost first.
     pub fn functions(&self, task: usize) -> impl Iterator<Item = u32> {
         self.threads.get(task).into_iter().flat_map(|t| t.stack.iter().map(|f| f.func))
+    }
+
+    /// What was guessed so far.
+    pub fn guessed(&self) -> Guessed {
+        Guessed { orphans: self.forks.orphans, borrowed: self.parked.borrowed }
     }
 
     #[inline]

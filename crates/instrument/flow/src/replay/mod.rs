@@ -27,6 +27,7 @@ use crate::decode::errata::Errata;
 use crate::decode::event::Event;
 use crate::decode::packet_event::PacketEvent;
 use crate::decode::{Setup, Stats};
+use crate::stack::guessed::Guessed;
 use crate::stream::Stream;
 
 use cursor::Cursor;
@@ -132,6 +133,11 @@ pub trait Listener {
     /// Returns true if the listener needs no more.
     fn is_done(&self) -> bool {
         false
+    }
+
+    /// What was guessed of the stacks, by a listener that keeps them.
+    fn guessed(&self) -> Guessed {
+        Guessed::default()
     }
 }
 

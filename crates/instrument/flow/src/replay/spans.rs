@@ -14,6 +14,7 @@ use crate::decode::event::Event;
 use crate::replay::calls::{Begin, Calls, End, Stacks};
 use crate::replay::{Code, Listener, TracePosition};
 use crate::stack::frames::is_kernel;
+use crate::stack::guessed::Guessed;
 
 /// The parts that are measured.
 #[derive(Debug, Clone)]
@@ -280,6 +281,10 @@ impl Listener for Spans<'_> {
 
     fn rest(&mut self, at: &TracePosition<'_>, ns: u64) {
         self.stacks.rest(at, ns);
+    }
+
+    fn guessed(&self) -> Guessed {
+        self.stacks.guessed()
     }
 
     fn event(&mut self, at: &TracePosition<'_>, event: &Event) {

@@ -8,12 +8,13 @@
 //! chunks of each CPU (a [`lane`]) to the complete stacks of the tasks, and [`causes`] applies what a chunk could not
 //! decide. [`rules`] says how a complete stack changes, here and in a replay. All use the frames and the tree of
 //! [`frames`]. Stacks that a program switches itself are in [`parked`]. [`switches`] finds the task that runs, [`pace`] the
-//! time between two reports, which [`correct`] shortens where it was too long.
+//! time between two reports, which [`correct`] shortens where it was too long. [`guessed`] counts what was not followed.
 
 pub(crate) mod causes;
 pub(crate) mod chunk;
 pub(crate) mod correct;
 pub(crate) mod frames;
+pub(crate) mod guessed;
 pub(crate) mod lane;
 pub(crate) mod pace;
 pub(crate) mod parked;

@@ -16,10 +16,11 @@ use crate::measure::mark::What;
 use crate::measure::window::Window;
 use crate::stack::chunk::{Cause, Chunk, Span, Tracing};
 use crate::stack::frames::{Done, Frame, NO_RETURN, Now, Tree};
+use crate::stack::guessed::Guessed;
 use crate::stack::lane::Lane;
 use crate::stack::parked::{Parked, Stack};
 use crate::stack::rules::{Arrival, Forks};
-use crate::stack::switches::used;
+use crate::stack::switches::{When, used};
 use kprism_profile::{Count, Delta, FrameKind, Func, Slice, Syscall, Task};
 
 /// Numbers of functions that are looked up in a flat array. The resolver's are dense; others take a map.
@@ -200,10 +201,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         self.close();
         let (deltas, by_node) = self.analyses.finish();
         let counts = counts(&by_node, &self.tree, &mut self.funcs);
-        let guessed = [
-            ("tasks whose callers are not known", self.forks.orphans),
-            ("stacks whose times are another's", self.parked.borrowed),
-        ];
+        let guessed = Guessed { orphans: self.forks.orphans, borrowed: self.parked.borrowed };
         let task = |t: Thread| Task { pid: t.pid, tgid: t.tgid, comm: t.comm, root: t.root };
         Stitched {
             tasks: self.threads.into_iter().map(task).collect(),
@@ -213,7 +211,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             slices: self.slices,
             deltas,
             counts,
-            guessed: guessed.into_iter().filter(|g| g.1 > 0).map(|(unit, n)| (unit.to_owned(), n)).collect(),
+            guessed: guessed.units().map(|(unit, n)| (unit.to_owned(), n)).collect(),
         }
     }
 
@@ -283,7 +281,9 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         // Every chunk begins like a new trace. That is a gap only if tracing was off at the end of the chunk before.
         let tracing = span.tracing.after(tracing);
         match span.cause {
-            Cause::Switch => self.switch_at(lane, span.start_ns, tracing),
+            Cause::Switch { after, before } => {
+                self.switch_at(lane, When { after, about: span.start_ns, before }, tracing);
+            }
             Cause::Resume { .. } if tracing == Tracing::Lost => self.analyses.lost(&self.here),
             Cause::Resume { .. } if tracing == Tracing::Off => self.analyses.off(&self.here),
             _ => {}
@@ -344,10 +344,11 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
     }
 
     /// The flow entered the task switch.
-    fn switch_at(&mut self, lane: usize, ns: u64, tracing: Tracing) {
+    fn switch_at(&mut self, lane: usize, when: When, tracing: Tracing) {
+        let ns = when.about;
         let Lane { switches, next_switch, .. } = &self.lanes[lane];
         let all = &switches[(*next_switch).min(switches.len())..];
-        let all = &all[..used(switches, *next_switch, ns).min(all.len())];
+        let all = &all[..used(switches, *next_switch, when).min(all.len())];
         if let [unseen @ .., _] = all {
             for t in unseen.iter().map(|s| s.t).collect::<Vec<_>>() {
                 self.here.ns = t.min(ns);

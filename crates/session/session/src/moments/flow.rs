@@ -2,6 +2,7 @@
 //! Moments of the flow: calls, system calls, events of packets, the recorded windows. In: a replay of the flow. Out: moments, to
 //! the merge, which gives those of other sources on before them.
 
+use kprism_flow::Guessed;
 use kprism_flow::event::{Event, EventKind, flag};
 use kprism_flow::packet_event::{PacketEvent, PacketEventKind};
 use kprism_flow::replay::calls::{Begin, Calls, End, Stacks};
@@ -98,6 +99,10 @@ impl Listener for Hears<'_, '_, '_> {
 
     fn rest(&mut self, at: &TracePosition<'_>, ns: u64) {
         self.stacks.rest(at, ns);
+    }
+
+    fn guessed(&self) -> Guessed {
+        self.stacks.guessed()
     }
 
     fn event(&mut self, at: &TracePosition<'_>, event: &Event) {
