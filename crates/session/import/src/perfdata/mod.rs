@@ -22,6 +22,7 @@
 //! their times, and packets get those that `perf script` gives them.
 
 mod cores;
+mod evidence;
 pub mod export;
 pub(crate) mod files;
 mod filter;

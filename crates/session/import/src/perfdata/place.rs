@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use super::evidence::Use;
 use super::files::Finder;
-use super::spaces::{Spaces, Use};
+use super::spaces::Spaces;
 use super::tasks::{History, Life};
 use crate::capture::{Capture, Module, Placed, Region};
 use kprism_perfdata::Mapped;

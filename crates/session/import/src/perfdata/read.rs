@@ -397,6 +397,27 @@ fn fill(
                 spaces.doubtful
             ));
         }
+        if spaces.guessed > 0 {
+            capture.notes.push(format!(
+                "{}: {} times several programs ran between two times of the trace: whose code it was is guessed (record with mtc or cyc)",
+                label(&trace),
+                spaces.guessed
+            ));
+        }
+        if spaces.nobody > 0 {
+            capture.notes.push(format!(
+                "{}: {} times programs ran while the CPU is idle by the records: which task ran up to the next record is not known (-1)",
+                label(&trace),
+                spaces.nobody
+            ));
+        }
+        if spaces.unknown > 0 {
+            capture.notes.push(format!(
+                "{}: the programs of {} address spaces are not known, as the trace has no times: their code is not decoded",
+                label(&trace),
+                spaces.unknown
+            ));
+        }
         let offset_at = |t: u64| {
             let index = wanted.partition_point(|&w| w < t);
             spaces.offsets.get(index).copied().unwrap_or(0)
@@ -455,7 +476,10 @@ fn switches(
     names: &Names,
     capture: &mut Capture,
 ) -> Option<(u32, u64)> {
-    let task = |thread: Thread, t: u64| names.task(thread, t, cpu);
+    let task = |thread: Thread, t: u64| match thread {
+        spaces::UNKNOWN => Task { pid: thread.0, tgid: thread.1, comm: "unknown".to_owned(), t },
+        known => names.task(known, t, cpu),
+    };
     if !spaces.turns.is_empty() {
         let mut prev = spaces.turns[0].thread;
         for turn in &spaces.turns {

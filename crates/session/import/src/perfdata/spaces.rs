@@ -4,29 +4,25 @@
 //! There are three kinds of recordings, distinguished by the packets and the switch records:
 //!
 //! - **Kernel and all of a CPU.** PIP packets state the address space (CR3). Addresses of user code in packets are
-//!   evidence of the process to which the space belongs: the one that ran at that time by the switch records. Close to
-//!   a switch an address may be assigned to the wrong process, so a few pieces of evidence against many are ignored.
-//!   Tasks change where the flow enters `__switch_to`; each switch record belongs to the entry nearest in time.
+//!   [`super::evidence`] of the process to which the space belongs. Tasks change where the flow enters `__switch_to`; each switch
+//!   record belongs to the entry between the same two times of the stream, in order.
 //! - **User code only.** There are no PIPs, but tracing goes off and on again (TIP.PGE) around each stay in the kernel.
 //!   If a different process runs at a TIP.PGE, a *turn* is recorded: from that stream offset on the code is that of an
 //!   artificial address space, one for each program of each process.
 //! - **Single tasks with the kernel.** PIPs state the space, but the kernel switches the trace off before it enters
 //!   `__switch_to`: tasks change at TIP.PGE.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use kprism_flow::clock::ClockConfig;
 use kprism_image::is_kernel;
 use kprism_image::x86::address::page_table;
 use kprism_pt::{LastIp, Packet};
 
+use super::evidence::{Evidence, Ran, Told, Use};
 use super::streams::Trace;
 use super::tasks::{History, Thread};
 use super::timeline::walk;
-
-/// Number of pieces of evidence that suffices for a space, and the required fraction of all.
-const MANY: u64 = 8;
-const PART: u64 = 20;
 
 /// A place in a stream where another task continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,15 +34,8 @@ pub(crate) struct TurnAt {
     pub thread: Thread,
 }
 
-/// A program in an address space of a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Use {
-    pub asid: u64,
-    /// Index into [`History::lives`].
-    pub life: usize,
-    /// Time from which it is seen there, ns.
-    pub ns: u64,
-}
+/// A task that no record tells: -1, as in perf's records.
+pub(crate) const UNKNOWN: Thread = (u32::MAX, u32::MAX);
 
 /// The result of searching a stream's packets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -60,8 +49,15 @@ pub(crate) struct Spaces {
     pub first_ns: u64,
     /// Number of TSC packets that state an earlier time than one before.
     pub back: u64,
-    /// Number of switches of which several lie between the same two times of the stream.
+    /// Number of switches of which several lie between the same two times of the stream, where their order does not tell which is
+    /// which.
     pub doubtful: u64,
+    /// Number of places at which the program was guessed, of several that ran between two times.
+    pub guessed: u64,
+    /// Number of address spaces whose program is not known, because there is no time.
+    pub unknown: u64,
+    /// Number of turns of a task that no record tells.
+    pub nobody: u64,
 }
 
 /// The artificial address space of a program.
@@ -82,13 +78,15 @@ pub(crate) fn find(
 ) -> Spaces {
     let who = RunningTask::new(trace, history, &ns);
     let mut spaces = Spaces::default();
-    let mut evidence: BTreeMap<(u64, usize), (u64, u64)> = BTreeMap::new();
+    let mut evidence = Evidence::default();
     let mut turns: Vec<TurnAt> = Vec::new();
     let (mut cr3, mut last_ip, mut in_psb) = (None, LastIp(0), false);
     // The address of a PSB+, which may come before its time: offset, address.
     let mut held: Option<(usize, u64)> = None;
     let mut last_tsc = 0;
-    let (mut passed, mut last_ns) = (0, 0);
+    // Number of records before the place where one is missing.
+    let mut missing = None;
+    let (mut passed, mut last_ns, mut gap) = (0, 0, false);
     walk(&trace.pt, clock, |mut offset, packet, now| {
         if spaces.first_ns == 0 {
             spaces.first_ns = now;
@@ -98,11 +96,13 @@ pub(crate) fn find(
         }
         if now > last_ns {
             let up_to = passed + who.turns[passed..].partition_point(|turn| turn.0 <= now);
-            // Of the switches before the first time, nothing is in the stream.
-            if last_ns > 0 && up_to - passed > 1 {
+            // Of the switches before the first time, nothing is in the stream. Where the flow tells each, their order does, unless
+            // some of it is missing.
+            if last_ns > 0 && up_to - passed > 1 && (gap || !entries) {
                 spaces.doubtful += (up_to - passed) as u64;
             }
-            (passed, last_ns) = (up_to, now);
+            evidence.settle(|| who.between(last_ns, now));
+            (passed, last_ns, gap) = (up_to, now, false);
         }
         let (ip, begins) = match packet {
             Packet::Psb => {
@@ -120,6 +120,10 @@ pub(crate) fn find(
                 // A carry into the bits that the packet does not have is no step back.
                 spaces.back += u64::from(tsc < last_tsc && last_tsc - tsc < 1 << 55);
                 last_tsc = tsc;
+                return;
+            }
+            Packet::Ovf => {
+                gap = true;
                 return;
             }
             Packet::Pip { cr3: new, .. } => {
@@ -148,25 +152,24 @@ pub(crate) fn find(
         }
         let Some(ip) = ip else { return };
         spaces.kernel |= is_kernel(ip);
-        let Some((thread, life)) = who.at(now) else { return };
+        if let Some(cr3) = cr3.filter(|_| !is_kernel(ip)) {
+            evidence.add(cr3, ip, now);
+        }
         // Without such entries, a kernel's tasks change at the first address after the record.
         let begins = begins || cr3.is_some() && !entries && history.cpu_wide;
-        if begins {
-            turn(thread, life);
-        }
-        if let (Some(cr3), Some(life)) = (cr3, life)
-            && !is_kernel(ip)
-        {
-            evidence.entry((cr3, life)).or_insert((0, now)).0 += 1;
+        if begins && let Some((thread, life)) = who.at(now) {
+            // The idle task has no user code: the record of the task that runs is missing, and so may others be up to the next one.
+            let record = who.passed(now);
+            if thread.0 == 0 && !is_kernel(ip) {
+                missing = Some(record);
+            }
+            turn(if missing == Some(record) { UNKNOWN } else { thread }, life);
         }
     });
     spaces.offsets.resize(wanted.len(), trace.pt.len() as u64);
-    let seen = |asid: u64| evidence.range((asid, 0)..=(asid, usize::MAX)).map(|(_, (n, _))| n).sum::<u64>();
-    for (&(asid, life), &(count, ns)) in &evidence {
-        if count >= MANY || count * PART >= seen(asid) {
-            spaces.uses.push(Use { asid, life, ns });
-        }
-    }
+    evidence.settle(|| who.between(last_ns, u64::MAX));
+    Told { uses: spaces.uses, guessed: spaces.guessed, unknown: spaces.unknown } =
+        evidence.resolve(&history.lives);
     if cr3.is_none() {
         // No PIP: the address space is that of the task that perf's records name.
         for turn in &turns {
@@ -184,6 +187,7 @@ pub(crate) fn find(
         turns.dedup_by_key(|turn| turn.thread);
         spaces.turns = turns;
     }
+    spaces.nobody = spaces.turns.iter().filter(|turn| turn.thread == UNKNOWN).count() as u64;
     spaces.uses.sort_by_key(|u| (u.asid, u.ns));
     spaces
 }
@@ -222,8 +226,13 @@ impl<'h> RunningTask<'h> {
         Self { turns, first, lives, history }
     }
 
+    /// Number of records up to a time.
+    fn passed(&self, ns: u64) -> usize {
+        self.turns.partition_point(|turn| turn.0 <= ns)
+    }
+
     fn at(&self, ns: u64) -> Option<(Thread, Option<usize>)> {
-        let thread = match self.turns.partition_point(|t| t.0 <= ns).checked_sub(1) {
+        let thread = match self.passed(ns).checked_sub(1) {
             Some(last) => self.turns[last].1,
             // The trace may begin before the first record.
             None => self.first.or_else(|| Some(self.turns.first()?.1))?,
@@ -235,5 +244,37 @@ impl<'h> RunningTask<'h> {
         });
         debug_assert!(life.is_none_or(|l| l < self.history.lives.len()));
         Some((thread, life))
+    }
+
+    /// The programs that ran after one time and up to another.
+    fn between(&self, from: u64, to: u64) -> Ran {
+        let begun = self.turns.partition_point(|turn| turn.0 <= from);
+        let turns = self.turns[begun..].iter().map(|turn| turn.0).take_while(|&ns| ns <= to);
+        let (mut found, mut known) = (Ran::Nobody, HashSet::new());
+        let mut since = from;
+        for until in turns.chain([to]) {
+            if let Some((thread, first)) = self.at(since) {
+                let lives = self.lives.get(&thread.1).map_or(&[][..], Vec::as_slice);
+                let begun = lives.partition_point(|life| life.0 <= since);
+                let later = lives[begun..].iter().take_while(|life| life.0 <= until).map(|life| life.1);
+                for life in first.into_iter().chain(later) {
+                    match &mut found {
+                        Ran::Nobody => found = Ran::One(life),
+                        Ran::One(one) if *one == life => {}
+                        Ran::One(one) => {
+                            known.extend([*one, life]);
+                            found = Ran::Several(vec![*one, life]);
+                        }
+                        Ran::Several(all) => {
+                            if known.insert(life) {
+                                all.push(life);
+                            }
+                        }
+                    }
+                }
+            }
+            since = until;
+        }
+        found
     }
 }

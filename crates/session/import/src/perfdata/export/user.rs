@@ -33,6 +33,8 @@ pub(super) struct User {
     pub made: Vec<(String, Vec<u8>)>,
     /// Paths of the run's files that are used.
     pub used: BTreeSet<String>,
+    /// Pieces of code that are in no process's files: they were first seen when no process had their address space any more.
+    pub left_out: u64,
     /// Time, task, start, length and offset of each mapping of a file, with its path.
     known: BTreeSet<(u64, [u64; 5], String)>,
 }
@@ -92,6 +94,8 @@ struct Space<'a> {
     places: Ranges<usize>,
     /// True for code where one of the space's processes has a mapping.
     mapped: Vec<bool>,
+    /// True for code that one of the space's processes was given.
+    given: Vec<bool>,
 }
 
 /// Executable mappings of one process in one address space.
@@ -151,6 +155,7 @@ pub(super) fn map_all(
         let place = |(i, s): (usize, &Seen<'_>)| (s.va, s.va.saturating_add(s.bytes.len() as u64), i);
         space.places = Ranges::new(space.seen.iter().enumerate().map(place).collect());
         space.mapped = vec![false; space.seen.len()];
+        space.given = vec![false; space.seen.len()];
     }
     let mut own: HashMap<(u64, u32), Own<'_>> = HashMap::new();
     for mmap in mmaps.iter().filter(|m| m.exec && m.start < m.end) {
@@ -189,10 +194,12 @@ pub(super) fn map_all(
     for (owner, mut part) in owners.iter().zip(parts) {
         part.extend(elsewhere.get(&owner.asid).into_iter().flatten());
         part.sort_unstable();
-        let seen = spaces.get(&owner.asid).map_or(&[][..], |space| &space.seen);
-        let own_time = part.iter().map(|&i| &seen[i]).filter(|seen| seen.ns < owner.until);
-        map(owner, own_time, own_of(owner), maps, files, &mut user);
+        let space = spaces.entry(owner.asid).or_default();
+        part.retain(|&i| space.seen[i].ns < owner.until);
+        part.iter().for_each(|&i| space.given[i] = true);
+        map(owner, part.iter().map(|&i| &space.seen[i]), own_of(owner), maps, files, &mut user);
     }
+    user.left_out = spaces.values().flat_map(|space| &space.given).filter(|given| !**given).count() as u64;
     user
 }
 
