@@ -23,4 +23,4 @@ pub use instrument::{About, Instrument};
 pub use manifest::{
     Clock, Kernel, KernelModule, KernelTree, Manifest, NO_CLOCK, PerfClock, Processor, RunKind,
 };
-pub use option_facts::OptionFacts;
+pub use option_facts::{CONDITION, OptionFacts};

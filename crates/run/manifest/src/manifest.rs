@@ -91,6 +91,12 @@ impl Clock {
         self.name != NO_CLOCK
     }
 
+    /// True if the run has times, and nothing tells how long a tick is: one stands for a nanosecond.
+    #[must_use]
+    pub fn is_guessed(&self) -> bool {
+        self.counts() && self.tsc_hz == 0 && self.perf.is_none()
+    }
+
     /// Name and frequency for people.
     #[must_use]
     pub fn to_text(&self) -> String {

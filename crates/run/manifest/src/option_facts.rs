@@ -6,16 +6,22 @@
 //! enters the account, because a reader that took it for absent would take a condition for no condition, or a count for zero.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::Manifest;
+
+/// Option with the condition that recorded calls, misses or records meet.
+pub const CONDITION: &str = "condition";
 
 /// Options that readers depend on. `None`: the recorder wrote none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OptionFacts {
     /// The condition that recorded calls, misses or records meet.
     pub condition: Option<String>,
+    /// The duration below which calls were left out.
+    pub longer_than: Option<Duration>,
     /// Calls that the condition left out.
     pub filtered: Option<u64>,
     /// Times that the condition could not be computed, by kind.
@@ -99,8 +105,13 @@ impl Manifest {
             let each = |one: &Value| Some((text(one.get(0)?)?, text(one.get(1)?)?));
             value.as_array()?.iter().map(each).collect::<Option<Vec<_>>>()
         };
+        // A recorder without such a setting left out none.
+        let longer_than = |settings: &Value| {
+            serde_json::from_value::<Option<Duration>>(settings["longer_than"].clone()).ok()
+        };
         let mut facts = OptionFacts {
-            condition: reader.text("condition"),
+            condition: reader.text(CONDITION),
+            longer_than: reader.read("settings", longer_than).flatten(),
             filtered: reader.number("filtered"),
             condition_errors: reader.read("condition_errors", counts),
             from: reader.text("from"),
@@ -125,10 +136,33 @@ impl Manifest {
     }
 }
 
+impl OptionFacts {
+    /// Returns true if only what meets a condition was kept, whether the condition can be read or not.
+    #[must_use]
+    pub fn is_chosen(&self) -> bool {
+        self.condition.is_some() || self.misread.iter().any(|option| option == CONDITION)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{Account, RunKind};
+
+    #[test]
+    fn a_threshold_is_a_duration_or_none_or_misread() {
+        let mut manifest = Manifest::new(RunKind::Lab, 1);
+        let mut told = |settings: Value| {
+            manifest.options.insert("settings".into(), settings);
+            let facts = manifest.option_facts();
+            (facts.longer_than, facts.misread.len())
+        };
+        assert_eq!(told(serde_json::json!({"longer_than": null})), (None, 0));
+        assert_eq!(told(serde_json::json!({"others": 1})), (None, 0));
+        let time = Duration::from_micros(100);
+        assert_eq!(told(serde_json::json!({"longer_than": {"secs": 0, "nanos": 100_000}})), (Some(time), 0));
+        assert_eq!(told(serde_json::json!({"longer_than": "100us"})), (None, 1));
+    }
 
     #[test]
     fn a_fact_is_a_value_or_absent_or_named_as_misread() {
@@ -151,6 +185,10 @@ mod tests {
         );
         manifest.options.insert("left_out".into(), serde_json::json!([{"name": "f"}]));
         assert_eq!(manifest.option_facts().misread, ["left_out"]);
+        assert!(!manifest.option_facts().is_chosen());
+        manifest.options.insert("condition".into(), 1.into());
+        assert!(manifest.option_facts().is_chosen());
+        manifest.options.remove("condition");
         manifest.options.remove("left_out");
         manifest.options.insert("last".into(), "3".into());
         let account = manifest.with_recording(Account::new());

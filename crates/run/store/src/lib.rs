@@ -35,9 +35,9 @@ pub use duration_tables::{has_times, load_times, save_times};
 pub use keys::stack_keys;
 pub use kprism_layout::GcovFiles;
 pub use kprism_manifest::{
-    About, Account, CallLosses, Clock, Difference, DurationFacts, Entry, Environment, Fate, Instrument,
-    Kernel, KernelModule, KernelTests, KernelTree, Manifest, NOT_ENDED, NOT_WHOLE, OptionFacts, PLACES,
-    PerfClock, ProbeFacts, Processor, RunKind, WHOLE, begun, date, this_kernel,
+    About, Account, CONDITION, CallLosses, Clock, Difference, DurationFacts, Entry, Environment, Fate,
+    Instrument, Kernel, KernelModule, KernelTests, KernelTree, Manifest, NOT_ENDED, NOT_WHOLE, OptionFacts,
+    PLACES, PerfClock, ProbeFacts, Processor, RunKind, WHOLE, begun, date, this_kernel,
 };
 pub use manifest_tables::{NamedTable, manifest_tables};
 pub use records::{Values, save_records};

@@ -26,8 +26,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use kprism_expr::access::{Condition, Known};
-use kprism_session::tlb::CONDITION;
-use kprism_store::Run;
+use kprism_store::{CONDITION, Run};
 use kprism_tlb::{Geometry, bank, presets};
 
 /// A recording on this machine that has ended.

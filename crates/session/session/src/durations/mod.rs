@@ -31,7 +31,6 @@ mod text;
 mod wanted;
 
 use std::fs;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use kprism_durations::Measured;
@@ -50,10 +49,7 @@ use read::read_trace;
 
 /// The duration in ns below which the recorder left calls out, by the run's settings; 0 if it left none out.
 pub fn threshold_ns(manifest: &Manifest) -> u64 {
-    let settings = manifest.options.get("settings");
-    let time: Option<Duration> =
-        settings.and_then(|settings| serde_json::from_value(settings["longer_than"].clone()).ok().flatten());
-    time.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+    manifest.option_facts().longer_than.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// Opens a run of durations, measuring first if that was not done yet.

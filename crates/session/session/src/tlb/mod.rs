@@ -35,9 +35,6 @@ const HOTTEST: usize = 5;
 const BANDS: usize = 8;
 const BINS: usize = 64;
 
-/// Option of a manifest: the condition that the misses of the run meet.
-pub const CONDITION: &str = "condition";
-
 /// The misses of a run, and what names them.
 pub struct Loaded {
     /// Facts on the recording.
@@ -134,8 +131,7 @@ impl Loaded {
 
     /// Returns true if only misses that meet a condition were kept, whether it can be read or not.
     pub fn is_chosen(&self) -> bool {
-        let facts = self.manifest.option_facts();
-        facts.condition.is_some() || facts.misread.iter().any(|option| option == CONDITION)
+        self.manifest.option_facts().is_chosen()
     }
 
     /// The source of the misses in a few words: the first geometry's name, `sampled` or `off the bus`.

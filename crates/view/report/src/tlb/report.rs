@@ -34,22 +34,17 @@ pub(super) fn period(counts: &Counts) -> Option<f64> {
     counts.period.filter(|p| *p >= 1.0)
 }
 
-/// Returns true if only misses that meet a condition are there, whether it can be read or not.
-fn is_chosen(manifest: &Manifest) -> bool {
-    let facts = manifest.option_facts();
-    facts.condition.is_some() || facts.misread.iter().any(|option| option == "condition")
-}
-
 /// The method by which the misses were found, in a line, and which of them are there.
 pub(super) fn method_text(manifest: &Manifest, counts: &Counts, geometries: &[Geometry]) -> String {
-    if let Some(condition) = manifest.option_facts().condition {
+    let facts = manifest.option_facts();
+    if let Some(condition) = &facts.condition {
         let names: Vec<&str> = geometries.iter().map(|g| g.name.as_str()).collect();
-        let (names, condition) = (names.join(", "), units::printable(&condition));
+        let (names, condition) = (names.join(", "), units::printable(condition));
         return format!(
             "misses of the last level for which `{condition}`, by models: {names}; references and L1 misses are of all accesses"
         );
     }
-    if is_chosen(manifest) {
+    if facts.is_chosen() {
         return "misses of the last level that meet a condition, which is not understood".to_owned();
     }
     if is_sampled(counts) {
@@ -119,7 +114,8 @@ impl Report<'_> {
         }
         value["source"] = source.into();
         // Each miss is there: no condition left any out, and the account knows of none that is missing.
-        value["complete"] = (!sampled && !is_chosen(self.manifest) && self.account.is_whole()).into();
+        value["complete"] =
+            (!sampled && !self.manifest.option_facts().is_chosen() && self.account.is_whole()).into();
         value["condition"] = json!(self.manifest.option_facts().condition);
         if sampled {
             value["sampling"] = self.counts.written.clone();
