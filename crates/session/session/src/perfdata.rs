@@ -69,7 +69,7 @@ pub fn export(input: &Path, output: &Path, progress: &Progress) -> Result<()> {
         command: &manifest.command,
         ret_compression: settings.ret_compression.unwrap_or(true),
     };
-    export::export(&source, output)?;
+    notes.extend(export::export(&source, output)?);
     progress.clear();
     for note in notes {
         progress.note(&note);

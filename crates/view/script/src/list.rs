@@ -146,14 +146,11 @@ impl Source {
         let mut account = None;
         let written = match self {
             Source::Flow(loaded) if subject == Subject::Packets => {
-                loaded.notes.iter().for_each(|note| progress.note(note));
+                loaded.remarks().iter().for_each(|note| progress.note(note));
                 let (to, skipped) = packets::list(&loaded, &options, to);
                 if skipped.places > 0 {
                     let Skipped { places, bytes } = skipped;
                     progress.note(&format!("{bytes} bytes in {places} places are no packets"));
-                }
-                if let Some(note) = loaded.cut() {
-                    progress.note(&note);
                 }
                 let undecoded =
                     Undecoded { lost_bytes: skipped.bytes, errors: skipped.places, ..Undecoded::default() };

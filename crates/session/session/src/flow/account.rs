@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use kprism_flow::Stats;
 use kprism_profile::units::{grouped, printable};
 use kprism_profile::{Node, Profile};
-use kprism_store::{Account, Fate};
+use kprism_store::{Account, Clock, Fate};
 
 use super::load::Loaded;
 use super::recorded::Recorded;
@@ -32,14 +32,19 @@ pub(super) fn of(loaded: &Loaded, profile: &Profile) -> Account {
         let why = vec![NO_PREEMPTION.to_owned()];
         account = account.at(Fate::NotUnderstood, "times with preemption off", None, why);
     }
-    let clock = &loaded.manifest.clock;
-    if clock.counts() && clock.tsc_hz == 0 {
-        let why = vec![
-            "the recording does not tell it: a tick is shown as a nanosecond (import --tsc-hz)".to_owned(),
-        ];
-        account = account.at(Fate::Guessed, "frequency of the clock", None, why);
+    enter_clock(account, &loaded.manifest.clock)
+}
+
+/// Why times are not nanoseconds.
+const NO_FREQUENCY: &str =
+    "the recording does not tell it: a tick is shown as a nanosecond (import --tsc-hz)";
+
+/// Adds a clock of unknown frequency.
+fn enter_clock(account: Account, clock: &Clock) -> Account {
+    if !clock.is_guessed() {
+        return account;
     }
-    account
+    account.at(Fate::Guessed, "frequency of the clock", None, vec![NO_FREQUENCY.to_owned()])
 }
 
 /// Why an interval with preemption off is not known.
@@ -94,23 +99,30 @@ fn enter_cut(account: Account, recorded: &Recorded, lengths: &Lengths) -> Accoun
 impl Loaded {
     /// The account of the streams alone, for those who replay them: what was not decoded, and what files lack.
     pub fn account(&self, undecoded: Undecoded) -> Account {
-        let account = undecoded.enter(Account::new(), &self.notes);
+        let account = enter_clock(undecoded.enter(Account::new(), &self.notes), &self.manifest.clock);
         match self.recorded.as_ref().filter(|recorded| recorded.knows_lengths()) {
             Some(recorded) => enter_cut(account, recorded, &self.lengths()),
             None => account,
         }
     }
 
-    /// A remark on streams that are shorter than recorded; `None` if none is. Their packets decode without an error, so
-    /// whoever prints as it decodes has to say it.
-    pub fn cut(&self) -> Option<String> {
-        let recorded = self.recorded.as_ref().filter(|recorded| recorded.knows_lengths())?;
-        let cut = missing(recorded, &self.lengths());
-        let places: Vec<String> = cut
-            .iter()
-            .map(|(cpu, n)| format!("streams/cpu{cpu}.pt is {} bytes shorter than recorded", grouped(*n)))
-            .collect();
-        (!places.is_empty()).then(|| format!("{}: what it held is not in this", places.join(", ")))
+    /// Remarks on what no decoder finds: faults of files, streams that are shorter than recorded, whose packets decode without an
+    /// error, and a clock of unknown frequency. Whoever prints as it decodes has to say them.
+    pub fn remarks(&self) -> Vec<String> {
+        let mut remarks = self.notes.clone();
+        if let Some(recorded) = self.recorded.as_ref().filter(|recorded| recorded.knows_lengths()) {
+            let cut = missing(recorded, &self.lengths()).into_iter().map(|(cpu, n)| {
+                format!(
+                    "streams/cpu{cpu}.pt is {} bytes shorter than recorded: what it held is not in this",
+                    grouped(n)
+                )
+            });
+            remarks.extend(cut);
+        }
+        if self.manifest.clock.is_guessed() {
+            remarks.push(format!("frequency of the clock: {NO_FREQUENCY}"));
+        }
+        remarks
     }
 }
 

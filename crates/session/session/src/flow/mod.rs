@@ -148,7 +148,7 @@ pub fn profile(loaded: &Loaded, plan: Plan, window: Option<Window>, progress: &P
 /// Replays the whole run for a listener. Remarks on the run's files, and on what could not be decoded, go to `progress`; the
 /// account of the streams is returned too.
 pub fn follow(loaded: &Loaded, listener: &mut impl Listener, progress: &Progress) -> Account {
-    loaded.notes.iter().for_each(|note| progress.note(note));
+    loaded.remarks().iter().for_each(|note| progress.note(note));
     let streams = loaded.streams();
     let inputs = Inputs {
         streams: &streams,
@@ -162,8 +162,6 @@ pub fn follow(loaded: &Loaded, listener: &mut impl Listener, progress: &Progress
     if let Some(note) = undecoded.note() {
         progress.note(&note);
     }
-    if let Some(note) = loaded.cut() {
-        progress.note(&note);
-    }
-    loaded.account(undecoded)
+    let guessed = listener.guessed();
+    guessed.units().fold(loaded.account(undecoded), |account, (unit, n)| account.with(Fate::Guessed, unit, n))
 }
