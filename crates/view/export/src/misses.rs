@@ -140,12 +140,12 @@ pub fn show(
     Ok((empty, account))
 }
 
-/// One HTML file with a run's misses: a map, the objects, the curves, the advice, functions and processes. Remarks go to
-/// `progress` too.
+/// One HTML file with a run's misses: a map, the objects, the curves, the advice, functions and processes; and the account of what
+/// was read for it. Remarks go to `progress` too.
 ///
 /// # Errors
 /// The run holds no misses, or its streams do not begin as such.
-pub fn page(run: &Run, progress: &Progress) -> Result<String> {
+pub fn page(run: &Run, progress: &Progress) -> Result<(String, Account)> {
     if !run.holds(Instrument::Tlb) {
         return Err(held::missing(run, Instrument::Tlb));
     }
@@ -196,5 +196,5 @@ pub fn page(run: &Run, progress: &Progress) -> Result<String> {
         tables,
         advice,
     });
-    page.context("HTML page")
+    Ok((page.context("HTML page")?, account))
 }

@@ -34,7 +34,7 @@ pub fn of(path: &Path, instrument: Instrument, progress: &Progress) -> Result<St
         return Err(held::missing(&run, instrument));
     }
     match instrument {
-        Instrument::Tlb => misses::page(&run, progress),
+        Instrument::Tlb => Ok(misses::page(&run, progress)?.0),
         Instrument::Probe => Ok(probes::page(&run, &[])?.0),
         Instrument::Boot => {
             let boot = kprism_session::boot::load(path)?;

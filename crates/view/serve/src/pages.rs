@@ -42,7 +42,7 @@ pub fn page(run: &Run, view: View, sources: &Sources, progress: &Progress) -> Re
             let (run, profile, manifest) = open_profile(run.dir(), progress)?;
             report_page(&run, &manifest, &profile, progress)
         }
-        View::Tlb => misses::page(run, progress),
+        View::Tlb => Ok(misses::page(run, progress)?.0),
         View::Probe => Ok(probes::page(run, &[])?.0),
         View::Boot => {
             let (manifest, boot) = (run.manifest()?, boots::load(run.dir())?);

@@ -37,8 +37,9 @@ const OVERVIEW_ROWS: usize = 12;
 /// Shows it.
 pub fn run(args: &Args, strict: StrictArgs, io: &mut Io<'_>) -> Result<Outcome> {
     if let Some(file) = &args.html {
-        write_file(file, page(&Run::open(io.input)?, io.progress)?, io.progress)?;
-        return Ok(Outcome::Done);
+        let (page, account) = page(&Run::open(io.input)?, io.progress)?;
+        write_file(file, page, io.progress)?;
+        return judge_own(strict, &[(io.input, &account)], Outcome::Done, io.progress);
     }
     let filter = args.select.filter();
     let view = View { name: args.view.as_deref(), filter: &filter, counters: args.counters.as_deref() };
