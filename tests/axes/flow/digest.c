@@ -3,7 +3,7 @@
 // names may have spaces. judge.py says what the sums mean.
 //
 // Out, for each thread: "thread TID COUNT HASH USER_COUNT USER_HASH FIRST LAST", "name NAME" for each of its names, and "at ADDRESS" for
-// each address. The idle threads of all CPUs have number 0; what they ran has no order, so no hash.
+// each address. The idle threads of all CPUs have number 0; what they ran has no order, so no hash. Last "unread COUNT": other lines.
 #include <ctype.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -108,6 +108,7 @@ int main(int argc, char **argv)
 	ssize_t len;
 	long last_tid = -1;
 	struct thread *t = NULL;
+	unsigned long long unread = 0;
 
 	while ((len = getline(&line, &room, stdin)) > 0) {
 		char *end = line + len, *name = line;
@@ -118,10 +119,13 @@ int main(int argc, char **argv)
 		while (isspace((unsigned char)*name))
 			name++;
 		// perf names every task; kprism leaves it open where no record tells it.
-		if (!*address || !*number || !*name && !timed)
+		char *end_of_tid, *end_of_ip;
+		long tid = strtol(number, &end_of_tid, 10);
+		uint64_t ip = strtoull(address, &end_of_ip, 16);
+		if (!*address || !*number || *end_of_tid || *end_of_ip || !*name && !timed) {
+			unread++;
 			continue;
-		long tid = strtol(number, NULL, 10);
-		uint64_t ip = strtoull(address, NULL, 16);
+		}
 		if (!t || tid != last_tid || strcmp(name, last)) {
 			t = thread(tid);
 			last_tid = tid;
@@ -154,5 +158,6 @@ int main(int argc, char **argv)
 			if (t->places[i])
 				printf("at %llx\n", (unsigned long long)t->places[i]);
 	}
+	printf("unread %llu\n", unread);
 	return ferror(stdin) || fflush(stdout) ? 2 : 0;
 }

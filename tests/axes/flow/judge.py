@@ -56,7 +56,7 @@ def collect(command, timed=False):
         lists = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said)
         adds = subprocess.Popen([built("digest"), *["timed"][:timed]], stdin=lists.stdout, stdout=subprocess.PIPE, text=True)
         lists.stdout.close()
-        flows, flow, tid = {}, None, None
+        flows, flow, tid, unread = {}, None, None, None
         for line in adds.stdout:
             kind, _, rest = line[:-1].partition(" ")
             if kind == "thread":
@@ -65,11 +65,13 @@ def collect(command, timed=False):
                 flow = flows[tid] = Flow((int(sums[0]), sums[1]), (int(sums[2]), sums[3]), int(sums[4]), int(sums[5]))
             elif kind == "at":
                 flow.places.add(rest)
+            elif kind == "unread":
+                unread = int(rest)
             elif rest != f":{tid}":
                 # perf writes the number where no record tells the name yet.
                 flow.names.add(rest.split("/")[0] if tid == 0 else rest)
-        if adds.wait():
-            raise RuntimeError(f"digest ended with {adds.returncode}")
+        if adds.wait() or unread:
+            raise RuntimeError(f"digest ended with {adds.returncode}; {unread} lines of {command[0]} it could not read")
         code = lists.wait()
         said.seek(0)
         return flows, code, said.read()
