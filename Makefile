@@ -106,8 +106,8 @@ test-kernel-tests: setup-test
 
 # FAMILY names those to try; all are tried, and the page is written, without it.
 test-growth:
-	$(CARGO) build --release --workspace
-	@KPRISM=$(abspath $(TARGET))/release/kprism python3 tests/growth/growth.py $(FAMILY)
+	$(CARGO) build --profile checked --workspace
+	@KPRISM=$(abspath $(TARGET))/checked/kprism python3 tests/growth/growth.py $(FAMILY)
 
 # The kernel's debug information is fetched once: 1 GB.
 test-probe: setup-test

@@ -5,6 +5,8 @@ In: each family of made inputs (recording.py) at N, 2N, 4N and 8N. Out: for each
 each size, and the factor of the last doubling; docs/growth.md with all of them. Fails if a factor is above 2.3 and the
 page does not say why (EXPECTED).
 
+The program is the tests' own build, with checks: its counts are higher than a release's, and grow alike.
+
 Instructions are counted by `valgrind --tool=exp-bbv`, user-space only, exactly; without valgrind, the user-mode CPU time is
 taken (getrusage), and the page says so. From both the cost of starting is taken off: the factor is that of what a doubling
 adds, (8N - 4N) / (4N - 2N).
@@ -20,7 +22,7 @@ import recording
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-KPRISM = os.environ.get("KPRISM", os.path.join(ROOT, "target/release/kprism"))
+KPRISM = os.environ.get("KPRISM", os.path.join(ROOT, "target/checked/kprism"))
 PAGE = os.path.join(ROOT, "docs/growth.md")
 LIMIT = 2.3
 SIZES = [1, 2, 4, 8]
@@ -28,14 +30,11 @@ SIZES = [1, 2, 4, 8]
 # N of each family.
 FIRST = {
     "processes": 50, "mappings": 100, "threads": 100, "switches": 250, "losses": 100, "rewritten": 100,
-    "blocks": 1000, "packets": 500, "runs": 2,
+    "blocks": 4000, "packets": 500, "runs": 2,
 }
 
 # Family and command whose growth is known to be more, with the reason.
-EXPECTED = {
-    ("rewritten", "export .perf.data"):
-        "each piece of code is looked for in every mapping that was ever at its address, and all are at one",
-}
+EXPECTED = {}
 
 # What is run on the recording, or on its import; {file}, {run}, {out}, {root} are replaced.
 COMMANDS = [

@@ -7,6 +7,7 @@ tools/perf/Documentation/perf.data-file-format.txt and include/uapi/linux/perf_e
 import os
 import struct
 
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BASE = 0x5500_0000_0000
 # call f; jne to the call; syscall; jmp to the call; f at 16: jne to itself; ret
 CODE = bytes.fromhex("e80b00000075f90f05ebf5".ljust(32, "0")) + bytes.fromhex("75fec3")
@@ -125,7 +126,18 @@ class Recording:
         info = [10, 31, 1 << 31, 0, 1, 0x400, 0x800, 0, 0, 1, 0, 0, 0, 0, 2, 0, 0, 0]
         self.record(70, struct.pack("<II", 1, 0) + struct.pack("<18Q", *info), into=self.head)
         self.record(12, struct.pack("<II", 1, 1) + self.trailer(1, 1, 1), into=self.head)
-        traces = bytearray()
+        data_at = ids_at + len(ids)
+        with open(path, "wb") as file:
+            file.write(bytes(data_at) + self.head)
+            file.writelines(self.traces())
+            file.write(self.records)
+            size = file.tell() - data_at
+            header = b"PERFILE2" + struct.pack("<QQQQQQQQ", 104, 144, attrs_at, 2 * 144, data_at, size, 0, 0)
+            file.seek(0)
+            file.write(header.ljust(104, b"\0") + attrs + ids)
+
+    def traces(self):
+        """The records of the packets, with the packets; adds the records of losses to the others."""
         places = [0, *self.pieces, len(self.packets)]
         for start, end in zip(places, places[1:]):
             data = bytes(self.packets[start:end])
@@ -133,13 +145,9 @@ class Recording:
             gap = 1 if start else 0
             body = struct.pack("<QQQ", start, len(data), gap) + self.trailer(1, 1, 1)
             self.record(11, body)
-            self.record(71, struct.pack("<QQQIIII", len(data), start, 1, 0, 0xffff_ffff, 0, 0), into=traces)
-            traces += data
-        data = bytes(self.head) + bytes(traces) + bytes(self.records)
-        data_at = ids_at + len(ids)
-        header = b"PERFILE2" + struct.pack("<QQQQQQQQ", 104, 144, attrs_at, 2 * 144, data_at, len(data), 0, 0)
-        with open(path, "wb") as file:
-            file.write(header.ljust(104, b"\0") + attrs + ids + data)
+            head = bytearray()
+            self.record(71, struct.pack("<QQQIIII", len(data), start, 1, 0, 0xffff_ffff, 0, 0), into=head)
+            yield bytes(head) + data
 
 
 def processes(folder, count, many=5, stays=2):
