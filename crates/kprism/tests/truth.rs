@@ -5,6 +5,7 @@
 
 mod guest;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -267,6 +268,33 @@ fn known_calls_are_counted_exactly_in_every_mode() {
         check_annotations(&run);
         check_listings(&run);
     }
+}
+
+/// One file system in another, and a part of it in a third place: as /proc/PID/maps of the guest says it.
+#[test]
+fn mapped_files_have_the_paths_that_their_task_sees() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let script = "set -e; mkdir -p /tmp/in/x /mnt; busybox mount -t tmpfs none /tmp/in; mkdir /tmp/in/x; \
+                  cp $(command -v busybox) /tmp/in/x/cat; busybox mount --bind /tmp/in/x /mnt; \
+                  /tmp/in/x/cat /proc/self/maps; /mnt/cat /proc/self/maps";
+    let args = ["lab", "run", "-q", "-o", text(&run), "--", "sh", "-c", script];
+    let output = Command::new(env!("CARGO_BIN_EXE_kprism")).args(args).output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
+    let told = printed
+        .lines()
+        .filter(|line| line.contains("r-xp"))
+        .filter_map(|line| line.split_whitespace().nth(5));
+    let told: BTreeSet<String> = told.filter(|path| path.ends_with("/cat")).map(str::to_owned).collect();
+    assert_eq!(Vec::from_iter(&told), ["/mnt/cat", "/tmp/in/x/cat"], "{printed}");
+
+    let sideband = fs::read_to_string(run.join("streams/sideband.jsonl")).unwrap();
+    let records = sideband.lines().map(|line| serde_json::from_str::<Value>(line).expect("a record"));
+    let mapped = records.filter(|record| record["k"] == "mmap" && record["exec"] == true);
+    let paths = mapped.map(|record| record["path"].as_str().expect("a path").to_owned());
+    let seen: BTreeSet<String> = paths.filter(|path| path.ends_with("/cat")).collect();
+    assert_eq!(seen, told);
 }
 
 /// Every file below `dir`, by path from there.
