@@ -124,12 +124,18 @@ mod tests {
             let settings = settings(seed);
             let mut program = Program::random(&mut Rng(seed), settings.longjmps, settings.tasks > 1);
             let Some(truth) = Machine::run(&program, settings, seed) else { continue };
-            let packets: Vec<(usize, Packet)> = PacketReader::new(&truth.pt).map_while(Result::ok).collect();
-            let times =
-                packets.windows(2).filter(|two| matches!(two[0].1, Packet::Mtc { .. } | Packet::Cyc { .. }));
-            let switches: Vec<TaskSwitch> =
-                times.clone().map(|two| TaskSwitch { offset: two[0].0 as u64, asid: None }).collect();
-            between += times.filter(|two| two[1].1 == Packet::Psb).count();
+            // An MTC packet right before each PSB, at which the task changes.
+            let (mut pt, mut psbs, mut switches, mut copied) = (Vec::new(), Vec::new(), Vec::new(), 0);
+            let packets = PacketReader::new(&truth.pt).map_while(Result::ok);
+            for (at, _) in packets.filter(|(at, packet)| *at > 0 && *packet == Packet::Psb) {
+                pt.extend(&truth.pt[copied..at]);
+                switches.push(TaskSwitch { offset: pt.len() as u64, asid: None });
+                pt.extend([0x59, 7]);
+                psbs.push(pt.len());
+                copied = at;
+            }
+            pt.extend(&truth.pt[copied..]);
+            between += switches.len();
             program.image.set_task_switches(switches.clone());
             let setup = Setup {
                 image: &program.image,
@@ -138,11 +144,8 @@ mod tests {
                 watch: None,
                 errata: Errata::default(),
             };
-            let psbs =
-                packets.iter().filter(|(at, packet)| *at > 0 && *packet == Packet::Psb).map(|(at, _)| *at);
-            let ends: Vec<usize> = psbs.chain([truth.pt.len()]).collect();
-            let (mut decoder, mut all, mut from) = (Decoder::new(&truth.pt, setup, true), All::default(), 0);
-            for to in ends {
+            let (mut decoder, mut all, mut from) = (Decoder::new(&pt, setup, true), All::default(), 0);
+            for to in psbs.into_iter().chain([pt.len()]) {
                 let _ = decoder.run(from, to, &mut all);
                 from = to;
             }
