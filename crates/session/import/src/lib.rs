@@ -42,6 +42,9 @@ mod simplept;
 mod source;
 mod write;
 
+/// Bytes of a page of the processors that have Intel PT.
+pub(crate) const PAGE: u64 = 4096;
+
 pub use capture::{Capture, CpuModel, Flow, Module, Placed, Region, Stream, SwitchAt, Switched, Task};
 pub use error::ImportError;
 pub use raw::CodeFile;

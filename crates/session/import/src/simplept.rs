@@ -26,7 +26,7 @@ use crate::perf::find_file;
 use crate::perfdata::Search;
 use crate::perfdata::files::Finder;
 use crate::perfdata::kcore;
-use crate::{Capture, CpuModel, ImportError, Module, Placed, Stream, Task};
+use crate::{Capture, CpuModel, ImportError, Module, PAGE, Placed, Stream, Task};
 
 /// Extension of `PREFIX.sideband`.
 pub(crate) const EXTENSION: &str = "sideband";
@@ -324,9 +324,6 @@ fn may_be_mapped(place: &Path, bytes: &Bytes, m: &Mapping) -> bool {
     };
     elf.code.iter().any(fits)
 }
-
-/// Pages of the processors that have Intel PT.
-const PAGE: u64 = 4096;
 
 /// Places the mappings in the address spaces of a stream; in any address space if the stream states none.
 fn place(

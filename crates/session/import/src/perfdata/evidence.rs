@@ -19,6 +19,7 @@ use std::rc::Rc;
 use kprism_perfdata::Mapped;
 
 use super::tasks::Life;
+use crate::PAGE;
 
 /// A program in an address space of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,8 +38,6 @@ const PART: u64 = 20;
 
 /// Pages of a space that are compared with programs' mappings.
 const COMPARED: usize = 64;
-/// Pages of every architecture that has Intel PT.
-const PAGE: u64 = 4096;
 
 /// Addresses in one space between two times.
 #[derive(Debug, Default)]
@@ -262,7 +261,7 @@ mod tests {
             addresses.iter().for_each(|&(asid, ip)| evidence.add(asid, ip, *ns));
             evidence.settle(|| match ran {
                 [] => Ran::Nobody,
-                &[one] => Ran::One(one),
+                [one] => Ran::One(*one),
                 several => Ran::Several(several.to_vec()),
             });
         }

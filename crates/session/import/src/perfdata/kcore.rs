@@ -10,9 +10,7 @@ use object::elf::{PF_X, PT_LOAD};
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Object, ObjectSymbol};
 
-use crate::{ImportError, Region};
-
-const PAGE: usize = 4096;
+use crate::{ImportError, PAGE, Region};
 
 /// Executable segments, relocated by `slide`. Pages of zeros are holes: there was no code, or none was copied.
 pub(crate) fn code(path: &Path, bytes: &Bytes, slide: u64) -> Result<Vec<Region>, ImportError> {
@@ -33,7 +31,8 @@ pub(crate) fn code(path: &Path, bytes: &Bytes, slide: u64) -> Result<Vec<Region>
         if !is_kernel(va) {
             continue;
         }
-        let pages = (va..).step_by(PAGE).zip((at..).step_by(PAGE)).zip(there.chunks(PAGE));
+        let page = PAGE as usize;
+        let pages = (va..).step_by(page).zip((at..).step_by(page)).zip(there.chunks(page));
         for ((va, at), page) in pages.filter(|(_, page)| page.iter().any(|&b| b != 0)) {
             match pieces.last_mut() {
                 Some((start, range)) if range.end == at && start.wrapping_add(range.len() as u64) == va => {

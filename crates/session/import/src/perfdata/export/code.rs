@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-pub(super) const PAGE: u64 = 4096;
+use crate::PAGE;
 
 /// Code that a CPU executed.
 #[derive(Debug, Clone, Copy)]

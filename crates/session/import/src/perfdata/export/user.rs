@@ -11,8 +11,9 @@ use kprism_image::symbols::maps::Maps;
 use kprism_image::x86::address::task_space;
 use kprism_image::{Bytes, is_kernel};
 
-use super::code::{Change, Code, PAGE, Seen, pages_of, ranges};
+use super::code::{Change, Code, Seen, pages_of, ranges};
 use super::owners::Owner;
+use crate::PAGE;
 use kprism_perfdata::Mapped;
 
 /// Folder of generated files in the export.
