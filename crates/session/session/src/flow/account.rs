@@ -106,8 +106,8 @@ impl Loaded {
         }
     }
 
-    /// Remarks on what no decoder finds: faults of files, streams that are shorter than recorded, whose packets decode without an
-    /// error, and a clock of unknown frequency. Whoever prints as it decodes has to say them.
+    /// Remarks on what no decoder finds: faults of files, and streams that are shorter than recorded, whose packets decode without
+    /// an error. Whoever prints as it decodes has to say them.
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks = self.notes.clone();
         if let Some(recorded) = self.recorded.as_ref().filter(|recorded| recorded.knows_lengths()) {
@@ -118,9 +118,6 @@ impl Loaded {
                 )
             });
             remarks.extend(cut);
-        }
-        if self.manifest.clock.is_guessed() {
-            remarks.push(format!("frequency of the clock: {NO_FREQUENCY}"));
         }
         remarks
     }
