@@ -32,6 +32,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "kprism")
 INSTRUMENTS = ["flow"]
+# How a sentence of `run` begins that is no fault: the program itself says that it cannot know this.
+EXPLAINED = "explained: "
 
 
 def pairs_library():
@@ -102,7 +104,7 @@ def commit():
 
 
 def try_case(module, case, program, keep):
-    """Faults of one case: a list of sentences."""
+    """Faults of one case: a list of sentences; those that begin with EXPLAINED are none."""
     scratch = tempfile.mkdtemp(prefix="kprism-axes-")
     faults = None
     try:
@@ -110,7 +112,7 @@ def try_case(module, case, program, keep):
     except Exception as error:
         faults = [f"{type(error).__name__}: {error}"]
     finally:
-        if keep and faults:
+        if keep and any(not fault.startswith(EXPLAINED) for fault in faults or []):
             print(f"    kept in {scratch}")
         else:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -118,7 +120,7 @@ def try_case(module, case, program, keep):
 
 
 def run_instrument(name, options, all_pairs, program):
-    """Tries cases of one instrument. Gives (rows: case and faults, the cases that were not tried)."""
+    """Tries cases of one instrument. Gives (rows: case, faults, what is explained; the cases that were not tried)."""
     module = importlib.import_module(name)
     cases = covering(module.AXES, module.goes, options.seed, all_pairs)
     if options.case:
@@ -132,9 +134,11 @@ def run_instrument(name, options, all_pairs, program):
             break
         start = time.monotonic()
         faults = try_case(module, case, program, options.keep)
-        rows.append((case, faults))
+        explained = [fault for fault in faults if fault.startswith(EXPLAINED)]
+        faults = [fault for fault in faults if fault not in explained]
+        rows.append((case, faults, explained))
         print(f"  {number:3} {'ok   ' if not faults else 'FAULT'} {time.monotonic() - start:5.1f} s  {told(case, module.AXES)}", flush=True)
-        for fault in faults:
+        for fault in faults + explained:
             print(f"      {fault}", flush=True)
     return module, rows, cases[len(rows):]
 
@@ -142,8 +146,9 @@ def run_instrument(name, options, all_pairs, program):
 def section(name, module, rows, seed):
     """The page's section of one instrument."""
     every = pairs(module.AXES, module.goes)
-    covered = set().union(*(pairs_of(case) for case, _ in rows)) & every if rows else set()
-    faults = [(case, faults) for case, faults in rows if faults]
+    covered = set().union(*(pairs_of(row[0]) for row in rows)) & every if rows else set()
+    faults = [(case, faults) for case, faults, _ in rows if faults]
+    explained = [(case, explained) for case, _, explained in rows if explained]
     lines = [f"## {name}", "", f"{len(rows)} cases, {len(covered)} of {len(every)} pairs; {len(faults)} with a fault. "
              f"Judged by: {module.JUDGE}. {datetime.date.today()}, commit {commit()}, seed {seed}.", "",
              "| axis | values |", "|---|---|"]
@@ -153,6 +158,9 @@ def section(name, module, rows, seed):
     if faults:
         lines += ["", "| case | fault |", "|---|---|"]
         lines += [f"| {told(case, module.AXES)} | {faults[0].replace('|', '/')} |" for case, faults in faults]
+    if explained:
+        lines += ["", "Less than the judge has, and the program says why:", "", "| case | explained |", "|---|---|"]
+        lines += [f"| {told(case, module.AXES)} | {told_so[0][len(EXPLAINED):].replace('|', '/')} |" for case, told_so in explained]
     return "\n".join(lines) + "\n"
 
 
@@ -190,7 +198,7 @@ def main():
     failed, sections, tried = 0, {}, 0
     for name in options.instruments or INSTRUMENTS:
         module, rows, _ = run_instrument(name, options, all_pairs, program)
-        failed += sum(1 for _, faults in rows if faults)
+        failed += sum(1 for _, faults, _ in rows if faults)
         tried += len(rows)
         sections[name] = section(name, module, rows, options.seed)
     if options.page and not options.case:
