@@ -71,6 +71,8 @@ def main():
         print(f"{size / 1e9:.1f} GB: imported in {took:.0f} s ({size / 1e6 / took:.0f} MB/s), at most {peak / 1e6:.0f} MB of memory beside "
               "mapped files")
         print(whole.stdout.strip())
+        if not peak:
+            sys.exit("the kernel does not tell RssAnon: the memory is not known")
         if running.returncode or whole.returncode or peak > LIMIT:
             sys.exit(f"import ended with {running.returncode}, report --strict with {whole.returncode}; the limit is {LIMIT / 1e6:.0f} MB")
 

@@ -69,7 +69,15 @@ pub fn export(input: &Path, output: &Path, progress: &Progress) -> Result<()> {
         command: &manifest.command,
         ret_compression: settings.ret_compression.unwrap_or(true),
     };
-    notes.extend(export::export(&source, output)?);
+    let left_out = export::export(&source, output)?;
+    if left_out > 0 {
+        notes.push(format!(
+            "{left_out} pieces of code are left out: by estimated times, no process had their address space when they were seen"
+        ));
+    }
+    if manifest.clock.is_guessed() {
+        notes.push("the frequency of the clock is not known: perf's times will be its ticks".to_owned());
+    }
     progress.clear();
     for note in notes {
         progress.note(&note);

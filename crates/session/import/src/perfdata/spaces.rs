@@ -248,7 +248,7 @@ impl<'h> RunningTask<'h> {
 
     /// The programs that ran after one time and up to another.
     fn between(&self, from: u64, to: u64) -> Ran {
-        let begun = self.turns.partition_point(|turn| turn.0 <= from);
+        let begun = self.passed(from);
         let turns = self.turns[begun..].iter().map(|turn| turn.0).take_while(|&ns| ns <= to);
         let (mut found, mut known) = (Ran::Nobody, HashSet::new());
         let mut since = from;

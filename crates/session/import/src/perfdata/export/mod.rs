@@ -92,11 +92,12 @@ impl Events {
     }
 }
 
-/// Writes the folder, which must not exist. Gives remarks on what it could not write as it was.
+/// Writes the folder, which must not exist. Gives the number of pieces of code that are left out: no process is known to have had their
+/// address space when they were seen.
 ///
 /// # Errors
 /// [`ImportError::Io`] with the file that could not be written.
-pub fn export(source: &Source<'_>, dir: &Path) -> Result<Vec<String>, ImportError> {
+pub fn export(source: &Source<'_>, dir: &Path) -> Result<u64, ImportError> {
     let cpus = source.cpus.len() as u32;
     let seen = all_seen(source);
     let own: Vec<Vec<&Switch>> = (0..cpus).map(|cpu| switches(source.records, cpu)).collect();
@@ -147,22 +148,7 @@ pub fn export(source: &Source<'_>, dir: &Path) -> Result<Vec<String>, ImportErro
     let events = events(source, &starts, &user, &own, pokes);
     write_data(source, &path, &events, kernel.is_some(), &build_ids(source, &user, &mut files))
         .map_err(at(&path))?;
-    Ok(remarks(source, &user))
-}
-
-/// What the export could not write as it was.
-fn remarks(source: &Source<'_>, user: &User) -> Vec<String> {
-    let mut remarks = Vec::new();
-    if source.clock.perf.is_none() && source.clock.tsc_hz == 0 {
-        remarks.push("the frequency of the clock is not known: perf's times will be its ticks".to_owned());
-    }
-    if user.left_out > 0 {
-        remarks.push(format!(
-            "{} pieces of code are left out: they were first seen when no process had their address space any more, by estimated times",
-            user.left_out
-        ));
-    }
-    remarks
+    Ok(user.left_out)
 }
 
 /// All events of the run, in order of time.
