@@ -68,8 +68,8 @@ def main():
         took = time.monotonic() - begun
         whole = subprocess.run([KPRISM, "report", "tasks", "--strict", "-i", f"{folder}/run"], stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True)
-        print(f"{size / 1e9:.1f} GB: imported in {took:.0f} s ({size / 1e6 / took:.0f} MB/s), at most {peak / 1e6:.0f} MB of memory beside "
-              "mapped files")
+        memory = f"at most {peak / 1e6:.0f} MB of memory beside mapped files" if peak else "memory not known"
+        print(f"{size / 1e9:.1f} GB: imported in {took:.0f} s ({size / 1e6 / took:.0f} MB/s), {memory}")
         print(whole.stdout.strip())
         if not peak:
             sys.exit("the kernel does not tell RssAnon: the memory is not known")
