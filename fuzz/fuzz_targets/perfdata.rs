@@ -24,12 +24,12 @@ fuzz_target!(|bytes: &[u8]| {
         }
         assert!(capture.switches.iter().all(|switch| switch.cpu < capture.streams.len()));
     }
-    let unpacked = trace::unpack(bytes);
+    let files = trace::Files::new(vec![bytes.into()]);
     let samples = mem::read(bytes);
-    assert!(samples.misses.len() <= bytes.len() + unpacked.records.len());
+    assert!(samples.misses.len() <= bytes.len() + files.unpacked_len());
     assert!(samples.misses.is_sorted_by_key(|miss| miss.ns));
-    if let Ok(trace) = trace::read(bytes, &unpacked) {
-        assert!(trace.len() <= bytes.len() + unpacked.records.len());
+    if let Ok(trace) = trace::read(&files) {
+        assert!(trace.len() <= bytes.len() + files.unpacked_len());
         let (decoder, shown) = (trace.dat.decoder(), Shown::new(&trace.dat.formats, trace.dat.big));
         for event in trace.events(&decoder) {
             if let Data::Raw { id, bytes } = event.data {

@@ -35,16 +35,19 @@ fn perf_script(data: &Path, args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// One event: thread, CPU, time, name.
-type Event = (u64, u64, u64, String);
+/// One event: thread, CPU, time, name, the thread's name.
+type Event = (u64, u64, u64, String, String);
 
-/// A line of perf script: `5440 [001] 25540.872671985: sched:sched_switch:`.
+/// A line of perf script: `sh 5440 [001] 25540.872671985: sched:sched_switch:`. A thread's name may have spaces.
 fn of_perf(line: &str) -> Event {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let [tid, cpu, time, name, ..] = words[..] else { panic!("{line}") };
+    let (task, rest) = line.split_once(" [").unwrap_or_else(|| panic!("{line}"));
+    let (comm, tid) = task.trim().rsplit_once(' ').unwrap_or_else(|| panic!("{line}"));
+    let words: Vec<&str> = rest.split_whitespace().collect();
+    let [cpu, time, name, ..] = words[..] else { panic!("{line}") };
     let time = time.trim_end_matches(':').replace('.', "").parse().unwrap();
     let name = name.trim_end_matches(':').rsplit(':').next().unwrap();
-    (tid.parse().unwrap(), cpu.trim_matches(['[', ']']).parse().unwrap(), time, name.to_owned())
+    let cpu = cpu.trim_end_matches(']').parse().unwrap();
+    (tid.parse().unwrap(), cpu, time, name.to_owned(), comm.trim().to_owned())
 }
 
 /// A line of ours.
@@ -55,7 +58,8 @@ fn of_ours(line: &Value) -> Event {
         "event" => line["text"].as_str().unwrap().split(':').next().unwrap(),
         other => other,
     };
-    (number("pid"), number("cpu"), number("time_ns"), name.to_owned())
+    let comm = line["comm"].as_str().unwrap_or_default().to_owned();
+    (number("pid"), number("cpu"), number("time_ns"), name.to_owned(), comm)
 }
 
 /// What we read of a file.
@@ -72,7 +76,7 @@ fn read(data: &Path) -> Vec<Value> {
 /// Holds what we read of a file against what perf reads.
 fn compare(data: &Path, least: usize) {
     let ours = read(data);
-    let theirs = perf_script(data, &["-F", "tid,cpu,time,event", "--ns"]);
+    let theirs = perf_script(data, &["-F", "comm,tid,cpu,time,event", "--ns"]);
     let theirs: Vec<Event> = theirs
         .lines()
         .filter(|line| line.contains(':'))
@@ -117,6 +121,62 @@ fn events_are_those_that_perf_reads() {
     let data = dir.path().join("pipe.data");
     record(&data, &["-e", "sched:*", "-o", "-"], SCRIPT);
     compare(&data, 50);
+}
+
+/// What `kprism import --strict` says of a file, and how it ends.
+fn judge(data: &Path, more: &[&str]) -> (Option<i32>, String) {
+    let run = data.with_extension("judged");
+    let mut import = Command::new(env!("CARGO_BIN_EXE_kprism"));
+    let import = import.arg("import").arg(data).arg("-o").arg(&run).args(more).output().unwrap();
+    if !import.status.success() {
+        return (import.status.code(), String::from_utf8_lossy(&import.stderr).into_owned());
+    }
+    let mut report = Command::new(env!("CARGO_BIN_EXE_kprism"));
+    let report = report.args(["report", "durations", "--strict", "-i"]).arg(&run).output().unwrap();
+    let both = [import.stderr, report.stdout, report.stderr].concat();
+    (report.status.code(), String::from_utf8_lossy(&both).into_owned())
+}
+
+#[test]
+fn files_of_further_threads_are_perfs() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("threads.data");
+    record(&data, &["--threads", "-e", "sched:*", "-e", "raw_syscalls:*"], SCRIPT);
+    assert!(data.join("data.0").is_file(), "perf made no folder: the test means nothing");
+    compare(&data, 500);
+}
+
+#[test]
+fn a_recording_that_is_not_all_is_not_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("all.data");
+    record(&data, &["-e", "sched:sched_switch", "-e", "raw_syscalls:*"], SCRIPT);
+    let (code, text) = judge(&data, &[]);
+    // No call is in it, so there may be nothing to show.
+    assert!(matches!(code, Some(0 | 1)), "{code:?} {text}");
+    // Cut inside its data.
+    let whole = fs::read(&data).unwrap();
+    let part = dir.path().join("part.data");
+    fs::write(&part, &whole[..whole.len() * 9 / 10]).unwrap();
+    let (code, text) = judge(&part, &[]);
+    assert!(code == Some(4) && text.contains("the file is cut off"), "{code:?} {text}");
+    // Only samples of the events.
+    let sampled = dir.path().join("sampled.data");
+    record(&sampled, &["-F", "997", "-e", "sched:sched_switch", "-e", "raw_syscalls:*"], SCRIPT);
+    let (code, text) = judge(&sampled, &[]);
+    assert!(code == Some(4) && text.contains("events between samples not known"), "{code:?} {text}");
+    assert!(text.contains("sched:sched_switch (-F 997)"), "{text}");
+}
+
+#[test]
+fn an_option_without_a_use_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("plain.data");
+    record(&data, &["-e", "sched:*"], SCRIPT);
+    for option in ["--code", "--symfs", "--kcore", "--vmlinux"] {
+        let (code, text) = judge(&data, &[option, "/etc/hostname"]);
+        assert!(code == Some(2) && text.contains(option), "{option}: {code:?} {text}");
+    }
 }
 
 #[test]

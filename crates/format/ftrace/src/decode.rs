@@ -77,16 +77,9 @@ impl Decoder {
         matches!(kind, Some(Kind::Entry { .. } | Kind::Exit { .. }))
     }
 
-    /// Decodes the context and contents of a record from another source than the ring buffer.
-    #[must_use]
-    pub fn record<'a>(&self, record: &'a [u8]) -> (Context, Data<'a>) {
-        let (_, context, data) = self.decode(record);
-        (context, data)
-    }
-
     /// Decodes the thread, context and contents of a record. A record too short for its event stays raw.
     #[inline]
-    pub(crate) fn decode<'a>(&self, record: &'a [u8]) -> (u32, Context, Data<'a>) {
+    pub fn record<'a>(&self, record: &'a [u8]) -> (u32, Context, Data<'a>) {
         let id = self.order.u16(record, 0).unwrap_or(0);
         let pid = self.number(record, self.pid).unwrap_or(0) as u32;
         let flags = record.get(self.flags).copied().unwrap_or(0);

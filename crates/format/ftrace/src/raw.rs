@@ -220,7 +220,7 @@ impl Walk {
     #[inline]
     pub fn event<'r>(&mut self, decoder: &Decoder, cpu: u32, record: &'r [u8]) -> Event<'r> {
         self.counts.events += 1;
-        let (pid, context, data) = decoder.decode(record);
+        let (pid, context, data) = decoder.record(record);
         if let Data::Raw { id, .. } = data
             && decoder.is_call(id)
         {

@@ -63,6 +63,24 @@ impl Settings {
     }
 }
 
+impl Settings {
+    /// Refuses an option that nothing in a recording of this kind would use: whoever gives it expects something of it.
+    fn takes(&self, options: &[&str], what: &str) -> Result<()> {
+        let given = [
+            ("--code", !self.code.is_empty()),
+            ("--symfs", self.symfs.is_some()),
+            ("--kcore", self.kcore.is_some()),
+            ("--vmlinux", self.vmlinux.is_some()),
+            ("--kallsyms", self.kallsyms.is_some()),
+            ("--tsc-hz", self.tsc_hz.is_some()),
+        ];
+        match given.iter().find(|(name, given)| *given && !options.contains(name)) {
+            Some((name, _)) => bail!("{name}: {} is {what}, which has no use for it", self.path.display()),
+            None => Ok(()),
+        }
+    }
+}
+
 /// The kind of a recording.
 #[derive(Debug)]
 pub enum Recording {
@@ -168,14 +186,19 @@ pub fn import(settings: &Settings, recording: Recording, progress: &Progress) ->
     let kallsyms = settings.kallsyms.as_deref();
     match recording {
         Recording::Ftrace(found) => {
+            settings.takes(&["--kallsyms"], "a recording of ftrace")?;
             let copy = |run: &Run| ftrace::copy(&found, kallsyms, &run.streams(), &run.symbols());
             import_events(settings, ftrace::stamp(&found), copy, progress)
         }
         Recording::Tracepoints => {
-            let copy = |run: &Run| trace::copy(&settings.path, kallsyms, &run.streams(), &run.symbols());
+            settings.takes(&["--kallsyms"], "a recording of tracepoints")?;
+            let copy = |run: &Run| {
+                trace::copy(&settings.path, kallsyms, &run.streams(), &run.symbols()).map(|()| Vec::new())
+            };
             import_events(settings, None, copy, progress)
         }
         Recording::Samples => {
+            settings.takes(&["--kallsyms", "--symfs"], "a recording of samples")?;
             progress.step("reading the samples");
             let root = settings.symfs.as_deref().unwrap_or(Path::new("/"));
             let run = sampled::import(&settings.path, root, kallsyms, &settings.output)?;
@@ -183,6 +206,7 @@ pub fn import(settings: &Settings, recording: Recording, progress: &Progress) ->
             Ok(Imported { run, empty: false })
         }
         Recording::Bus(description) => {
+            settings.takes(&["--symfs"], "a capture of a memory bus")?;
             progress.step("reading the capture");
             let run = of_bus::import(&description, settings.symfs.as_deref(), &settings.output, progress)?;
             close(&run, progress)?;

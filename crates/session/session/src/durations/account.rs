@@ -37,10 +37,10 @@ pub(super) fn account(manifest: &Manifest, times: &Times, facts: &Facts) -> Acco
     let account =
         limits.into_iter().filter(|l| l.2 > 0).fold(account, |of, (fate, unit, n)| of.with(fate, unit, n));
     // Nobody knows them: they are not 0.
-    let account = match facts.unmeasured {
-        Some(what) => account.with(Fate::Lost, what, None),
-        None => account,
-    };
+    let account = [facts.unmeasured, facts.unrecorded]
+        .into_iter()
+        .flatten()
+        .fold(account, |account, what| account.with(Fate::Lost, what, None));
     let cost = manifest.durations.tracing_cost;
     match cost {
         // Calls that the kernel dropped for being short cost time too, and nobody counted them.

@@ -27,7 +27,7 @@ pub(super) fn measure(
     let dat = &Dat::open(input).with_context(name)?;
     facts.source = "trace.dat";
     let noted = facts.notes.len();
-    facts.notes.extend(dat.notes.iter().cloned());
+    facts.damaged(&dat.notes);
     facts.kernel = dat.uname.split(' ').nth(2).unwrap_or_default().to_owned();
     let names = if kallsyms.is_empty() { &dat.kallsyms } else { kallsyms };
     let symbols = symbols(names, facts);

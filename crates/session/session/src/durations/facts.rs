@@ -30,6 +30,8 @@ pub(super) struct Facts {
     pub formats: Vec<String>,
     /// The trace has no durations: those that are shown as 0 were not measured.
     pub unmeasured: Option<&'static str>,
+    /// The recorder left out events, by its settings, and did not count them.
+    pub unrecorded: Option<&'static str>,
     /// Facts that the trace does not tell, and what was taken instead.
     pub guesses: Vec<String>,
 }
@@ -39,6 +41,13 @@ impl Facts {
     pub fn guess(&mut self, note: String) {
         self.guesses.push(note.clone());
         self.notes.push(note);
+    }
+
+    /// Parts of the file that are missing or were not understood: a note each.
+    pub fn damaged(&mut self, notes: &[String]) {
+        self.faults += notes.len() as u64;
+        self.fault_places.extend_from_slice(notes);
+        self.notes.extend_from_slice(notes);
     }
 
     /// Adds to what the kernel counted.

@@ -1,31 +1,41 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The tracepoints of a perf.data.
 
-use anyhow::Result;
+use std::path::Path;
+
+use anyhow::{Context, Result};
 use kprism_durations::Measured;
 use kprism_ftrace::show::Shown;
 use kprism_ftrace::{Data, Event, side};
-use kprism_import::perfdata::trace;
+use kprism_import::perfdata::trace::{self, Files};
 use kprism_profile::units::grouped;
 
 use super::consumer::Consumer;
 use super::facts::Facts;
 use super::names::{collector, finish, place, symbols};
 
-/// Reads it.
+/// Reads it, and the files of perf's further threads beside it.
 pub(super) fn measure(
-    bytes: &[u8],
+    path: &Path,
     kallsyms: &[u8],
     facts: &mut Facts,
     consumer: &mut Consumer<'_>,
 ) -> Result<Measured> {
-    let unpacked = trace::unpack(bytes);
-    let mut trace = trace::read(bytes, &unpacked)?;
+    let files = Files::open(path)?;
+    let trace = trace::read(&files).with_context(|| path.display().to_string())?;
     facts.source = "perf.data";
     facts.clock.clone_from(&trace.clock);
     facts.kernel.clone_from(&trace.release);
-    facts.notes.append(&mut trace.dat.notes);
-    facts.notes.append(&mut trace.notes);
+    facts.damaged(&trace.dat.notes);
+    facts.damaged(&trace.notes);
+    if trace.broken > 0 {
+        facts.faults += trace.broken;
+        facts.notes.push(format!("{} samples have no whole record: passed over", grouped(trace.broken)));
+    }
+    if !trace.sampled.is_empty() {
+        facts.unrecorded = Some("events between samples");
+        facts.notes.push(format!("perf took samples only of {}", trace.sampled.join(", ")));
+    }
     if trace.others > 0 {
         facts.notes.push(format!("{} samples are of no tracepoint: passed over", grouped(trace.others)));
     }

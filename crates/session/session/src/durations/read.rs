@@ -3,14 +3,14 @@
 //!
 //! In: `streams/ftrace` or `streams/bpf`. Out: [`Measured`], and facts on the reading.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use kprism_durations::Measured;
 use kprism_store::Run;
 
 use super::consumer::Consumer;
 use super::facts::Facts;
 use super::{bpf, dat, perf, raw, text};
-use crate::files::{read, read_if_there};
+use crate::files::read_if_there;
 
 /// Reads it.
 pub(super) fn read_trace(run: &Run, facts: &mut Facts, consumer: &mut Consumer<'_>) -> Result<Measured> {
@@ -24,8 +24,7 @@ pub(super) fn read_trace(run: &Run, facts: &mut Facts, consumer: &mut Consumer<'
     } else if txt.is_file() {
         text::measure(&txt, facts, consumer)?
     } else if of_perf.is_file() {
-        perf::measure(&read(&of_perf)?, &kallsyms, facts, consumer)
-            .with_context(|| of_perf.display().to_string())?
+        perf::measure(&of_perf, &kallsyms, facts, consumer)?
     } else if dir.is_dir() {
         raw::measure(&dir, &kallsyms, facts, consumer)?
     } else {
