@@ -8,7 +8,7 @@ use std::path::Path;
 
 use kprism_ftrace::Data;
 use kprism_ftrace::show::Shown;
-use kprism_import::perfdata::{Parts, from_parts, mem, trace};
+use kprism_import::perfdata::{Files, Parts, from_parts, mem, trace};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -24,8 +24,8 @@ fuzz_target!(|bytes: &[u8]| {
         }
         assert!(capture.switches.iter().all(|switch| switch.cpu < capture.streams.len()));
     }
-    let files = trace::Files::new(vec![bytes.into()]);
-    let samples = mem::read(bytes);
+    let files = Files::new(vec![bytes.into()]);
+    let samples = mem::read(&files);
     assert!(samples.misses.len() <= bytes.len() + files.unpacked_len());
     assert!(samples.misses.is_sorted_by_key(|miss| miss.ns));
     if let Ok(trace) = trace::read(&files) {

@@ -4,7 +4,7 @@
 //! the data about the machine.
 
 use kprism_ftrace::{Data, Event};
-use kprism_import::perfdata::trace::{self, Files};
+use kprism_import::perfdata::{Files, trace};
 
 const SMALL: &[u8] = include_bytes!("data/sched.perf.data");
 

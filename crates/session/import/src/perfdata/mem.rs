@@ -15,15 +15,16 @@
 //! (MSRC001_1037), the kernel's arch/x86/events/amd/ibs.c.
 
 use std::collections::BTreeMap;
-use std::io::Read as _;
 use std::path::Path;
 
-use kprism_image::{BuildId, Bytes};
+use kprism_image::BuildId;
 
+use super::comms::Comms;
+use super::recording::{self, Files};
 use super::sample::{Parts, parse};
 use kprism_perfdata::attr::kind;
 use kprism_perfdata::record::sample;
-use kprism_perfdata::{Attr, Contents, Fields, MAGIC, Mapped, Record, Trailer};
+use kprism_perfdata::{Attr, Contents, Fields, Mapped, Record, Trailer};
 
 /// Kind of a missed access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +90,7 @@ pub struct Samples {
     pub misses: Vec<Miss>,
     /// Samples by event name: all, and those that are misses.
     pub events: BTreeMap<String, (u64, u64)>,
-    /// Programs' mappings, in the order of the records.
+    /// Programs' mappings, in order of time.
     pub maps: Vec<Map>,
     /// Names of threads: time, thread, process, name.
     pub names: Vec<(u64, u32, u32, String)>,
@@ -114,10 +115,7 @@ pub struct Samples {
 /// Returns true if a file, or perf's folder, holds samples that can be misses, and no Intel PT or tracepoints.
 #[must_use]
 pub fn detect(path: &Path) -> bool {
-    let file = if path.is_dir() { path.join("data") } else { path.to_owned() };
-    let mut head = [0; 8];
-    let begins = std::fs::File::open(&file).and_then(|mut file| file.read_exact(&mut head)).is_ok();
-    begins && head == *MAGIC && Bytes::open(&file).is_ok_and(|bytes| is_sampled(&bytes))
+    recording::detect(path, is_sampled)
 }
 
 fn is_sampled(bytes: &[u8]) -> bool {
@@ -188,18 +186,10 @@ fn what(attr: &Attr, name: &str) -> What {
 
 /// Reads the misses of a recording.
 #[must_use]
-pub fn read(bytes: &[u8]) -> Samples {
-    let mut contents = Contents::default();
-    kprism_perfdata::read(bytes, &mut contents);
-    let (unpacked, note) = match contents.compressed.as_slice() {
-        [] => Default::default(),
-        parts => kprism_perfdata::unpack(parts),
-    };
-    let mut inner = Contents { header: contents.header.clone(), ..Contents::default() };
-    kprism_perfdata::records(&unpacked, 0..unpacked.len(), &mut inner);
-    contents.events.append(&mut inner.events);
-    contents.notes.append(&mut inner.notes);
-    contents.notes.extend(note);
+pub fn read(files: &Files) -> Samples {
+    let mut contents = files.contents();
+    // The buffers of CPUs stand in the file one after the other: a child's birth may stand before its parent's mappings.
+    contents.events.sort_by_key(|event| event.trailer.time);
     let kinds: Vec<(What, String)> = contents
         .header
         .attrs
@@ -218,6 +208,7 @@ pub fn read(bytes: &[u8]) -> Samples {
         ..Samples::default()
     };
     let (mut told, mut summed, mut inherited, mut bare) = (0u64, 0u64, 0, 0u64);
+    let mut comms = Comms::default();
     for event in contents.events {
         let ns = event.trailer.time.unwrap_or(0);
         match event.record {
@@ -244,9 +235,12 @@ pub fn read(bytes: &[u8]) -> Samples {
             }
             Record::Mmap(map) if !map.kernel => out.maps.push(mapping(map, ns, true)),
             Record::MmapData(map) if !map.kernel => out.maps.push(mapping(map, ns, false)),
-            Record::Comm { pid, tid, comm, .. } => out.names.push((ns, tid, pid, comm)),
-            // A child begins with its parent's mappings.
-            Record::Fork { pid, ppid, .. } if pid != ppid => {
+            Record::Fork { pid, ppid, .. } => {
+                comms.add(ns, event.record);
+                if pid == ppid {
+                    continue;
+                }
+                // A child begins with its parent's mappings.
                 let own: Vec<Map> = out.maps.iter().filter(|m| m.pid == ppid).cloned().collect();
                 inherited += own.len();
                 if inherited <= MAX_INHERITED {
@@ -257,9 +251,10 @@ pub fn read(bytes: &[u8]) -> Samples {
             }
             Record::Lost { lost } => told = told.saturating_add(lost),
             Record::LostSamples { lost } => summed = summed.saturating_add(lost),
-            _ => {}
+            record => comms.add(ns, record),
         }
     }
+    out.names = comms.names();
     if bare > 0 {
         out.notes.push(format!(
             "{bare} processes began after {MAX_INHERITED} inherited mappings: misses in what they inherited name no file"
@@ -375,6 +370,8 @@ impl Ibs {
 
 #[cfg(test)]
 mod tests {
+    use kprism_perfdata::MAGIC;
+
     use super::*;
 
     fn words(words: &[u64]) -> Vec<u8> {
@@ -427,6 +424,10 @@ mod tests {
         }
     }
 
+    fn of_bytes(bytes: Vec<u8>) -> Samples {
+        read(&Files::new(vec![bytes.into()]))
+    }
+
     /// A file with two events, page faults and context switches, with these sample types, ids, and records.
     fn of_two(sample_type: u64, ids: [u64; 2], records: &[u8]) -> Vec<u8> {
         const FIRST: u64 = 104;
@@ -463,23 +464,23 @@ mod tests {
                 true => sample_of(&[id, 0x40_1000, 5 | 6 << 32, ns, va]),
                 false => sample_of(&[0x40_1000, 5 | 6 << 32, ns, va, id]),
             };
-            let samples = read(&of_two(common | place, [7, 8], &[of(7, 1), of(8, 2), of(7, 3)].concat()));
+            let samples = of_bytes(of_two(common | place, [7, 8], &[of(7, 1), of(8, 2), of(7, 3)].concat()));
             assert_eq!(samples.misses.iter().map(|m| (m.ns, m.va)).collect::<Vec<_>>(), [(1, va), (3, va)]);
             assert_eq!((samples.nameless, samples.short), (0, 0), "{samples:?}");
             // A sample of neither event.
-            let samples = read(&of_two(common | place, [7, 8], &[of(7, 1), of(9, 2)].concat()));
+            let samples = of_bytes(of_two(common | place, [7, 8], &[of(7, 1), of(9, 2)].concat()));
             assert_eq!((samples.misses.len(), samples.nameless), (1, 1), "{samples:?}");
         }
         // No ids at all.
         let plain = sample_of(&[0x40_1000, 5 | 6 << 32, 1, va]);
-        let samples = read(&of_two(common, [0, 0], &[plain.clone(), plain].concat()));
+        let samples = of_bytes(of_two(common, [0, 0], &[plain.clone(), plain].concat()));
         assert_eq!((samples.misses.len(), samples.nameless), (0, 2), "{samples:?}");
         // A sample shorter than its event requires.
         let kind = common | first | sample::PERIOD;
-        let samples = read(&of_two(kind, [7, 8], &sample_of(&[7, 0x40_1000, 5 | 6 << 32, 1, va])));
+        let samples = of_bytes(of_two(kind, [7, 8], &sample_of(&[7, 0x40_1000, 5 | 6 << 32, 1, va])));
         assert_eq!((samples.misses.len(), samples.short), (0, 1), "{samples:?}");
         // A record that ends before the place of an id is damaged.
-        let samples = read(&of_two(common | first, [7, 8], &sample_of(&[7, 0x40_1000])));
+        let samples = of_bytes(of_two(common | first, [7, 8], &sample_of(&[7, 0x40_1000])));
         assert_eq!((samples.misses.len(), samples.notes.len()), (0, 1), "{samples:?}");
     }
 
@@ -495,7 +496,7 @@ mod tests {
         for (forks, notes) in [(children, 0), (children + 2, 1)] {
             let records: Vec<u8> =
                 (0..OWN).flat_map(map).chain((0..forks).flat_map(|n| fork(100 + n))).collect();
-            let samples = read(&of_two(sample::IP | sample::TID, [0, 0], &records));
+            let samples = of_bytes(of_two(sample::IP | sample::TID, [0, 0], &records));
             assert_eq!(samples.maps.len() as u64, OWN * (1 + children));
             assert_eq!(samples.notes.len(), notes, "{:?}", samples.notes);
             assert!(
@@ -504,6 +505,32 @@ mod tests {
                 samples.notes
             );
         }
+    }
+
+    /// perf writes the buffers of CPUs one after the other: a birth on one CPU may stand before the parent's mapping on another.
+    #[test]
+    fn children_inherit_what_was_mapped_before_whatever_the_order_in_the_file() {
+        let trailer = |ns: u64| [5 | 5 << 32, ns];
+        let fork = [&[7 | 48 << 48, 6 | 5 << 32, 6 | 5 << 32, 20][..], &trailer(20)].concat();
+        let map = |start: u64, ns: u64| {
+            [
+                &[1 | 64 << 48, 5 | 5 << 32, start, 1 << 12, 0, u64::from_le_bytes(*b"//anon\0\0")][..],
+                &trailer(ns),
+            ]
+            .concat()
+        };
+        let comm =
+            [&[3 | 40 << 48, 5 | 5 << 32, u64::from_le_bytes(*b"sh\0\0\0\0\0\0")][..], &trailer(10)].concat();
+        let records = words(&[fork, map(0x1000, 10), map(0x2000, 30), comm].concat());
+        let mut file = of_two(sample::IP | sample::TID | sample::TIME, [0, 0], &records);
+        // sample_id_all, in both events.
+        for attr in [104, 104 + 144] {
+            file[attr + 42] |= 1 << 2;
+        }
+        let samples = of_bytes(file);
+        let of_child: Vec<_> = samples.maps.iter().filter(|map| map.pid == 6).map(|map| map.start).collect();
+        assert_eq!(of_child, [0x1000], "{samples:?}");
+        assert_eq!(samples.names.last(), Some(&(20, 6, 6, "sh".to_owned())));
     }
 
     #[test]

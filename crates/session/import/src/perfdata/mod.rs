@@ -11,6 +11,8 @@
 //! | `streams` | joins pieces of AUX buffers; losses |
 //! | `spaces` | the process whose code a stream runs; its page explains the three methods |
 //! | `place` | code at (address space, address, stream offset) |
+//! | `recording` | the files of a recording without Intel PT, as one |
+//! | `comms` | names of threads over time |
 //! | [`trace`] | tracepoints, for durations |
 //! | `sample` | fields of samples |
 //! | [`mem`] | samples of memory accesses, for TLB misses |
@@ -21,6 +23,7 @@
 //! **Times.** A run's times are perf's own: TSC · mult >> shift + zero, modulo 2^64, with the recording's values. So records keep
 //! their times, and packets get those that `perf script` gives them.
 
+mod comms;
 mod cores;
 mod evidence;
 pub mod export;
@@ -31,6 +34,7 @@ pub mod mem;
 mod ordinary;
 mod place;
 mod read;
+mod recording;
 mod sample;
 mod spaces;
 mod streams;
@@ -43,6 +47,7 @@ use kprism_image::BuildId;
 pub(crate) use cores::switches_of_cpu;
 pub(crate) use read::is_perf_data;
 pub use read::{Parts, Search, from_parts, read};
+pub use recording::Files;
 
 /// Build ids of files by path, without those that say nothing.
 fn build_ids(all: &[(String, Vec<u8>)]) -> impl Iterator<Item = (String, BuildId)> {

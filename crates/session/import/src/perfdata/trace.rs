@@ -6,22 +6,23 @@
 //! the changes of tasks' names. Losses are reported where perf recorded them. A sample's raw record equals that of the ring
 //! buffer; task and CPU come from the sample.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use kprism_ftrace::dat::Dat;
 use kprism_ftrace::decode::Decoder;
 use kprism_ftrace::{Context, Data, Event, UNKNOWN_PID};
-use kprism_image::Bytes;
 
 use crate::ImportError;
 use crate::error::read_file;
 
 use kprism_perfdata::attr::{clock_name, flag, kind};
 use kprism_perfdata::record::sample;
-use kprism_perfdata::{Attr, Contents, Fields, Header, MAGIC, Record, Trailer};
+use kprism_perfdata::{Attr, Contents, Fields, Header, Record, Trailer};
+
+use super::comms::Comms;
+use super::recording::{self, Files};
 
 /// The tracepoints in a perf.data.
 #[derive(Debug, Default)]
@@ -60,92 +61,13 @@ struct Sample<'a> {
     record: &'a [u8],
 }
 
-/// A recording's files: one, or `data`, `data.0`, … of a folder, of which only the first has attributes and formats.
-#[derive(Debug, Default)]
-pub struct Files(Vec<(Bytes, Unpacked)>);
-
-/// Records that perf compressed in a file (`perf record -z`).
-#[derive(Debug, Default)]
-struct Unpacked {
-    /// The records; empty if the file has no compressed ones.
-    records: Vec<u8>,
-    /// Why they end early.
-    note: Option<String>,
-}
-
-impl Files {
-    /// Unpacks the records that perf compressed. Each file has a compressed stream of its own.
-    #[must_use]
-    pub fn new(data: Vec<Bytes>) -> Self {
-        let unpacked = |(number, bytes): (usize, Bytes)| {
-            let mut contents = Contents::default();
-            whole_or_records(number, &bytes, &mut contents);
-            let unpacked = match &contents.compressed[..] {
-                [] => Unpacked::default(),
-                parts => {
-                    let (records, note) = kprism_perfdata::unpack(parts);
-                    Unpacked { records, note }
-                }
-            };
-            drop(contents);
-            (bytes, unpacked)
-        };
-        Self(data.into_iter().enumerate().map(unpacked).collect())
-    }
-
-    /// Bytes that were compressed, unpacked: with the files' own, the most that can be read.
-    #[must_use]
-    pub fn unpacked_len(&self) -> usize {
-        self.0.iter().map(|(_, unpacked)| unpacked.records.len()).sum()
-    }
-
-    /// The files that [`copy`] wrote, the first of which is `first`.
-    ///
-    /// # Errors
-    /// A file cannot be read.
-    pub fn open(first: &Path) -> Result<Self, ImportError> {
-        let mut data = vec![read_file(first)?];
-        for part in parts(|number| numbered(first, number)) {
-            data.push(read_file(&part)?);
-        }
-        Ok(Self::new(data))
-    }
-}
-
-/// Only the first file of a folder has a head.
-fn whole_or_records<'a>(number: usize, bytes: &'a [u8], contents: &mut Contents<'a>) {
-    match number {
-        0 => kprism_perfdata::read(bytes, contents),
-        _ => kprism_perfdata::records(bytes, 0..bytes.len(), contents),
-    }
-}
-
-/// `FIRST.0`, `FIRST.1`, …
-fn numbered(first: &Path, number: usize) -> PathBuf {
-    let mut name = first.as_os_str().to_owned();
-    name.push(format!(".{number}"));
-    name.into()
-}
-
-/// The files of further threads of perf, as far as there are any.
-fn parts(name: impl Fn(usize) -> PathBuf) -> impl Iterator<Item = PathBuf> {
-    (0..).map(name).take_while(|path| path.is_file())
-}
-
 /// Returns true if a path, a file or perf's folder, holds tracepoints and no Intel PT.
 #[must_use]
 pub fn detect(path: &Path) -> bool {
-    let (file, mut head) = (data(path), [0; 8]);
-    let begins = fs::File::open(&file).and_then(|mut file| file.read_exact(&mut head)).is_ok();
-    begins && head == *MAGIC && Bytes::open(&file).is_ok_and(|bytes| is_trace(&bytes))
+    recording::detect(path, is_trace)
 }
 
-/// The data file in perf's folder.
-fn data(path: &Path) -> PathBuf {
-    if path.is_dir() { path.join("data") } else { path.to_owned() }
-}
-
-/// Copies the files into a run: `streams/ftrace/perf.data`, `perf.data.0` and so on, `symbols/kallsyms`.
+/// Copies the file or the folder's files into a run: `streams/ftrace/perf.data`, `symbols/kallsyms`.
 ///
 /// # Errors
 /// A file cannot be read or written.
@@ -156,12 +78,15 @@ pub fn copy(path: &Path, kallsyms: Option<&Path>, streams: &Path, symbols: &Path
             .and_then(|()| fs::write(&to, bytes))
             .map_err(|source| ImportError::Io { path: to.clone(), source })
     };
-    let first = streams.join("ftrace/perf.data");
-    put(first.clone(), &read_file(&data(path))?)?;
-    if path.is_dir() {
-        for (number, part) in parts(|number| path.join(format!("data.{number}"))).enumerate() {
-            put(numbered(&first, number), &read_file(&part)?)?;
-        }
+    let to = streams.join("ftrace/perf.data");
+    for file in recording::paths(path) {
+        // perf's folder is one here, too.
+        let to = file
+            .strip_prefix(path)
+            .ok()
+            .filter(|name| *name != Path::new(""))
+            .map_or(to.clone(), |name| to.join(name));
+        put(to, &read_file(&file)?)?;
     }
     let inside = Some(path.join("kcore_dir/kallsyms")).filter(|path| path.is_file());
     if let Some(path) = kallsyms.map(Path::to_owned).or(inside) {
@@ -172,9 +97,6 @@ pub fn copy(path: &Path, kallsyms: Option<&Path>, streams: &Path, symbols: &Path
 
 /// Returns true if a perf.data holds tracepoints, and no Intel PT.
 fn is_trace(bytes: &[u8]) -> bool {
-    if !bytes.starts_with(MAGIC) {
-        return false;
-    }
     let mut contents = Contents::default();
     kprism_perfdata::read(bytes, &mut contents);
     let traced = contents.events.iter().any(|e| matches!(e.record, Record::AuxtraceInfo { .. }));
@@ -186,14 +108,7 @@ fn is_trace(bytes: &[u8]) -> bool {
 /// # Errors
 /// The formats of the samples are missing.
 pub fn read(files: &Files) -> Result<Trace<'_>, kprism_ftrace::FtraceError> {
-    let mut contents = Contents::default();
-    for (number, (bytes, unpacked)) in files.0.iter().enumerate() {
-        whole_or_records(number, bytes, &mut contents);
-        let records = &unpacked.records;
-        kprism_perfdata::records(records, 0..records.len(), &mut contents);
-        contents.notes.extend(unpacked.note.clone());
-    }
-    let Contents { header, events, notes, .. } = contents;
+    let Contents { header, events, notes, .. } = files.contents();
     let mut trace = Trace {
         dat: Dat::parse_head(header.tracing.unwrap_or_default())?,
         release: header.release.clone(),
@@ -205,7 +120,7 @@ pub fn read(files: &Files) -> Result<Trace<'_>, kprism_ftrace::FtraceError> {
     // perf's totals of losses for each event at the end of a recording repeat those that the kernel reported, as far as
     // it could.
     let (mut told, mut summed) = (0u64, 0u64);
-    let (mut changes, mut sampled) = (Vec::new(), BTreeSet::new());
+    let (mut comms, mut sampled) = (Comms::default(), BTreeSet::new());
     for event in events {
         let Trailer { pid, tid, time, cpu, .. } = event.trailer;
         let (ns, cpu) = (time.unwrap_or(0), cpu.unwrap_or(0));
@@ -232,9 +147,7 @@ pub fn read(files: &Files) -> Result<Trace<'_>, kprism_ftrace::FtraceError> {
                 told = told.saturating_add(lost);
                 trace.samples.push(Sample { ns, cpu, tid: None, pid: 0, lost, record: &[] });
             }
-            Record::Comm { pid, tid, comm, .. } => changes.push((ns, tid, pid, Change::Name(comm))),
-            Record::Fork { pid, tid, ptid, .. } => changes.push((ns, tid, pid, Change::Born(ptid))),
-            _ => {}
+            record => comms.add(ns, record),
         }
     }
     trace.samples.sort_by_key(|sample| sample.ns);
@@ -245,33 +158,9 @@ pub fn read(files: &Files) -> Result<Trace<'_>, kprism_ftrace::FtraceError> {
         let last = trace.samples.last().map_or((0, 0), |last| (last.ns, last.cpu));
         trace.samples.push(Sample { ns: last.0, cpu: last.1, tid: None, pid: 0, lost, record: &[] });
     }
-    trace.names = names(changes);
+    trace.names = comms.names();
     trace.sampled = sampled.into_iter().map(|number| setting(&header, number)).collect();
     Ok(trace)
-}
-
-/// A change of a task's name.
-enum Change {
-    /// It has this one now.
-    Name(String),
-    /// It is new, and has the name of the thread that made it.
-    Born(u32),
-}
-
-/// The names of tasks in order of time. A task that was born without a name of its own has its parent's, as in perf
-/// (`thread__fork` in tools/perf/util/thread.c).
-fn names(mut changes: Vec<(u64, u32, u32, Change)>) -> Vec<(u64, u32, u32, String)> {
-    changes.sort_by_key(|change| change.0);
-    let mut own: BTreeMap<u32, String> = BTreeMap::new();
-    let named = |(ns, tid, pid, change): (u64, u32, u32, Change)| {
-        let name = match change {
-            Change::Name(name) => name,
-            Change::Born(parent) => own.get(&parent)?.clone(),
-        };
-        own.insert(tid, name.clone());
-        Some((ns, tid, pid, name))
-    };
-    changes.into_iter().filter_map(named).collect()
 }
 
 /// True if an event's samples are not all that happened. Of a period that each sample states for itself and that is no

@@ -12,19 +12,17 @@ use anyhow::{Context, Result, bail};
 use kprism_image::BuildId;
 use kprism_image::symbols::kallsyms::{self, KallsymsError};
 use kprism_image::symbols::under_root;
-use kprism_import::perfdata::mem;
+use kprism_import::perfdata::{Files, mem};
 use kprism_store::{Instrument, Kernel, Manifest, Run, RunKind};
 use kprism_tlb::stream::{Event, Miss, Writer};
 use kprism_tlb::{Access, PageSize};
 use serde_json::json;
 
-use kprism_session::{date, files};
+use kprism_session::date;
 
 /// Makes a run of a perf.data, file or folder. Files of programs are looked for under `root`.
 pub fn import(path: &Path, root: &Path, kallsyms: Option<&Path>, output: &Path) -> Result<Run> {
-    let file = if path.is_dir() { path.join("data") } else { path.to_owned() };
-    let bytes = files::read(&file)?;
-    let samples = mem::read(&bytes);
+    let samples = mem::read(&Files::open(path)?);
     let events = || {
         let event = |(name, (all, _)): (&String, &(u64, u64))| format!("{name} ({all})");
         samples.events.iter().map(event).collect::<Vec<_>>().join(", ")

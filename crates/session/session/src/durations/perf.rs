@@ -7,14 +7,14 @@ use anyhow::{Context, Result};
 use kprism_durations::Measured;
 use kprism_ftrace::show::Shown;
 use kprism_ftrace::{Data, Event, side};
-use kprism_import::perfdata::trace::{self, Files};
+use kprism_import::perfdata::{Files, trace};
 use kprism_profile::units::grouped;
 
 use super::consumer::Consumer;
 use super::facts::Facts;
 use super::names::{collector, finish, place, symbols};
 
-/// Reads it, and the files of perf's further threads beside it.
+/// Reads it: a file, or perf's folder.
 pub(super) fn measure(
     path: &Path,
     kallsyms: &[u8],

@@ -23,7 +23,7 @@ pub(super) fn read_trace(run: &Run, facts: &mut Facts, consumer: &mut Consumer<'
         dat::measure(&dat, &kallsyms, facts, consumer)?
     } else if txt.is_file() {
         text::measure(&txt, facts, consumer)?
-    } else if of_perf.is_file() {
+    } else if of_perf.exists() {
         perf::measure(&of_perf, &kallsyms, facts, consumer)?
     } else if dir.is_dir() {
         raw::measure(&dir, &kallsyms, facts, consumer)?
