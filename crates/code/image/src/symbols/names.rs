@@ -14,7 +14,7 @@
 
 use std::cmp::Reverse;
 
-/// Demangles a Rust or C++ name, without its hash or parameters. Other names are returned unchanged, except that
+/// Demangles a Rust or C++ name, without its hash or parameters ([`with_parameters`]). Other names are returned unchanged, except that
 /// `.llvm.N` and `.lto_priv.N` are dropped.
 #[must_use]
 pub fn demangle(raw: &str) -> String {
@@ -22,17 +22,31 @@ pub fn demangle(raw: &str) -> String {
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         return format!("{rust:#}");
     }
+    cpp(name, false).unwrap_or_else(|| name.to_owned())
+}
+
+/// Demangles a C++ name with its parameters, which tell overloads apart. `None` for other names.
+#[must_use]
+pub fn with_parameters(raw: &str) -> Option<String> {
+    cpp(strip_promoted(raw), true)
+}
+
+/// Demangles a C++ name. A compiler's suffix (`.cold`, `.isra.0`) stays behind it, as behind a C name.
+fn cpp(name: &str, parameters: bool) -> Option<String> {
     // Very long names make the recursion and output of the C++ demangler grow, and nobody reads them.
-    if name.starts_with("_Z") && name.len() <= 4096 {
-        let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();
-        if let Ok(symbol) = cpp_demangle::Symbol::new(name)
-            && let Ok(text) = symbol.demangle_with_options(&options)
-            && text.len() <= 1 << 14
-        {
-            return text;
-        }
+    if !is_cpp(name) || name.len() > 4096 {
+        return None;
     }
-    name.to_owned()
+    let (base, suffix) = name.split_at(name.find('.').unwrap_or(name.len()));
+    let options = cpp_demangle::DemangleOptions::new().no_return_type();
+    let options = if parameters { options } else { options.no_params() };
+    let text = cpp_demangle::Symbol::new(base).ok()?.demangle_with_options(&options).ok()?;
+    (text.len() <= 1 << 14).then(|| text + suffix)
+}
+
+/// True for a name that may be C++'s (Itanium C++ ABI, 5.1).
+pub(super) fn is_cpp(raw: &str) -> bool {
+    raw.starts_with("_Z")
 }
 
 /// The name without `.llvm.N` or `.lto_priv.N`.
@@ -120,6 +134,10 @@ mod tests {
             "core::fmt::Write::write_fmt"
         );
         assert_eq!(demangle("_RNvCs1234_7mycrate3foo"), "mycrate::foo");
+        assert_eq!(demangle("_ZN3foo3barEi.cold"), "foo::bar.cold");
+        assert_eq!(demangle("_ZN3foo3barEi.isra.0"), "foo::bar.isra.0");
+        assert_eq!(with_parameters("_ZN3foo3barEi.cold").as_deref(), Some("foo::bar(int).cold"));
+        assert_eq!(with_parameters("vfs_read"), None);
         assert_eq!(demangle("vfs_read"), "vfs_read");
         assert_eq!(demangle("_Z"), "_Z");
         assert_eq!(demangle("foo.llvm.123456"), "foo");

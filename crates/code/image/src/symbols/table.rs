@@ -78,6 +78,7 @@ impl Table {
         });
         let mut table = Table::default();
         table.sweep(&symbols, limit);
+        table.tell_overloads_apart(&symbols);
         for (start, name) in others {
             if let Ok(func) = table.functions.binary_search_by_key(&start, |f| f.start) {
                 table.aliases.push((name.into_owned(), func as u32));
@@ -128,6 +129,28 @@ impl Table {
             open.pop();
         }
         until
+    }
+
+    /// Gives C++ functions whose names differ only in their parameters these parameters: under one name, their counts would
+    /// be one function's.
+    fn tell_overloads_apart(&mut self, symbols: &[Symbol<'_>]) {
+        // Functions are in order of address, as the symbols are, and not all symbols are functions.
+        let mut mangled =
+            symbols.iter().filter(|symbol| symbol.code && names::is_cpp(&symbol.name)).peekable();
+        let mut of_name: HashMap<&str, Vec<(usize, &str)>> = HashMap::new();
+        for (i, function) in self.functions.iter().enumerate() {
+            while mangled.next_if(|symbol| symbol.start < function.start).is_some() {}
+            if let Some(symbol) = mangled.next_if(|symbol| symbol.start == function.start) {
+                of_name.entry(whole(&function.name)).or_default().push((i, &symbol.name));
+            }
+        }
+        let several =
+            of_name.into_values().filter(|all| all.iter().any(|(_, raw)| whole(raw) != whole(all[0].1)));
+        let renamed: Vec<(usize, String)> =
+            several.flatten().filter_map(|(i, raw)| Some((i, names::with_parameters(raw)?))).collect();
+        for (i, name) in renamed {
+            self.functions[i].name = name;
+        }
     }
 
     /// Assigns a part such as `foo.cold` to `foo` if there is exactly one `foo`.
@@ -184,6 +207,11 @@ impl Table {
     }
 }
 
+/// The name of the function to which a part belongs; of a whole one, its own.
+fn whole(name: &str) -> &str {
+    names::part_of(name).unwrap_or(name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,6 +219,20 @@ mod tests {
 
     fn sym(start: u64, size: u64, name: &str) -> Symbol<'_> {
         Symbol { start, size, name: name.into(), binding: Binding::Local, code: true }
+    }
+
+    #[test]
+    fn overloads_have_their_parameters_and_parts_their_overload() {
+        let symbols = vec![
+            sym(0x10, 8, "_Z1fi"),
+            sym(0x20, 8, "_Z1fd"),
+            sym(0x30, 8, "_Z1gi"),
+            sym(0x40, 8, "_Z1fd.cold"),
+            sym(0x50, 8, "f"),
+        ];
+        let table = Table::build(symbols, 0x100);
+        let names: Vec<_> = [0x10, 0x20, 0x30, 0x40, 0x50].map(|at| name_at(&table, at)).into();
+        assert_eq!(names, ["f(int)", "f(double)", "g", "f(double)", "f"]);
     }
 
     fn name_at(table: &Table, address: u64) -> &str {
