@@ -14,13 +14,14 @@
 //! file.
 
 pub mod called;
+mod check;
 pub mod elf;
 pub mod kallsyms;
 pub mod maps;
 pub mod names;
 pub mod table;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
 use crate::bytes::Bytes;
@@ -103,6 +104,8 @@ struct File {
     /// it.
     base: u32,
     elf: Option<ElfSymbols>,
+    /// Contents of a file with symbols.
+    bytes: Bytes,
     /// Function that stands for the file's code outside of all functions.
     rest: FunctionId,
 }
@@ -131,17 +134,17 @@ impl Symbols {
         let mut missing = Vec::new();
         let mut files = Vec::new();
         for path in maps.paths() {
-            let elf = match read_elf(root, path) {
-                Ok(elf) => Some(elf),
+            let (elf, bytes) = match read_elf(root, path) {
+                Ok((elf, bytes)) => (Some(elf), bytes),
                 Err(reason) => {
                     let file = place(root, path);
                     // A folder is what an older recorder named a file without a path.
                     let damaged = file.is_ok_and(|file| file.symlink_metadata().is_ok_and(|is| !is.is_dir()));
                     missing.push(MissingFile { path: path.clone(), reason, damaged });
-                    None
+                    (None, Bytes::default())
                 }
             };
-            files.push(add_file(&mut functions, path, elf));
+            files.push(add_file(&mut functions, path, elf, bytes));
         }
         let nowhere = Nowhere {
             kernel: unknown(&mut functions, "[kernel]", true),
@@ -157,6 +160,50 @@ impl Symbols {
     pub fn only_certain(mut self) -> Self {
         self.maps.only_certain();
         self
+    }
+
+    /// Compares code that ran (address space, address, bytes as recorded) with the mapped files. Mappings of which most
+    /// differs are of other files, whose functions are not known: their code counts as one function named `[unknown]`. Returns
+    /// these mappings.
+    pub fn check<'r>(&mut self, ran: impl IntoIterator<Item = (u64, u64, &'r [u8])>) -> Vec<String> {
+        let mut all = check::Comparison::default();
+        for (asid, va, bytes) in ran {
+            let mut files = self.maps.ever_at(asid, va).map(|(_, mapping)| mapping.file);
+            let first = files.next();
+            // Which of several files it was depends on the time, which is not known.
+            if first.is_none() || files.any(|file| Some(file) != first) {
+                continue;
+            }
+            for (id, mapping) in self.maps.ever_at(asid, va) {
+                let Some(file) = mapping.file.and_then(|file| self.files.get(file as usize)) else {
+                    continue;
+                };
+                let inside = &bytes[..bytes.len().min((mapping.end - va) as usize)];
+                let offset = mapping.pgoff.wrapping_add(va - mapping.start);
+                let of_file =
+                    usize::try_from(offset).ok().and_then(|at| file.bytes.get(at..)).unwrap_or_default();
+                all.add(id, offset, inside, of_file);
+            }
+        }
+        // By the path's number.
+        let mut others: BTreeMap<u32, u32> = BTreeMap::new();
+        let mut told = Vec::new();
+        for id in all.others() {
+            let Some(&Mapping { file: Some(path), .. }) = self.maps.get(id) else { continue };
+            let Symbols { functions, files, maps, .. } = self;
+            let name = &maps.paths()[path as usize];
+            let file = *others.entry(path).or_insert_with(|| {
+                files.push(add_file(functions, &format!("{name} (other code)"), None, Bytes::default()));
+                files.len() as u32 - 1
+            });
+            told.push(name.clone());
+            if let Some(old) = self.maps.set_file(id, file)
+                && let Some(last) = told.last_mut()
+            {
+                *last += &format!(" at {:#x} of address space {:#x}", old.start, id.asid);
+            }
+        }
+        told
     }
 
     /// Adds functions, named by their addresses, that begin at `starts`, for code that no symbol or mapping covers.
@@ -312,7 +359,7 @@ fn locate_in_file(file: &File, functions: &[Function], mapping: &Mapping, va: u6
     }
 }
 
-fn add_file(functions: &mut Vec<Function>, path: &str, elf: Option<ElfSymbols>) -> File {
+fn add_file(functions: &mut Vec<Function>, path: &str, elf: Option<ElfSymbols>, bytes: Bytes) -> File {
     let module = if path.is_empty() { "[anon]" } else { path };
     let base = functions.len() as u32;
     if let Some(elf) = &elf {
@@ -324,11 +371,17 @@ fn add_file(functions: &mut Vec<Function>, path: &str, elf: Option<ElfSymbols>) 
         }));
     }
     let rest = unknown(functions, module, false);
-    File { base, elf, rest }
+    File { base, elf, bytes, rest }
 }
 
-/// The path below `root` of a file of the recorded machine. `None` if it would leave `root`.
+/// Begins a path in a file system of which it is not known where it is mounted. Another file may have the rest as its path.
+const NOT_MOUNTED: char = '…';
+
+/// The path below `root` of a file of the recorded machine. `None` if it would leave `root`, or is not known as a whole.
 pub fn under_root(root: &Path, path: &str) -> Option<PathBuf> {
+    if path.starts_with(NOT_MOUNTED) {
+        return None;
+    }
     let mut place = root.to_owned();
     for part in Path::new(path).components() {
         match part {
@@ -351,10 +404,13 @@ fn place(root: Option<&Path>, path: &str) -> Result<PathBuf, String> {
     if path.is_empty() || path == "//anon" || path == "[anon]" {
         return Err("anonymous memory".to_owned());
     }
+    if path.starts_with(NOT_MOUNTED) {
+        return Err(format!("{path}: where it is mounted is not known"));
+    }
     under_root(root, path).ok_or_else(|| "the path leaves the root folder".to_owned())
 }
 
-fn read_elf(root: Option<&Path>, path: &str) -> Result<ElfSymbols, String> {
+fn read_elf(root: Option<&Path>, path: &str) -> Result<(ElfSymbols, Bytes), String> {
     let place = place(root, path)?;
     let size = std::fs::metadata(&place).map_err(|e| format!("{}: {e}", place.display()))?.len();
     if size > MAX_ELF_BYTES {
@@ -362,7 +418,8 @@ fn read_elf(root: Option<&Path>, path: &str) -> Result<ElfSymbols, String> {
     }
     let bytes = Bytes::open(&place).map_err(|e| format!("{}: {e}", place.display()))?;
     let name = place.file_name().map_or_else(|| path.into(), |n| n.to_string_lossy().into_owned());
-    elf::parse(&bytes, &name).map_err(|e| format!("{}: {e}", place.display()))
+    let elf = elf::parse(&bytes, &name).map_err(|e| format!("{}: {e}", place.display()))?;
+    Ok((elf, bytes))
 }
 
 #[cfg(test)]
@@ -447,5 +504,56 @@ mod tests {
     fn guest_paths_cannot_leave_the_root() {
         assert_eq!(under_root(Path::new("/r"), "/a/b"), Some(PathBuf::from("/r/a/b")));
         assert_eq!(under_root(Path::new("/r"), "/../etc/passwd"), None);
+    }
+
+    /// The path in a file system that is mounted somewhere is another file's path in the whole.
+    #[test]
+    fn a_path_whose_mount_is_not_known_names_no_file() {
+        assert_eq!(under_root(Path::new("/r"), "…/a/b"), None);
+        let exe = std::env::current_exe().unwrap();
+        let path = format!("…{}", exe.display());
+        let symbols = Symbols::load(b"", &[mmap(0x1000, 0x10000, &path)], Some(Path::new("/"))).unwrap();
+        let at = symbols.locate(0x1000, 0x10400, 1).unwrap();
+        assert_eq!((symbols.function(at.func).name.as_str(), at.known), ("[unknown]", false));
+        assert_eq!(symbols.function(at.func).module, path);
+        assert!(symbols.missing()[0].reason.contains("mounted"), "{:?}", symbols.missing());
+    }
+
+    /// Two processes have files of one path mapped; one of them is the file that is there.
+    #[test]
+    fn code_of_another_file_has_no_names_of_this_one() {
+        let exe = std::env::current_exe().unwrap();
+        let path = exe.to_str().unwrap();
+        let (one, other) = (0x5000_0000_0000, 0x6000_0000_0000);
+        let records = [mmap(0x1000, one, path), mmap(0x2000, other, path), mmap(0x4000, one, path)];
+        let mut symbols = Symbols::load(b"", &records, Some(Path::new("/"))).unwrap();
+        let bytes = std::fs::read(&exe).unwrap();
+        let elf = elf::parse(&bytes, "me").unwrap();
+        let function = elf.table.functions().iter().find(|f| f.name.ends_with("symbols::tests::landmark"));
+        let start = function.unwrap().start;
+        let offset = (0..bytes.len() as u64).find(|&o| elf.address_of(o) == Some(start)).unwrap();
+        let code = &bytes[offset as usize..][..64];
+        let changed: Vec<u8> = code.iter().map(|byte| !byte).collect();
+        let mut stopped = code.to_vec();
+        stopped[0] = 0xcc;
+        let ran = [
+            (0x1000, one + offset, code),
+            (0x2000, other + offset, &changed[..]),
+            // A breakpoint; and the program's own tables of the same address space.
+            (0x4000, one + offset, &stopped[..]),
+            (0x3000, other + offset, &changed[..]),
+        ];
+        let told = symbols.check(ran);
+        assert_eq!(told, [format!("{path} at {other:#x} of address space 0x2000")]);
+        let name = |asid, va| {
+            let function = symbols.function(symbols.locate(asid, va, 1).unwrap().func);
+            (function.name.clone(), function.module.clone())
+        };
+        for asid in [0x1000, 0x4000] {
+            assert!(name(asid, one + offset).0.ends_with("symbols::tests::landmark"), "{asid:#x}");
+        }
+        for asid in [0x2000, 0x3000] {
+            assert_eq!(name(asid, other + offset), ("[unknown]".into(), format!("{path} (other code)")));
+        }
     }
 }

@@ -158,17 +158,41 @@ impl Hooks {
         if !is_mounted {
             return Some(Above::Folder(Place { dentry: parent, ..at }));
         }
-        // A `struct vfsmount` is a part of its `struct mount`. That of the whole tree is mounted on itself.
-        let Some(of_mount) = self.off("mount.mnt") else { return Some(Above::Root) };
-        let mount = at.mount.wrapping_sub(of_mount);
-        let parent = self.field(mount, "mount.mnt_parent")?;
-        Some(match parent == mount {
-            true => Above::Root,
-            false => Above::Mounted(Place {
-                mount: parent.wrapping_add(of_mount),
-                dentry: self.field(mount, "mount.mnt_mountpoint")?,
-            }),
+        if self.off("mount.mnt").is_none() {
+            let in_root = root.is_some_and(|root| root.mount == at.mount);
+            return Some(if in_root { Above::Root } else { Above::Unknown });
+        }
+        Some(match self.mounted_on(at.mount)? {
+            Some(place) => Above::Mounted(place),
+            // The top of the task's own tree, or of one that it cannot reach: a mount that was taken out of the tree, one that
+            // a file system made for itself, another namespace.
+            None if root.is_none_or(|root| self.top(root.mount) == Some(at.mount)) => Above::Root,
+            None => Above::Unknown,
         })
+    }
+
+    /// The place at which the mount whose `struct vfsmount` is at `mount` is mounted; `Some(None)` if it is the top of its tree.
+    fn mounted_on(&self, mount: u64) -> Option<Option<Place>> {
+        // A `struct vfsmount` is a part of its `struct mount`. That of the whole tree is mounted on itself.
+        let of_mount = self.off("mount.mnt")?;
+        let whole = mount.wrapping_sub(of_mount);
+        let parent = self.field(whole, "mount.mnt_parent")?;
+        if parent == whole {
+            return Some(None);
+        }
+        let dentry = self.field(whole, "mount.mnt_mountpoint")?;
+        Some(Some(Place { mount: parent.wrapping_add(of_mount), dentry }))
+    }
+
+    /// The mount at the top of the tree in which this one is.
+    fn top(&self, mut mount: u64) -> Option<u64> {
+        for _ in 0..MAX_DEPTH {
+            match self.mounted_on(mount)? {
+                Some(place) => mount = place.mount,
+                None => return Some(mount),
+            }
+        }
+        None
     }
 
     fn name(&self, dentry: u64) -> Option<String> {
@@ -191,9 +215,12 @@ enum Above {
     /// The place is the root of a file system that is mounted there.
     Mounted(Place),
     Root,
+    /// The place is the root of a file system, and it is not known where that is mounted.
+    Unknown,
 }
 
-/// The path of a place. One that is deeper than [`MAX_DEPTH`] begins with `…`, so that it names no other file.
+/// The path of a place. One that is deeper than [`MAX_DEPTH`] begins with `/…`, and one in a file system that is mounted nowhere
+/// known with `…`, so that they name no other file.
 fn climb(
     mut at: Place,
     above: impl Fn(Place) -> Option<Above>,
@@ -213,11 +240,16 @@ fn climb(
                 at = folder;
             }
             Above::Mounted(place) => at = place,
-            Above::Root => {
+            end @ (Above::Root | Above::Unknown) => {
                 // A file that is in no folder (memfd_create) has the name that /proc/PID/maps shows.
                 let alone = if parts.is_empty() { name(at.dentry).filter(|name| name != "/") } else { None };
                 if let Some(alone) = alone {
                     return Some(format!("/{alone} (deleted)"));
+                }
+                if end == Above::Unknown {
+                    parts.push("…".to_owned());
+                    parts.reverse();
+                    return Some(parts.join("/"));
                 }
                 break;
             }
@@ -250,6 +282,21 @@ mod tests {
         assert!(path(MAX_DEPTH - 1).starts_with("/1/2/3/"));
         let deep = path(MAX_DEPTH);
         assert!(deep.starts_with("/…/1/2/3/") && deep.ends_with("/2048"), "{deep}");
+    }
+
+    #[test]
+    fn a_path_in_a_mount_that_is_not_known_is_marked() {
+        let above = |at: Place| {
+            Some(match at.dentry {
+                0 => Above::Unknown,
+                dentry => Above::Folder(Place { dentry: dentry - 1, ..at }),
+            })
+        };
+        let name = |at: u64| Some(["/", "x", "lib.so"][at as usize].to_owned());
+        assert_eq!(climb(place(1, 2), above, name).as_deref(), Some("…/x/lib.so"));
+        assert_eq!(climb(place(1, 0), above, name).as_deref(), Some("…"));
+        let alone = climb(place(1, 7), |_| Some(Above::Unknown), |_| Some("memfd:jit-code".to_owned()));
+        assert_eq!(alone.as_deref(), Some("/memfd:jit-code (deleted)"));
     }
 
     #[test]

@@ -49,7 +49,7 @@ fn counts(takes: bool) -> Counts {
     };
     let (takes, stop) = (|_, _: &_| takes, || false);
     let mut counter = Counter::new(1, &code, &[true, true], &takes, &stop);
-    let stats = replay(&inputs, &mut counter);
+    let stats = replay(&inputs, &mut counter).stats;
     assert_eq!(stats[0].errors, 0);
     counter.finish()
 }

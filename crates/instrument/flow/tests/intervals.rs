@@ -151,7 +151,7 @@ fn told(program: &Program, truth: &Truth) -> Sums {
     let streams = [Stream { cpu: 0, bytes: &truth.pt, image: &program.image }];
     let mut told = Told { program, stacks: Stacks::default(), tasks: Vec::new(), sums: BTreeMap::new() };
     let sideband = &truth.sideband;
-    replay(
+    let _ = replay(
         &Inputs {
             streams: &streams,
             resolver: program,

@@ -6,8 +6,11 @@ mod hand;
 mod replayed;
 
 use hand::{CLOCK, Code, Pt};
-use kprism_flow::replay::Inputs;
+use kprism_flow::replay::calls::{Begin, Calls, End, Stacks};
+use kprism_flow::replay::{self, Inputs, Listener, TracePosition, replay};
 use kprism_flow::{Options, Stream, profile};
+use kprism_image::Image;
+use kprism_image::code::TaskSwitch;
 use kprism_image::sideband::{Record, Switch};
 use kprism_profile::{FrameKind, NO_PARENT, Part, Parts, Profile};
 
@@ -371,7 +374,11 @@ fn switches_near_a_time_go_with_the_entry_nearest() {
         other => other,
     };
     // The body returns into itself, which a replay does not count as a call. So only instructions are compared.
-    let (p, _) = run_once(&code, &[&pt], &[near(1200, 5, 9), near(1499, 9, 7), near(2004, 7, 8)]);
+    let records = [near(1200, 5, 9), near(1499, 9, 7), near(2004, 7, 8)];
+    let pts = [&pt];
+    let (p, streams) = run_once(&code, &pts, &records);
+    assert_eq!(guessed(&p), [(UNSEEN, 1), (UNTOLD, 1)]);
+    assert_eq!(guessed_by_replay(&code, &streams, &records), [(UNSEEN, 1), (UNTOLD, 1)]);
     let of = |pid: u32| {
         let task = p.tasks.iter().position(|t| t.pid == pid)?;
         let mut nodes: Vec<u32> = vec![p.tasks[task].root];
@@ -387,6 +394,164 @@ fn switches_near_a_time_go_with_the_entry_nearest() {
     // From the first entry on: __switch_to twice (2 instructions), the code it returns to (1), and the call (2) that
     // enters it again. From the last entry on: only the switch.
     assert_eq!((of(5), of(9), of(7), of(8)), (Some(2), Some(0), Some(10), Some(2)));
+}
+
+/// Records whose time is in the flow, but whose entry is not: before a gap in it, and before its end. One in the gap has its
+/// place there.
+#[test]
+fn records_without_an_entry_are_counted() {
+    let code = code("__x64_sys_read");
+    let mut pt = Pt::new();
+    pt.psb_at(MAIN, 1000).cyc(9000).tip(G).fup(G + 1).pgd(None);
+    pt.cyc(5000).pge(G + 1).cyc(10).tip(F + 3).cyc(9000).tip(MAIN + 5).fup(MAIN + 6).pgd(None);
+    let near = |t, prev, next| match switch(0, t, prev, next) {
+        Record::Switch(record) => Record::Switch(Switch { near: true, ..record }),
+        other => other,
+    };
+    for (times, unseen) in [(vec![12_000], 0), (vec![3000, 12_000, 18_000], 2)] {
+        let records: Vec<Record> = times.iter().zip(5..).map(|(&t, prev)| near(t, prev, prev + 1)).collect();
+        let pts = [&pt];
+        let (p, streams) = run_once(&code, &pts, &records);
+        let wanted: Vec<(&str, u64)> = [(UNSEEN, unseen)].into_iter().filter(|(_, n)| *n > 0).collect();
+        assert_eq!(guessed(&p), wanted);
+        assert_eq!(guessed_by_replay(&code, &streams, &records), wanted);
+    }
+}
+
+const UNSEEN: &str = "records of task switches without a place in the flow";
+const UNTOLD: &str = "task switches in the flow without a record";
+
+fn guessed(profile: &Profile) -> Vec<(&str, u64)> {
+    profile.totals.guessed.iter().map(|(unit, n)| (unit.as_str(), *n)).collect()
+}
+
+/// What a listener that keeps no stacks is told.
+fn guessed_by_replay<'a>(code: &Code, streams: &[Stream<'_>], sideband: &[Record]) -> Vec<(&'a str, u64)> {
+    struct Nothing;
+    impl Listener for Nothing {
+        fn define(&mut self, _: &TracePosition<'_>, _: u32, _: replay::Code, _: &Image) {}
+        fn run(&mut self, _: &TracePosition<'_>, _: u32, _: u32, _: u32) {}
+        fn event(&mut self, _: &TracePosition<'_>, _: &kprism_flow::event::Event) {}
+    }
+    let inputs = inputs(code, streams, sideband);
+    let mut all: Vec<_> = replay(&inputs, &mut Nothing).guessed.units().collect();
+    all.sort_unstable();
+    all
+}
+
+fn inputs<'a>(code: &'a Code, streams: &'a [Stream<'a>], sideband: &'a [Record]) -> Inputs<'a, Code> {
+    Inputs { streams, resolver: code, sideband, clock: CLOCK, errata: Default::default(), stretch: 0 }
+}
+
+/// Where programs alone are traced, another task goes on between two instructions of the flow: in the function that is there.
+#[test]
+fn a_switch_in_the_middle_of_a_program_goes_on_in_its_function() {
+    let mut code = code("__x64_sys_read");
+    let mut pt = Pt::new();
+    let mut switches = Vec::new();
+    let mut records = Vec::new();
+    let mut to = |pt: &Pt, prev, next| {
+        let offset = pt.bytes.len() as u64;
+        switches.push(TaskSwitch { offset, asid: None });
+        let Record::Switch(record) = switch(0, 1000, prev, next) else { return };
+        records.push(Record::Switch(Switch { ip: 0, offset: Some(offset), ..record }));
+    };
+    pt.psb_at(MAIN, 1000).cyc(3).tip(G);
+    to(&pt, 7, 8);
+    pt.cyc(3).tnt("t");
+    to(&pt, 8, 7);
+    pt.cyc(3).tnt("t").fup(MAIN + 6).pgd(None);
+    code.image.set_task_switches(switches);
+    let p = run_with(&code, &[&pt], &records);
+    assert_eq!(
+        tree(&p),
+        ["7 main Resumed 0 2", "7 main/f Call 1 4", "7 main/f/g Call 1 0", "8 f Tail 0 0", "8 g Resumed 0 2",]
+    );
+    assert_eq!(guessed(&p), []);
+    let in_functions: u64 = p.self_instructions().iter().sum();
+    assert_eq!((in_functions, p.insns_in_no_function()), (p.totals.instructions(), 0));
+}
+
+/// Calls by function, as a listing of a replay has them: those that begin, and those that end, each once.
+#[derive(Default)]
+struct Listed {
+    begun: std::collections::BTreeMap<u32, u64>,
+    ended: std::collections::BTreeMap<u32, (u64, u64)>,
+}
+
+impl Calls for Listed {
+    fn begin(&mut self, _: &TracePosition<'_>, call: Begin) {
+        assert!(!(call.goes_on && call.counts));
+        *self.begun.entry(call.func).or_default() += u64::from(call.counts);
+    }
+    fn end(&mut self, _: &TracePosition<'_>, call: End) {
+        if !call.goes_on {
+            let ended = self.ended.entry(call.func).or_default();
+            *ended = (ended.0 + 1, ended.1 + call.insns);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Listing {
+    stacks: Stacks,
+    listed: Listed,
+}
+
+impl Listener for Listing {
+    fn define(&mut self, _: &TracePosition<'_>, _: u32, _: replay::Code, _: &Image) {}
+    fn run(&mut self, at: &TracePosition<'_>, _: u32, from: u32, to: u32) {
+        self.stacks.run(at, to - from);
+    }
+    fn event(&mut self, at: &TracePosition<'_>, event: &kprism_flow::event::Event) {
+        self.stacks.event(at, event, &mut self.listed);
+    }
+}
+
+/// Two stacks that a program switches between: a call that is left and goes on is one call, in reports and in listings.
+#[test]
+fn a_call_that_its_stack_was_left_in_is_one_call() {
+    const HOST: u64 = 0x41_0000;
+    const YIELD: u64 = 0x41_1000;
+    const FIBER: u64 = 0x41_2000;
+    let mut code = Code::default();
+    // host: call yield (three times); nop; jmp *rax. fiber: the same. yield: mov rsp, [rdi]; ret
+    let three = |at: u64| {
+        let mut bytes = Vec::new();
+        for n in 0..3 {
+            bytes.push(0xe8);
+            bytes.extend_from_slice(&((YIELD.wrapping_sub(at + n * 5 + 5)) as u32).to_le_bytes());
+        }
+        bytes.extend_from_slice(&[0x90, 0xff, 0xe0]);
+        bytes
+    };
+    code.func("host", HOST, &three(HOST));
+    code.func("fiber", FIBER, &three(FIBER));
+    code.func("yield", YIELD, &[0x48, 0x8b, 0x27, 0xc3]);
+    let mut pt = Pt::new();
+    pt.psb(HOST).tip(FIBER);
+    for n in 1..3 {
+        pt.tip(HOST + 5 * n).tip(FIBER + 5 * n);
+    }
+    pt.tip(HOST + 15).tip(HOST);
+    let pts = [&pt];
+    let (p, streams) = run_once(&code, &pts, &[]);
+    let mut listing = Listing::default();
+    let _ = replay(&inputs(&code, &streams, &[]), &mut listing);
+    let id = |name: &str| p.funcs.iter().position(|func| func.name == name).unwrap();
+    let counted = |name: &str| {
+        let own = p.nodes.iter().filter(|n| n.parent != NO_PARENT && n.func as usize == id(name));
+        own.map(|n| n.calls).sum::<u64>()
+    };
+    // The resolver's numbers are in the order of `func`.
+    for (number, name) in (0u32..).zip(["host", "fiber", "yield"]) {
+        assert_eq!(listing.listed.begun.get(&number).copied().unwrap_or(0), counted(name), "{name}");
+    }
+    assert_eq!((counted("fiber"), counted("yield")), (1, 6));
+    // All calls of `yield` but one ended, after their two instructions; the last one is left for good.
+    assert_eq!(listing.listed.ended.get(&2), Some(&(5, 10)), "{:?}", listing.listed.ended);
+    assert_eq!(listing.listed.ended.get(&1), None, "the fiber is under way");
+    assert_eq!(guessed(&p), []);
 }
 
 #[test]

@@ -50,6 +50,11 @@ impl Profile {
         own
     }
 
+    /// Instructions that are in no function of [`Profile::self_instructions`]: no call was known in which they ran.
+    pub fn insns_in_no_function(&self) -> u64 {
+        self.nodes.iter().filter(|node| node.parent == NO_PARENT).map(|node| node.insns).sum()
+    }
+
     /// Number of functions that were entered. Of durations, one whose calls all have no end counts as none: it has a node
     /// without calls, and no duration.
     pub fn called_functions(&self) -> usize {
@@ -346,7 +351,7 @@ pub struct Totals {
     /// but its account does.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub packet_events: BTreeMap<String, u64>,
-    /// What the decoder guessed because a limit of its memory left no room, by unit in the plural. Kept as the events are.
+    /// What the decoder guessed of tasks and stacks, by unit in the plural. Kept as the events are.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub guessed: BTreeMap<String, u64>,
 }

@@ -322,8 +322,9 @@ impl<R: Resolve> Calls for Lines<'_, '_, R> {
         let mut prefix = Vec::with_capacity(64);
         self.prefixes[at.lane].append(&mut prefix, at.ns());
         let name = self.names.get(call.func).clone();
-        self.waiting =
-            Some(Waiting { task: at.task, depth: call.depth, indent, prefix, name, kind: call.kind });
+        // The line of a call that began before is not another call.
+        let kind = if call.goes_on { FrameKind::Resumed } else { call.kind };
+        self.waiting = Some(Waiting { task: at.task, depth: call.depth, indent, prefix, name, kind });
     }
 
     fn end(&mut self, at: &TracePosition<'_>, call: End) {
@@ -338,6 +339,8 @@ impl<R: Resolve> Calls for Lines<'_, '_, R> {
         if let (Some(indent), true) = (shown, wanted) {
             match self.form {
                 Form::Text => self.graph_end(at, &call, indent),
+                // One object for each call, when it is over.
+                Form::Json if call.goes_on => {}
                 Form::Json => self.json_end(at, &call, indent),
             }
         }

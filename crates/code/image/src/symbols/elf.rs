@@ -18,6 +18,11 @@ use super::names::Binding;
 use super::table::{Symbol, Table};
 use crate::x86::stubs;
 
+/// Follows the name of a symbol of type `STT_GNU_IFUNC`. The code at its address is not the function, but chooses it once, when the
+/// file is loaded (gABI extension of GNU; psABI 7.3). The one that is chosen has a symbol of its own. GCC names the resolvers
+/// that it makes in the same way.
+const RESOLVER: &str = ".resolver";
+
 /// The reason why a file gives no functions.
 #[derive(Debug, thiserror::Error)]
 pub enum ElfError {
@@ -133,10 +138,14 @@ fn add_symbols(file: &Elf, in_code: &dyn Fn(u64) -> bool, out: &mut Vec<Symbol<'
             elf::STB_WEAK => Binding::Weak,
             _ => Binding::Global,
         };
+        let mut name = String::from_utf8_lossy(name).into_owned();
+        if kind == elf::STT_GNU_IFUNC {
+            name += RESOLVER;
+        }
         out.push(Symbol {
             start: symbol.address(),
             size: symbol.size(),
-            name: String::from_utf8_lossy(name).into_owned().into(),
+            name: name.into(),
             binding,
             code: true,
         });
@@ -192,10 +201,12 @@ fn add_plt(file: &Elf, out: &mut Vec<Symbol<'_>>) {
     }
 }
 
+/// The name of the function that the resolver at this address chooses.
 fn resolver_name(symbols: &[Symbol<'_>], address: u64) -> Option<String> {
     let aliases = symbols.iter().filter(|s| s.start == address);
     let key = |s: &Symbol<'_>| (s.binding, std::cmp::Reverse(s.name.to_string()));
-    aliases.max_by_key(|s| key(s)).map(|s| s.name.to_string())
+    let name = aliases.max_by_key(|s| key(s)).map(|s| &s.name)?;
+    Some(name.strip_suffix(RESOLVER).unwrap_or(name).to_owned())
 }
 
 /// Adds `_start`, at which the file (a program, or the dynamic linker) begins, and `main`, which `_start` passes to the
@@ -293,6 +304,8 @@ mod tests {
         let elf = parse(&bytes, "libc.so.6").unwrap();
         let count = |f: &dyn Fn(&str) -> bool| elf.table.functions().iter().filter(|x| f(&x.name)).count();
         assert_eq!(count(&|n| n == "printf"), 1);
+        // An indirect function: its symbol is at the code that chooses it.
+        assert_eq!((count(&|n| n == "strlen"), count(&|n| n == "strlen.resolver")), (0, 1));
         assert!(count(&|n| n.ends_with("@plt")) > 5);
         assert!(count(&|n| n.starts_with("libc.so.6+0x")) > 500);
     }

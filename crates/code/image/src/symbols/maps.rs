@@ -34,6 +34,14 @@ pub struct Mapping {
     pub from: u64,
 }
 
+/// Identity of a mapping: its address space, the life of that, and its number there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct MappingId {
+    pub asid: u64,
+    pub life: usize,
+    pub number: usize,
+}
+
 #[derive(Debug, Default)]
 struct Space {
     /// Lives of the address space, each with its thread group, first time, and mappings in time order.
@@ -178,6 +186,35 @@ impl Maps {
         };
         let index = space.lives.partition_point(|life| life.from <= ns).saturating_sub(1);
         space.lives.get(index).map_or(&[], |life| &life.mappings)
+    }
+
+    /// The mappings of files at `va` that address space `asid` ever had.
+    pub(super) fn ever_at(&self, asid: u64, va: u64) -> impl Iterator<Item = (MappingId, &Mapping)> {
+        let known = [asid, task_space(asid)].into_iter().find(|asid| self.spaces.contains_key(asid));
+        let lives = known.map_or(&[][..], |asid| &self.spaces[&asid].lives);
+        lives.iter().enumerate().flat_map(move |(number, life)| {
+            let id = MappingId { asid: known.unwrap_or_default(), life: number, number: 0 };
+            let all =
+                life.index.at(va).map(move |number| (MappingId { number, ..id }, &life.mappings[number]));
+            all.filter(|(_, mapping)| mapping.file.is_some())
+        })
+    }
+
+    /// The mapping with this identity.
+    pub(super) fn get(&self, id: MappingId) -> Option<&Mapping> {
+        self.spaces.get(&id.asid)?.lives.get(id.life)?.mappings.get(id.number)
+    }
+
+    /// The mapping is of the file with this number from now on. Returns the mapping.
+    pub(super) fn set_file(&mut self, id: MappingId, file: u32) -> Option<Mapping> {
+        let lives = &mut self.spaces.get_mut(&id.asid)?.lives;
+        let mapping = lives.get_mut(id.life)?.mappings.get_mut(id.number)?;
+        let old = *mapping;
+        mapping.file = Some(file);
+        for same in self.all.iter_mut().filter(|mapping| **mapping == old) {
+            same.file = Some(file);
+        }
+        Some(old)
     }
 
     /// The times at which the result of [`Maps::find`] may change for a range, in time order.

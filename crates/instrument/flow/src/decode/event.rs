@@ -29,7 +29,8 @@ pub enum EventKind {
     Async,
     /// Return from kernel entry (`sysret`, `sysexit`, `iret`) to `ip`, which lies in `func`.
     Exit,
-    /// The watched address was entered: the kernel switches tasks.
+    /// The kernel switches tasks: the watched address was entered, or the image places a switch here. `ip` is where the flow
+    /// is, in `func`, if that is known.
     Switch,
     /// CR3 changed; `ip` is the new address space.
     Space,

@@ -14,7 +14,7 @@ use kprism_image::is_kernel;
 use kprism_image::resolve::Resolve;
 use kprism_pt::{IpPayload, LastIp, Packet, PacketReader};
 
-use crate::decode::block::NONE;
+use crate::decode::block::{NONE, PIVOTS, WATCHED};
 use crate::decode::build::{Cache, Position};
 use crate::decode::clock::{Clock, ClockConfig};
 use crate::decode::errata::Errata;
@@ -460,10 +460,25 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
         {
             self.next_switch += 1;
             self.enter_space(switch.asid);
-            let insns = self.take_insns();
-            self.sink.event(Event { insns, ..Event::new(EventKind::Switch, NO_FUNC, 0) });
+            self.switch_here();
         }
         self.code_change_at = self.stop_at();
+    }
+
+    /// Reports a task switch that the image places here, with the function in which the flow is, if that is known.
+    fn switch_here(&mut self) {
+        let insns = self.take_insns();
+        let none = Event::new(EventKind::Switch, NO_FUNC, 0);
+        let event = match self.phase {
+            Phase::On if self.cur != NONE => {
+                let at = self.cur as usize;
+                let (hot, cold) = (self.cache.blocks.hot[at], &self.cache.blocks.cold[at]);
+                let flags = hot.flags & !(WATCHED | PIVOTS);
+                Event { flags, func: hot.start_func, ip: cold.key.ip, ..none }
+            }
+            Phase::On | Phase::Off | Phase::Lost(_) => none,
+        };
+        self.sink.event(Event { insns, ..event });
     }
 
     /// The first offset at which [`Flow::apply_conflicts`] has something to do.

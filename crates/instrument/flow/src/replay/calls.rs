@@ -24,6 +24,8 @@ pub struct Begin {
     pub kind: FrameKind,
     /// True if it counts as a call: it was not under way before, and is no jump into its middle.
     pub counts: bool,
+    /// True for a call that the listener saw end with [`End::goes_on`]: the program came back to its stack.
+    pub goes_on: bool,
 }
 
 /// A call that ends.
@@ -37,6 +39,8 @@ pub struct End {
     pub depth: usize,
     /// The kind of its entry.
     pub kind: FrameKind,
+    /// True if the call is not over: the program leaves the stack on which it is.
+    pub goes_on: bool,
     /// Time of entry, ns.
     pub start_ns: u64,
     /// The part of its duration that its task spent on a CPU, ns.
@@ -91,7 +95,12 @@ impl Stacks {
 
     /// What was guessed so far.
     pub fn guessed(&self) -> Guessed {
-        Guessed { orphans: self.forks.orphans, borrowed: self.parked.borrowed }
+        Guessed {
+            orphans: self.forks.orphans,
+            borrowed: self.parked.borrowed,
+            unsure: self.parked.unsure,
+            ..Guessed::default()
+        }
     }
 
     #[inline]
@@ -130,11 +139,14 @@ impl Stacks {
             EventKind::Space => self.spaces[at.lane] = task_space(ip),
             EventKind::Start => rules::resume(stack, &arrival, event.link != Event::AT_PSB),
             EventKind::Resume => rules::resume(stack, &arrival, false),
+            // Where programs alone are traced, a task goes on in the middle of its code.
+            EventKind::Switch if func != NO_FUNC && !is_kernel(ip) => rules::resume(stack, &arrival, false),
             EventKind::Switch => {}
             EventKind::Stop | EventKind::Count | EventKind::Mark | EventKind::Push => return,
         }
         // A task seen for the first time was already in the function in which it runs.
-        if event.kind != EventKind::Space && self.threads[at.task].stack.is_empty() {
+        let is_known = event.kind != EventKind::Space && func != NO_FUNC;
+        if is_known && self.threads[at.task].stack.is_empty() {
             let stack = &mut AtEvent { stacks: self, at, calls };
             stack.push(&arrival, func, FrameKind::Resumed, NO_RETURN, false);
         }
@@ -157,6 +169,26 @@ impl<C: Calls> AtEvent<'_, '_, C> {
             top.kernel = true;
         }
     }
+
+    /// Ends the innermost call, or takes it off the stack if it goes on later.
+    fn end(&mut self, goes_on: bool) {
+        let thread = &mut self.stacks.threads[self.at.task];
+        let Some(frame) = thread.stack.pop() else { return };
+        self.calls.end(
+            self.at,
+            End {
+                func: frame.func,
+                body: (frame.body != NO_FUNC).then_some(frame.body),
+                depth: thread.stack.len(),
+                kind: frame.kind,
+                goes_on,
+                start_ns: frame.start_ns,
+                // A stack that another task left may have run more than this task ever did.
+                on_cpu_ns: thread.cpu.wrapping_sub(frame.start_cpu),
+                insns: thread.insns.wrapping_sub(frame.start_insns),
+            },
+        );
+    }
 }
 
 impl<C: Calls> TaskStack for AtEvent<'_, '_, C> {
@@ -171,24 +203,11 @@ impl<C: Calls> TaskStack for AtEvent<'_, '_, C> {
         // A replay has no calling contexts.
         let node = 0;
         thread.stack.push(Frame::begin(node, func, kind, ret_ip, is_kernel(at.ip), now));
-        self.calls.begin(self.at, Begin { func, depth, kind, counts });
+        self.calls.begin(self.at, Begin { func, depth, kind, counts, goes_on: false });
     }
 
     fn pop(&mut self) {
-        let thread = &mut self.stacks.threads[self.at.task];
-        let Some(frame) = thread.stack.pop() else { return };
-        self.calls.end(
-            self.at,
-            End {
-                func: frame.func,
-                body: (frame.body != NO_FUNC).then_some(frame.body),
-                depth: thread.stack.len(),
-                kind: frame.kind,
-                start_ns: frame.start_ns,
-                on_cpu_ns: thread.cpu - frame.start_cpu,
-                insns: thread.insns - frame.start_insns,
-            },
-        );
+        self.end(false);
     }
 
     fn insns(&self) -> u64 {
@@ -212,17 +231,23 @@ impl<C: Calls> TaskStack for AtEvent<'_, '_, C> {
         let (task, thread) = (self.at.task, &self.stacks.threads[self.at.task]);
         let stack =
             Stack { task, insns: thread.insns, cpu: thread.cpu, frames: thread.stack.clone(), at: None };
-        self.truncate(0);
+        while !self.frames().is_empty() {
+            self.end(true);
+        }
         stack
     }
 
-    fn enter(&mut self, at: &Arrival, stack: Stack) {
-        for frame in stack.frames {
-            self.push(at, frame.func, frame.kind, frame.ret_ip, false);
-            if let Some(top) = self.frames().last_mut() {
-                top.kernel = frame.kernel;
-                (top.aux, top.home_func) = (frame.aux, frame.home_func);
-            }
+    fn enter(&mut self, _at: &Arrival, stack: Stack) {
+        let thread = &mut self.stacks.threads[self.at.task];
+        let (insns, cpu) = (thread.insns, thread.cpu);
+        for mut frame in stack.frames {
+            // What ran since then is not of these calls.
+            frame.start_insns = insns.wrapping_sub(stack.insns.wrapping_sub(frame.start_insns));
+            frame.start_cpu = cpu.wrapping_sub(stack.cpu.wrapping_sub(frame.start_cpu));
+            let Frame { func, kind, .. } = frame;
+            let depth = self.frames().len();
+            self.frames().push(frame);
+            self.calls.begin(self.at, Begin { func, depth, kind, counts: false, goes_on: true });
         }
     }
 

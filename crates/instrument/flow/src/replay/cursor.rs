@@ -11,8 +11,9 @@ use super::lane::{Batch, Record};
 use super::{Listener, Task, TracePosition};
 use crate::decode::event::{Event, EventKind};
 use crate::decode::packet_event::PacketEvent;
+use crate::stack::guessed::Guessed;
 use crate::stack::pace::Pace;
-use crate::stack::switches::{When, first_task, used};
+use crate::stack::switches::{When, first_task, has_no_place, used};
 use crate::stream::Stream;
 
 /// Batches among which the next report of time is looked for. Without one, times in the interval may exceed the next report.
@@ -105,6 +106,10 @@ pub(super) struct Cursor<'a> {
     begun: bool,
     /// True while tracing is on.
     on: bool,
+    /// Last report of time before tracing was last off, ns.
+    off_reported: u64,
+    /// Task switches that do not meet their records.
+    guessed: Guessed,
     task: usize,
     switches: Vec<&'a Switch>,
     next_switch: usize,
@@ -147,6 +152,8 @@ impl<'a> Cursor<'a> {
             total: 0,
             begun: false,
             on: false,
+            off_reported: 0,
+            guessed: Guessed::default(),
             task: tasks.find(pid, tgid, &comm, stream.cpu),
             switches,
             next_switch: 0,
@@ -381,14 +388,22 @@ impl<'a> Cursor<'a> {
                     .get(self.next_switch)
                     .is_some_and(|s| s.t < self.clock.now && s.offset.is_none())
                 {
+                    let passed = has_no_place(self.switches[self.next_switch], self.off_reported);
+                    self.guessed.unseen += u64::from(passed);
                     self.switch(tasks);
                 }
             }
-            EventKind::Stop => self.on = false,
+            EventKind::Stop => (self.on, self.off_reported) = (false, self.clock.last_report()),
             EventKind::Switch => {
                 // One record for each entry into `__switch_to`; none or several where their times are approximate.
                 let when = self.when();
-                for _ in 0..used(&self.switches, self.next_switch, when) {
+                let left = self.switches.len().saturating_sub(self.next_switch);
+                let used = used(&self.switches, self.next_switch, when).min(left);
+                match used.checked_sub(1) {
+                    Some(unseen) => self.guessed.unseen += unseen as u64,
+                    None => self.guessed.untold += 1,
+                }
+                for _ in 0..used {
                     self.switch(tasks);
                 }
             }
@@ -396,6 +411,19 @@ impl<'a> Cursor<'a> {
             _ => {}
         }
         listener.event(&self.position(tasks), event);
+    }
+
+    /// The task switches that did not meet their records, so far.
+    pub fn guessed(&self) -> Guessed {
+        let until = match (self.over, self.on) {
+            (true, true) => self.clock.last_report(),
+            (true, false) => self.off_reported,
+            // The records that are left are of what the listener did not want.
+            (false, _) => return self.guessed,
+        };
+        let rest = self.switches.get(self.next_switch..).unwrap_or_default();
+        let unseen = rest.iter().filter(|switch| has_no_place(switch, until)).count() as u64;
+        self.guessed.and(Guessed { unseen, ..Guessed::default() })
     }
 
     /// Switches to the next task of the sideband.

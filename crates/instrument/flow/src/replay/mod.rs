@@ -16,6 +16,7 @@ mod lane;
 pub mod spans;
 
 use std::sync::mpsc::sync_channel;
+use std::thread::ScopedJoinHandle;
 
 use kprism_image::Image;
 use kprism_image::insn::Mode;
@@ -135,7 +136,7 @@ pub trait Listener {
         false
     }
 
-    /// What was guessed of the stacks, by a listener that keeps them.
+    /// What was guessed of the stacks, by a listener that keeps them. [`Replayed::guessed`] has it too.
     fn guessed(&self) -> Guessed {
         Guessed::default()
     }
@@ -146,8 +147,18 @@ const AHEAD: usize = 4;
 
 const STRETCH: usize = 64 << 10;
 
-/// Replays the flow to `listener`. Returns each decoder's counters, as far as it came.
-pub fn replay<R: Resolve>(inputs: &Inputs<'_, R>, listener: &mut impl Listener) -> Vec<Stats> {
+/// Result of a replay, as far as the listener wanted it.
+#[derive(Debug, Clone, Default)]
+#[must_use]
+pub struct Replayed {
+    /// Each decoder's counters.
+    pub stats: Vec<Stats>,
+    /// What was guessed of tasks, and of their stacks by a listener that keeps them.
+    pub guessed: Guessed,
+}
+
+/// Replays the flow to `listener`.
+pub fn replay<R: Resolve>(inputs: &Inputs<'_, R>, listener: &mut impl Listener) -> Replayed {
     let mut tasks = cursor::Tasks::new(inputs.sideband);
     std::thread::scope(|scope| {
         let mut cursors = Vec::new();
@@ -181,8 +192,10 @@ pub fn replay<R: Resolve>(inputs: &Inputs<'_, R>, listener: &mut impl Listener) 
             }
             cursors[first].advance(until, &mut tasks, listener);
         }
+        let guessed = cursors.iter().map(Cursor::guessed).fold(listener.guessed(), Guessed::and);
         // Decoders end soon after their receivers are dropped.
         drop(cursors);
-        decoders.into_iter().map(|d| d.join().unwrap_or_else(|p| std::panic::resume_unwind(p))).collect()
+        let join = |d: ScopedJoinHandle<'_, Stats>| d.join().unwrap_or_else(|p| std::panic::resume_unwind(p));
+        Replayed { stats: decoders.into_iter().map(join).collect(), guessed }
     })
 }

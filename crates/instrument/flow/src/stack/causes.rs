@@ -4,7 +4,7 @@
 use kprism_image::resolve::Resolve;
 
 use crate::stack::chunk::{Cause, Span, Tracing};
-use crate::stack::frames::Frame;
+use crate::stack::frames::{Frame, is_kernel};
 use crate::stack::parked::{Parked, Stack};
 use crate::stack::rules::{self, Arrival, Forks, TaskStack};
 use crate::stack::stitch::{Gap, Stitcher};
@@ -31,6 +31,8 @@ impl<R: Resolve> Stitcher<'_, R> {
             counts_inside: !matches!(span.cause, Cause::Ret { .. } | Cause::Pivot { is_return: true, .. }),
         };
         match span.cause {
+            // Where programs alone are traced, a task goes on in the middle of its code.
+            Cause::Switch { ip, .. } if !is_kernel(ip) => rules::resume(stack, &at(ip), false),
             Cause::Begin | Cause::Switch { .. } => {}
             Cause::Resume { ip } => rules::resume(stack, &at(ip), gap.tracing == Tracing::Off),
             Cause::Ret { ip } => rules::ret(stack, &at(ip)),

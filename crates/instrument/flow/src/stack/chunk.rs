@@ -47,8 +47,9 @@ pub(crate) enum Cause {
     Pivot { ip: u64, is_return: bool },
     /// `iret` or `sysret` to `ip`. `entry` is the kernel entry it leaves, when that lies in the chunk.
     Exit { ip: u64, entry: Option<Frame> },
-    /// The kernel switches tasks. The times of the stream before and after that, ns.
-    Switch { after: u64, before: u64 },
+    /// The kernel switches tasks, with the flow at `ip`; 0 if that is not known. The times of the stream before and after
+    /// that, ns.
+    Switch { ip: u64, after: u64, before: u64 },
     /// The span's function is the body of a system call that began below the base.
     Body,
     /// A system call that creates a task runs. Its child will need a copy of the stack.
@@ -81,6 +82,15 @@ impl Tracing {
     }
 }
 
+/// The flow stops.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Off {
+    /// Time, ns.
+    pub ns: u64,
+    /// Last report of the stream before, ns. The flow was followed until then at least.
+    pub reported: u64,
+}
+
 /// A stretch of one task's execution that needs the stack below its base only at its start.
 #[derive(Debug)]
 pub(crate) struct Span {
@@ -92,8 +102,8 @@ pub(crate) struct Span {
     pub space: u64,
     /// State of tracing just before it begins.
     pub tracing: Tracing,
-    /// Time until which the flow was followed before that, if in this chunk; ns.
-    pub off_ns: Option<u64>,
+    /// Time until which the flow was followed before that, if in this chunk.
+    pub off: Option<Off>,
     /// Its first node, which stands for the frame at its base. The next node stands for that frame's parent. The span's
     /// nodes end where the next span's begin.
     pub root: u32,
@@ -125,10 +135,12 @@ pub(crate) struct Chunk {
     pub insns: u64,
     pub cpu: u64,
     pub end_ns: u64,
+    /// Time of the last report, ns; 0 if there is none.
+    pub reported: u64,
     /// State at the end.
     pub tracing: Tracing,
-    /// Time at which the flow last stopped, ns.
-    pub off_ns: Option<u64>,
+    /// The time at which the flow last stopped.
+    pub off: Option<Off>,
 }
 
 impl Chunk {
@@ -139,7 +151,7 @@ impl Chunk {
         self.slices.clear();
         self.marks.clear();
         self.counts.clear();
-        Self { insns: 0, cpu: 0, end_ns: 0, tracing: Tracing::AsBefore, off_ns: None, ..self }
+        Self { insns: 0, cpu: 0, end_ns: 0, reported: 0, tracing: Tracing::AsBefore, off: None, ..self }
     }
 }
 
@@ -300,6 +312,7 @@ impl<const NOTES: bool> Stacks<NOTES> {
         }
         self.close_span();
         self.out.end_ns = self.clock.now;
+        self.out.reported = self.clock.last_report();
         self.out.tracing = self.tracing;
         self.out.counts.extend(self.counts.into_iter().map(|((node, pattern), n)| (node, pattern, n)));
         self.out.counts.sort_unstable();
@@ -363,7 +376,8 @@ impl<const NOTES: bool> Stacks<NOTES> {
             EventKind::Async => self.enter(event, FrameKind::Interrupt, now),
             EventKind::Exit => self.exit(event, now),
             EventKind::Switch => {
-                let cause = Cause::Switch { after: self.clock.last_report(), before: u64::MAX };
+                let (ip, after) = (event.ip, self.clock.last_report());
+                let cause = Cause::Switch { ip, after, before: u64::MAX };
                 self.new_span(cause, event.func, event.flags, now);
                 self.undated = self.undated.min(self.out.spans.len() - 1);
             }
@@ -394,7 +408,7 @@ impl<const NOTES: bool> Stacks<NOTES> {
             EventKind::Stop => {
                 self.tracing = if event.func == Event::OFF { Tracing::Off } else { Tracing::Lost };
                 self.unseen = event.func == Event::NO_CODE;
-                self.out.off_ns = Some(now);
+                self.out.off = Some(Off { ns: now, reported: self.clock.last_report() });
             }
             EventKind::Mark => match Op::unpack(event.func) {
                 Op::Counted(pattern) => *self.counts.entry((self.node, pattern)).or_default() += 1,
@@ -635,7 +649,7 @@ impl<const NOTES: bool> Stacks<NOTES> {
             flags,
             space: self.space,
             tracing: self.tracing,
-            off_ns: self.out.off_ns,
+            off: self.out.off,
             root,
             base: None,
             start_ns: now,

@@ -80,7 +80,7 @@ pub(crate) fn correct(out: &mut Chunk, open: &mut [Frame], added: &[(u32, u64)],
         excess.correct_frames(&mut span.frames);
         excess.correct_ns(&mut span.start_ns);
         excess.correct_cpu(&mut span.cpu);
-        span.off_ns.iter_mut().for_each(|ns| excess.correct_ns(ns));
+        span.off.iter_mut().for_each(|off| excess.correct_ns(&mut off.ns));
         if let Cause::Exit { entry: Some(frame), .. } = &mut span.cause {
             excess.correct_frame(frame);
         }
@@ -93,6 +93,6 @@ pub(crate) fn correct(out: &mut Chunk, open: &mut [Frame], added: &[(u32, u64)],
     for mark in out.marks.iter_mut().rev().take_while(|mark| mark.ns > excess.ns) {
         excess.correct_ns(&mut mark.ns);
     }
-    out.off_ns.iter_mut().for_each(|ns| excess.correct_ns(ns));
+    out.off.iter_mut().for_each(|off| excess.correct_ns(&mut off.ns));
     excess.correct_cpu(&mut out.cpu);
 }

@@ -3,7 +3,8 @@
 
 use kprism_image::sideband::Switch;
 
-use crate::stack::chunk::{Cause, Chunk, Span, Tracing};
+use crate::stack::chunk::{Cause, Chunk, Off, Span, Tracing};
+use crate::stack::switches::has_no_place;
 
 /// One CPU's chunks that are not stitched yet, and the sideband of that CPU.
 pub(crate) struct Lane<'a> {
@@ -23,8 +24,10 @@ pub(crate) struct Lane<'a> {
     pub insns: u64,
     /// State of tracing at the end of the last chunk.
     pub tracing: Tracing,
-    /// Time at which the flow last stopped before the current chunk, ns.
-    pub off_ns: u64,
+    /// The time at which the flow last stopped before the current chunk.
+    pub off: Off,
+    /// Last report of time before the current chunk, ns.
+    pub reported: u64,
 }
 
 impl<'a> Lane<'a> {
@@ -40,7 +43,8 @@ impl<'a> Lane<'a> {
             next_switch: 0,
             insns: 0,
             tracing: Tracing::Off,
-            off_ns: 0,
+            off: Off::default(),
+            reported: 0,
         }
     }
 
@@ -62,5 +66,23 @@ impl<'a> Lane<'a> {
         let on = span.tracing.after(self.tracing) == Tracing::On;
         let next = self.switches.get(self.next_switch).filter(|_| !on)?;
         (next.t < span.start_ns && next.offset.is_none()).then_some(next)
+    }
+
+    /// The chunk is stitched.
+    pub fn pass(&mut self, chunk: &Chunk) {
+        self.insns += chunk.insns;
+        self.tracing = chunk.tracing.after(self.tracing);
+        self.off = chunk.off.unwrap_or(self.off);
+        self.reported = self.reported.max(chunk.reported);
+    }
+
+    /// At the end: the number of records without a place in the flow.
+    pub fn without_place(&self) -> u64 {
+        let until = match self.tracing {
+            Tracing::On | Tracing::AtPsb => self.reported,
+            Tracing::AsBefore | Tracing::Off | Tracing::Lost => self.off.reported,
+        };
+        let rest = self.switches.get(self.next_switch..).unwrap_or_default();
+        rest.iter().filter(|switch| has_no_place(switch, until)).count() as u64
     }
 }

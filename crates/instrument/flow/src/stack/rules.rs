@@ -11,7 +11,7 @@ use crate::decode::event::flag;
 use crate::stack::frames::{
     Found, Frame, NO_RETURN, is_kernel, jumped_into, left_entry, restarts_at, returned_to,
 };
-use crate::stack::parked::{Parked, Stack};
+use crate::stack::parked::{Parked, Stack, Taken};
 use kprism_profile::FrameKind;
 
 /// Stacks kept for children that have not run yet. Beyond this the oldest is dropped.
@@ -123,13 +123,39 @@ fn returned_elsewhere(stack: &mut impl TaskStack, at: &Arrival) -> bool {
         return false;
     }
     let tgid = stack.tgid();
-    let Some((next, _)) = stack.parked().take(tgid, at.ip) else { return false };
+    let Some(taken) = stack.parked().take(tgid, at.ip) else { return false };
+    stack.parked().unsure += u64::from(taken.others || taken.alike);
     let task = stack.task();
     let left = stack.leave();
     // It is left as it was before the wrong choice.
     let left = stack.parked().guessed(task).unwrap_or(left);
     stack.parked().leave(tgid, left);
-    stack.enter(at, next);
+    go_on(stack, at, taken);
+    true
+}
+
+/// The empty stack goes on as this one. What was called where it was left ends.
+fn go_on(stack: &mut impl TaskStack, at: &Arrival, taken: Taken) {
+    stack.enter(at, taken.stack);
+    stack.truncate(taken.keep);
+}
+
+/// `longjmp`: a jump into the middle of a function, on this stack or on one that the program left. Returns false if it is this
+/// one, or no stack on which the function is open is known.
+fn jumped_elsewhere(stack: &mut impl TaskStack, at: &Arrival) -> bool {
+    let tgid = stack.tgid();
+    if let Found::At(_) = jumped_into(stack.frames(), at.func) {
+        let unsure = stack.parked().may_go_on_inside(tgid, at.func);
+        stack.parked().unsure += u64::from(unsure);
+        return false;
+    }
+    // Below the first call that the trace knows there may be one of it.
+    let is_cut = stack.frames().first().is_some_and(|first| first.kind == FrameKind::Resumed);
+    let Some(taken) = stack.parked().take_inside(tgid, at.func) else { return false };
+    stack.parked().unsure += u64::from(taken.others || taken.alike || is_cut);
+    let left = stack.leave();
+    stack.parked().leave(tgid, left);
+    go_on(stack, at, taken);
     true
 }
 
@@ -141,18 +167,24 @@ pub(crate) fn pivot(stack: &mut impl TaskStack, at: &Arrival, is_return: bool) {
         return stack.pop();
     }
     stack.parked().guessed(task);
-    if let Some((next, others)) = stack.parked().take(tgid, at.ip) {
+    if let Some(taken) = stack.parked().take(tgid, at.ip) {
         let own = matches!(returned_to(stack.frames(), at.ip), Found::At(_));
-        if others || own {
-            stack.parked().guess(task, Stack { at: Some(at.ip), ..next.clone() });
+        stack.parked().unsure += u64::from(taken.others || taken.alike || own);
+        if taken.others || own {
+            let mut next = taken.stack.clone();
+            next.frames.truncate(taken.keep);
+            stack.parked().guess(task, Stack { at: Some(at.ip), ..next });
         }
         let left = stack.leave();
         stack.parked().leave(tgid, left);
-        return stack.enter(at, next);
+        return go_on(stack, at, taken);
     }
     if let Found::At(index) = returned_to(stack.frames(), at.ip) {
         // The stack that was left last goes on.
         return stack.truncate(index);
+    }
+    if !is_return && at.is_inside() && jumped_elsewhere(stack, at) {
+        return;
     }
     if !at.is_entry() || stack.frames().is_empty() {
         return if is_return { ret(stack, at) } else { jump(stack, at) };
@@ -408,6 +440,67 @@ mod tests {
         fn task(&self) -> usize {
             0
         }
+    }
+
+    const JUMP: Arrival = Arrival { ip: USER, func: 2, flags: flag::INNER, space: 0, counts_inside: false };
+
+    /// A stack of calls of these functions, the innermost last.
+    fn calls(one: &mut One, funcs: &[u32]) {
+        one.frames.clear();
+        for &func in funcs {
+            one.push(&JUMP, func, FrameKind::Call, u64::from(func) << 8, true);
+        }
+    }
+
+    fn open(one: &One) -> Vec<u32> {
+        one.frames.iter().map(|frame| frame.func).collect()
+    }
+
+    #[test]
+    fn longjmp_goes_on_on_the_stack_on_which_the_function_is_open() {
+        let mut one = One::default();
+        calls(&mut one, &[1, 2, 9]);
+        let left = one.leave();
+        one.parked.leave(7, left);
+        calls(&mut one, &[5, 6, 9]);
+        pivot(&mut one, &JUMP, false);
+        assert_eq!(open(&one), [1, 2]);
+        // The other one was left, and goes on.
+        pivot(&mut one, &Arrival { func: 6, ..JUMP }, false);
+        assert_eq!((open(&one), one.parked.unsure), (vec![5, 6], 0));
+    }
+
+    #[test]
+    fn longjmp_on_its_own_stack_is_no_change_of_stacks() {
+        let mut one = One::default();
+        calls(&mut one, &[1, 2, 9]);
+        pivot(&mut one, &JUMP, false);
+        assert_eq!((open(&one), one.parked.unsure), (vec![1, 2], 0));
+        // Another stack has a call of that function too: it may be that one.
+        let left = one.leave();
+        one.parked.leave(7, left);
+        calls(&mut one, &[3, 2, 9]);
+        pivot(&mut one, &JUMP, false);
+        assert_eq!((open(&one), one.parked.unsure), (vec![3, 2], 1));
+    }
+
+    #[test]
+    fn a_choice_between_stacks_is_counted() {
+        let mut one = One::default();
+        for bottom in [3, 4, 4] {
+            calls(&mut one, &[bottom, 8]);
+            let left = one.leave();
+            one.parked.leave(7, left);
+        }
+        let back = Arrival { ip: 8 << 8, func: 3, ..JUMP };
+        let mut unsure = Vec::new();
+        for _ in 0..3 {
+            one.frames.clear();
+            pivot(&mut one, &back, true);
+            unsure.push((open(&one), one.parked.unsure));
+        }
+        // Of other calls; of the same calls, whose times differ; the last one is no choice.
+        assert_eq!(unsure, [(vec![3], 1), (vec![4], 2), (vec![4], 2)]);
     }
 
     /// More tasks are created than stacks are kept for: those whose stack was dropped are counted, when they begin.

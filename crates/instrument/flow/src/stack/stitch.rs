@@ -20,7 +20,7 @@ use crate::stack::guessed::Guessed;
 use crate::stack::lane::Lane;
 use crate::stack::parked::{Parked, Stack};
 use crate::stack::rules::{Arrival, Forks};
-use crate::stack::switches::{When, used};
+use crate::stack::switches::{When, has_no_place, used};
 use kprism_profile::{Count, Delta, FrameKind, Func, Slice, Syscall, Task};
 
 /// Numbers of functions that are looked up in a flat array. The resolver's are dense; others take a map.
@@ -64,7 +64,7 @@ pub(crate) struct Stitched {
     pub slices: Vec<Slice>,
     pub deltas: Vec<Delta>,
     pub counts: Vec<Count>,
-    /// What was guessed because there was no room for more, by unit: [`kprism_profile::Totals::guessed`].
+    /// What was guessed of tasks and stacks, by unit: [`kprism_profile::Totals::guessed`].
     pub guessed: BTreeMap<String, u64>,
 }
 
@@ -101,6 +101,9 @@ pub(crate) struct Stitcher<'a, R> {
     here: At,
     pub(crate) forks: Forks,
     pub(crate) parked: Parked,
+    /// See [`Guessed`].
+    untold: u64,
+    unseen: u64,
     /// Scratch: the global node of each local one.
     map: Vec<u32>,
     /// Scratch: true for the local nodes whose global node is new.
@@ -134,6 +137,8 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             here: At::default(),
             forks: Forks::default(),
             parked: Parked::default(),
+            untold: 0,
+            unseen: 0,
             map: Vec::new(),
             made: Vec::new(),
         };
@@ -171,9 +176,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
                     None => {
                         if let Some(chunk) = lane.chunk.take() {
                             self.end_ns = self.end_ns.max(chunk.end_ns);
-                            lane.insns += chunk.insns;
-                            lane.tracing = chunk.tracing.after(lane.tracing);
-                            lane.off_ns = chunk.off_ns.unwrap_or(lane.off_ns);
+                            lane.pass(&chunk);
                             self.spare = Some(chunk);
                         }
                         return Need::Chunk(i);
@@ -186,6 +189,8 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
                 self.seek(i, &chunk.spans[index]);
                 if let Some(switch) = self.lanes[i].unseen(&chunk.spans[index]) {
                     self.here.ns = switch.t;
+                    let off = chunk.spans[index].off.unwrap_or(self.lanes[i].off);
+                    self.unseen += u64::from(has_no_place(switch, off.reported));
                     self.unseen_switch(i);
                 } else {
                     self.lanes[i].span += 1;
@@ -201,7 +206,13 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         self.close();
         let (deltas, by_node) = self.analyses.finish();
         let counts = counts(&by_node, &self.tree, &mut self.funcs);
-        let guessed = Guessed { orphans: self.forks.orphans, borrowed: self.parked.borrowed };
+        let guessed = Guessed {
+            orphans: self.forks.orphans,
+            borrowed: self.parked.borrowed,
+            unsure: self.parked.unsure,
+            untold: self.untold,
+            unseen: self.unseen + self.lanes.iter().map(Lane::without_place).sum::<u64>(),
+        };
         let task = |t: Thread| Task { pid: t.pid, tgid: t.tgid, comm: t.comm, root: t.root };
         Stitched {
             tasks: self.threads.into_iter().map(task).collect(),
@@ -277,11 +288,11 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
     fn span(&mut self, lane: usize, chunk: &Chunk, index: usize) {
         let span = &chunk.spans[index];
         let next = chunk.spans.get(index + 1);
-        let Lane { cpu, insns: before, tracing, off_ns, .. } = self.lanes[lane];
+        let Lane { cpu, insns: before, tracing, off, .. } = self.lanes[lane];
         // Every chunk begins like a new trace. That is a gap only if tracing was off at the end of the chunk before.
         let tracing = span.tracing.after(tracing);
         match span.cause {
-            Cause::Switch { after, before } => {
+            Cause::Switch { after, before, .. } => {
                 self.switch_at(lane, When { after, about: span.start_ns, before }, tracing);
             }
             Cause::Resume { .. } if tracing == Tracing::Lost => self.analyses.lost(&self.here),
@@ -291,7 +302,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         let task = self.lanes[lane].task;
         self.here = At { task, task_insns: self.threads[task].insns, ..self.here };
         if span.func != NO_FUNC {
-            let gap = Gap { tracing, since: span.off_ns.unwrap_or(off_ns) };
+            let gap = Gap { tracing, since: span.off.unwrap_or(off).ns };
             self.apply(task, span, gap, cpu);
         }
         let end = next.map_or(chunk.tree.nodes.len(), |n| n.root as usize);
@@ -350,6 +361,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         let all = &switches[(*next_switch).min(switches.len())..];
         let all = &all[..used(switches, *next_switch, when).min(all.len())];
         if let [unseen @ .., _] = all {
+            self.unseen += unseen.len() as u64;
             for t in unseen.iter().map(|s| s.t).collect::<Vec<_>>() {
                 self.here.ns = t.min(ns);
                 self.unseen_switch(lane);
@@ -360,6 +372,8 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             } else {
                 self.switch(lane);
             }
+        } else {
+            self.untold += 1;
         }
     }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Task switches of the sideband: the task before the first one, and the records that belong to one entry into
-//! `__switch_to` in the flow.
+//! Task switches of the sideband: the task before the first one, the records that belong to one entry into
+//! `__switch_to` in the flow, and those that belong to none.
 
 use kprism_image::sideband::{Record, Switch};
 
@@ -25,6 +25,12 @@ pub(crate) struct When {
 
 /// A record is made less than this before its entry, ns: within the same call of the scheduler.
 const SOON: u64 = 1_000;
+
+/// Returns true if `switch` was recorded while the flow was followed, which was until `until` at least, ns. No entry of the
+/// flow belongs to it. One that is made right before that may have its entry behind it.
+pub(crate) fn has_no_place(switch: &Switch, until: u64) -> bool {
+    switch.t.saturating_add(SOON) < until
+}
 
 /// Returns how many records, from `next` on, an entry consumes.
 ///
@@ -92,6 +98,15 @@ mod tests {
         assert_eq!(used(&near, 0, at(10_500, 15_000, 40_000)), 1);
         assert_eq!(used(&near, 0, at(25_000, 26_000, 40_000)), 2, "the first entry was not seen");
         assert_eq!(used(&near, 0, at(25_000, 30_500, 40_000)), 3, "neither was the second");
+    }
+
+    #[test]
+    fn a_record_right_before_the_flow_stops_may_have_its_entry_behind() {
+        let both = records(&[10_000, 20_000], true);
+        let (early, late) = (&both[0], &both[1]);
+        assert!(has_no_place(early, 20_500));
+        assert!(!has_no_place(late, 20_500));
+        assert!(!has_no_place(early, 0), "the flow was never followed");
     }
 
     #[test]

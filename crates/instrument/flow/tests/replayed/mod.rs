@@ -47,7 +47,7 @@ impl<'a, R: Resolve> Replayed<'a, R> {
             running: BTreeMap::new(),
             pids: Vec::new(),
         };
-        let stats = replay(inputs, &mut all);
+        let stats = replay(inputs, &mut all).stats;
         for task in 0..all.pids.len() {
             all.settle(task, all.pids[task]);
         }

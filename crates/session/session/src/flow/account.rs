@@ -7,8 +7,9 @@
 use std::collections::BTreeMap;
 
 use kprism_flow::Stats;
+use kprism_image::sideband::Record;
 use kprism_profile::units::{grouped, printable};
-use kprism_profile::{Node, Profile};
+use kprism_profile::{NO_PARENT, Node, Profile};
 use kprism_store::{Account, Clock, Fate};
 
 use super::load::Loaded;
@@ -25,6 +26,12 @@ pub(super) fn of(loaded: &Loaded, profile: &Profile) -> Account {
     let imported = loaded.manifest.option_facts().import_notes;
     let notes: Vec<String> = imported.into_iter().chain(loaded.notes.iter().cloned()).collect();
     let mut account = account(loaded.recorded.as_ref(), &loaded.lengths(), profile, &notes);
+    account = enter_nowhere(account, profile);
+    // Without any task switch, no task is expected to be known.
+    if loaded.records.iter().any(|record| matches!(record, Record::Switch(_))) {
+        account = enter_no_task(account, profile);
+    }
+    account = enter_other_code(account, &loaded.other_code);
     // Programs alone have no preemption to count.
     let in_kernel = |node: &Node| profile.funcs.get(node.func as usize).is_some_and(|func| func.kernel);
     let kernel_ran = || profile.nodes.iter().any(|node| node.insns > 0 && in_kernel(node));
@@ -33,6 +40,39 @@ pub(super) fn of(loaded: &Loaded, profile: &Profile) -> Account {
         account = account.at(Fate::NotUnderstood, "times with preemption off", None, why);
     }
     enter_clock(account, &loaded.manifest.clock)
+}
+
+/// Adds the instructions of programs on a CPU that is idle as far as task switches tell: the idle task runs none.
+fn enter_no_task(account: Account, profile: &Profile) -> Account {
+    let task_of = profile.task_of_nodes();
+    let is_idle = |task: &Option<u32>| task.is_some_and(|task| profile.tasks[task as usize].pid == 0);
+    let of_program = |node: &Node| profile.funcs.get(node.func as usize).is_some_and(|func| !func.kernel);
+    let nodes = profile.nodes.iter().zip(&task_of).filter(|(node, _)| node.parent != NO_PARENT);
+    let insns: u64 =
+        nodes.filter(|(node, task)| is_idle(task) && of_program(node)).map(|(node, _)| node.insns).sum();
+    match insns {
+        0 => account,
+        n => account.with(Fate::NotUnderstood, "instructions of programs in no known task", n),
+    }
+}
+
+/// Unit of the mappings whose code is not that of the file at their path.
+const OTHER_CODE: &str = "mappings whose code is not the file's";
+
+/// Adds the mappings of files that are not those at their paths.
+fn enter_other_code(account: Account, mappings: &[String]) -> Account {
+    match mappings.len() as u64 {
+        0 => account,
+        n => account.at(Fate::NotUnderstood, OTHER_CODE, n, mappings.to_vec()),
+    }
+}
+
+/// Adds the instructions that no row of a list of functions has.
+fn enter_nowhere(account: Account, profile: &Profile) -> Account {
+    match profile.insns_in_no_function() {
+        0 => account,
+        n => account.with(Fate::NotUnderstood, "instructions in no known function", n),
+    }
 }
 
 /// Why times are not nanoseconds.
@@ -100,6 +140,7 @@ impl Loaded {
     /// The account of the streams alone, for those who replay them: what was not decoded, and what files lack.
     pub fn account(&self, undecoded: Undecoded) -> Account {
         let account = enter_clock(undecoded.enter(Account::new(), &self.notes), &self.manifest.clock);
+        let account = enter_other_code(account, &self.other_code);
         match self.recorded.as_ref().filter(|recorded| recorded.knows_lengths()) {
             Some(recorded) => enter_cut(account, recorded, &self.lengths()),
             None => account,
@@ -110,6 +151,10 @@ impl Loaded {
     /// an error. Whoever prints as it decodes has to say them.
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks = self.notes.clone();
+        if let Some(first) = self.other_code.first() {
+            let n = grouped(self.other_code.len() as u64);
+            remarks.push(format!("{n} {OTHER_CODE}: their functions are not known; the first is {first}"));
+        }
         if let Some(recorded) = self.recorded.as_ref().filter(|recorded| recorded.knows_lengths()) {
             let cut = missing(recorded, &self.lengths()).into_iter().map(|(cpu, n)| {
                 format!(
@@ -185,6 +230,8 @@ fn missing(recorded: &Recorded, lengths: &Lengths) -> Vec<(usize, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use kprism_profile::{FrameKind, Func, Task};
+
     use super::*;
 
     #[test]
@@ -212,6 +259,57 @@ mod tests {
         profile.totals.guessed.insert("tasks".into(), 2);
         assert_eq!(of(&profile), Some(2));
         assert!(!account(None, &[24], &profile, &[]).is_whole());
+    }
+
+    /// A program runs where the records say that the CPU is idle: nothing tells whose instructions they are.
+    #[test]
+    fn programs_in_the_idle_task_are_told() {
+        let node = |parent, func, insns, kind| Node { parent, func, calls: 0, insns, ns: 0, kind };
+        let func = |kernel| Func { kernel, ..Func::default() };
+        let task = |pid, root| Task { pid, tgid: pid, comm: String::new(), root };
+        let mut profile = Profile::default();
+        profile.funcs = vec![func(true), func(false)];
+        profile.tasks = vec![task(0, 0), task(7, 1)];
+        profile.nodes = vec![
+            node(NO_PARENT, 0, 0, FrameKind::Root),
+            node(NO_PARENT, 0, 0, FrameKind::Root),
+            node(0, 0, 100, FrameKind::Call),
+            node(1, 1, 100, FrameKind::Call),
+        ];
+        let of = |profile: &Profile| {
+            let account = enter_no_task(Account::new(), profile);
+            account.count(Fate::NotUnderstood, "instructions of programs in no known task")
+        };
+        assert_eq!(of(&profile), None);
+        profile.nodes.push(node(2, 1, 4, FrameKind::Call));
+        assert_eq!(of(&profile), Some(4));
+    }
+
+    #[test]
+    fn mappings_of_other_files_are_told_with_their_places() {
+        assert_eq!(enter_other_code(Account::new(), &[]), Account::new());
+        let account = enter_other_code(Account::new(), &["/lib/x.so at 0x1000".to_owned()]);
+        assert!(!account.is_whole());
+        assert!(
+            account.to_text().contains("1 mapping whose code is not the file's\n"),
+            "{}",
+            account.to_text()
+        );
+        assert!(account.to_text().contains("/lib/x.so at 0x1000"), "{}", account.to_text());
+    }
+
+    #[test]
+    fn instructions_in_no_function_are_told() {
+        let node = |parent, insns, kind| Node { parent, func: 0, calls: 0, insns, ns: 0, kind };
+        let mut profile = Profile::default();
+        profile.nodes = vec![node(NO_PARENT, 0, FrameKind::Root), node(0, 5, FrameKind::Call)];
+        let of = |profile: &Profile| {
+            let account = enter_nowhere(Account::new(), profile);
+            account.count(Fate::NotUnderstood, "instructions in no known function")
+        };
+        assert_eq!(of(&profile), None);
+        profile.nodes[0].insns = 3;
+        assert_eq!(of(&profile), Some(3));
     }
 
     #[test]

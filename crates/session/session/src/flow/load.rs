@@ -8,11 +8,11 @@ use std::io::ErrorKind;
 use anyhow::{Context, Result, ensure};
 use kprism_flow::Stream;
 use kprism_flow::clock::{ClockConfig, PerfTime};
-use kprism_image::maps::{self, Dict};
+use kprism_image::maps::{self, Dict, MapRecord};
 use kprism_image::sideband;
 use kprism_image::symbols::kallsyms::{self, Preemption};
 use kprism_image::symbols::{Symbols, called};
-use kprism_image::{Bytes, Image};
+use kprism_image::{Bytes, Image, is_kernel};
 use kprism_store::{Clock, Instrument, Manifest, Run, RunKind};
 
 use super::not_understood;
@@ -37,6 +37,8 @@ pub struct Loaded {
     pub records: Vec<sideband::Record>,
     /// Remarks on what was damaged or missing.
     pub notes: Vec<String>,
+    /// Mappings whose code is not that of the file at their path.
+    pub(super) other_code: Vec<String>,
 }
 
 impl Loaded {
@@ -83,8 +85,11 @@ pub(super) fn load_as(
     let root = run.root();
     let names = read_if_there(&run.kallsyms())?;
     let preemption = kallsyms::preemption(&names);
-    let symbols =
+    let mut symbols =
         Symbols::load(&names, &records, Some(&root)).with_context(|| run.kallsyms().display().to_string())?;
+    let (dict, ran) = recorded_fragments(run, manifest.vcpus)?;
+    let other_code =
+        symbols.check(ran.iter().filter_map(|record| Some((record.asid, record.va, dict.get(record.id)?))));
     let symbols = match (manifest.kind, &manifest.kernel) {
         (RunKind::Machine, None) => symbols.with_called(&call_targets(run, manifest.vcpus)?),
         // Programs may have been there before the recording began.
@@ -95,7 +100,22 @@ pub(super) fn load_as(
     let damaged = symbols.missing().iter().filter(|file| file.damaged);
     notes.extend(damaged.map(|file| format!("{}: its functions have no names", file.reason)));
     notes.extend(not_understood(&manifest));
-    Ok(Loaded { manifest, recorded, cpus, symbols, preemption, records, notes })
+    Ok(Loaded { manifest, recorded, cpus, symbols, preemption, records, notes, other_code })
+}
+
+/// The code of programs that was recorded as it ran, and not taken from their files. Each piece is listed once for an address
+/// space.
+fn recorded_fragments(run: &Run, vcpus: u32) -> Result<(Dict, Vec<MapRecord>)> {
+    let mut all = Vec::new();
+    for path in (0..vcpus).map(|cpu| run.code_map(cpu)).filter(|path| path.exists()) {
+        let records = maps::parse_map(&read(&path)?).0;
+        all.extend(
+            records.into_iter().filter(|record| !is_kernel(record.va) && record.flags & maps::FILE == 0),
+        );
+    }
+    all.sort_unstable_by_key(|record| (record.asid, record.va, record.id));
+    all.dedup_by_key(|record| (record.asid, record.va, record.id));
+    Ok((code(run, &mut Vec::new())?, all))
 }
 
 /// Addresses to which the code that ran makes calls.

@@ -16,9 +16,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::Result;
 use kprism_flow::Options;
 use kprism_flow::delta::Plan;
-use kprism_flow::replay::{Inputs, Listener, replay};
+use kprism_flow::replay::{Inputs, Listener, Replayed, replay};
 use kprism_flow::window::Window;
 use kprism_profile::Profile;
+use kprism_profile::units::grouped;
 use kprism_store::{Account, Fate, Instrument, Manifest, Run, load_profile, save_profile};
 
 use kprism_tracefs::beside::RecordedEvents;
@@ -158,10 +159,13 @@ pub fn follow(loaded: &Loaded, listener: &mut impl Listener, progress: &Progress
         errata: errata(&loaded.manifest),
         stretch: 0,
     };
-    let undecoded = Undecoded::of(&replay(&inputs, listener));
+    let Replayed { stats, guessed } = replay(&inputs, listener);
+    let undecoded = Undecoded::of(&stats);
     if let Some(note) = undecoded.note() {
         progress.note(&note);
     }
-    let guessed = listener.guessed();
+    for (unit, n) in guessed.units() {
+        progress.note(&format!("guessed: {} {unit}", grouped(n)));
+    }
     guessed.units().fold(loaded.account(undecoded), |account, (unit, n)| account.with(Fate::Guessed, unit, n))
 }
