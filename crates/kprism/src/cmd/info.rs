@@ -36,6 +36,9 @@ struct Facts<'a> {
     manifest: &'a Manifest,
     /// Recorded files that are missing or shorter.
     absent: &'a [String],
+    /// Recorded files that are longer than recorded.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    longer: Vec<&'a String>,
     /// Whether nothing was lost, guessed or not understood.
     whole: bool,
 }
@@ -50,7 +53,8 @@ pub fn run(args: &Args, kept: &KeptOptions, out: &mut dyn Write) -> Result<Outco
     let manifest = run.manifest()?;
     if args.json {
         let (absent, whole) = (&manifest.absent[..], manifest.is_whole());
-        print_json(&Facts { manifest: &manifest, absent, whole }, out)?;
+        let longer = manifest.grown.values().collect();
+        print_json(&Facts { manifest: &manifest, absent, longer, whole }, out)?;
     } else {
         write!(out, "{}", info::to_text(run.dir(), &run.instruments(), &manifest))?;
         if let Some(path) = kept.path() {

@@ -17,6 +17,9 @@ pub const WHOLE: &str = "whole: nothing lost, guessed or not understood";
 /// Begins the head of every other report.
 pub const NOT_WHOLE: &str = "not whole";
 
+/// Said of an account without a count: that nothing was counted is not that nothing was lost.
+const NOTHING_KNOWN: &str = "nothing is known of what was lost";
+
 /// Effect of a count on the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -102,6 +105,22 @@ impl Account {
         self
     }
 
+    /// This account with what was found when the streams were read again: the greater count of each fault, and one that is not
+    /// known rather than any.
+    #[must_use]
+    pub fn with_found(mut self, now: &Account) -> Self {
+        for found in now.entries.iter().filter(|entry| entry.is_fault()) {
+            let own = self.entries.iter_mut().find(|own| own.fate == found.fate && own.unit == found.unit);
+            match own {
+                Some(own) if own.count.is_none() => {}
+                Some(own) if found.count.is_some() && found.count <= own.count => {}
+                Some(own) => own.clone_from(found),
+                None => self.entries.push(found.clone()),
+            }
+        }
+        self
+    }
+
     /// True if the account has no counts.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -120,8 +139,12 @@ impl Account {
         !self.is_empty() && self.entries.iter().filter(|e| e.fate.is_fault()).all(|e| e.count == Some(0))
     }
 
-    /// The counts of losses, misunderstandings and guesses that are not zero, in words; `None` if there are none.
+    /// The counts of losses, misunderstandings and guesses that are not zero, in words; `None` if there are none. An empty
+    /// account is a fault of its own.
     pub fn fault(&self) -> Option<String> {
+        if self.is_empty() {
+            return Some(NOTHING_KNOWN.to_owned());
+        }
         let entries = self.entries.iter().filter(|e| e.is_fault());
         let texts: Vec<String> = entries.map(|e| format!("{} {}", e.fate.name(), e.to_text())).collect();
         (!texts.is_empty()).then(|| texts.join(", "))
@@ -142,18 +165,14 @@ impl Account {
     pub fn head(&self) -> String {
         match self.is_whole() {
             true => format!("{WHOLE}\n"),
-            false if self.is_empty() => format!("{NOT_WHOLE}: nothing is known of what was lost\n"),
+            false if self.is_empty() => format!("{NOT_WHOLE}: {NOTHING_KNOWN}\n"),
             false => format!("{NOT_WHOLE}\n{}", self.faults_text()),
         }
     }
 
     /// The same as [`Account::head`] in one line, without places.
     pub fn line(&self) -> String {
-        match (self.is_whole(), self.fault()) {
-            (true, _) => WHOLE.into(),
-            (false, Some(fault)) => format!("{NOT_WHOLE}: {fault}"),
-            (false, None) => format!("{NOT_WHOLE}: nothing is known of what was lost"),
-        }
+        self.fault().map_or_else(|| WHOLE.into(), |fault| format!("{NOT_WHOLE}: {fault}"))
     }
 
     fn text_of(&self, is_shown: impl Fn(&Entry) -> bool) -> String {
@@ -240,6 +259,7 @@ mod tests {
     fn whole_only_if_every_fault_is_a_measured_zero() {
         let seen = Account::new().with(Fate::Seen, "instructions", 1_234_567);
         assert!(!Account::new().is_whole(), "nothing counted is not nothing lost");
+        assert_eq!(Account::new().fault().as_deref(), Some("nothing is known of what was lost"));
         assert!(seen.clone().with(Fate::Lost, "bytes", 0).is_whole());
         assert!(!seen.clone().with(Fate::Lost, "bytes", 0).with(Fate::Guessed, "names", 1).is_whole());
         assert!(!seen.with(Fate::Lost, "bytes", None).is_whole());
@@ -310,6 +330,20 @@ mod tests {
         assert_eq!(two.count(Fate::Lost, "events"), Some(5));
         assert_eq!(two.count(Fate::Lost, "bytes"), None);
         assert_eq!(two.with(Fate::Lost, "events", None).count(Fate::Lost, "events"), None);
+    }
+
+    #[test]
+    fn what_is_found_later_counts_for_more() {
+        let stored = Account::new().with(Fate::Seen, "events", 9).with(Fate::Lost, "bytes", 2);
+        let now = Account::new().with(Fate::Lost, "bytes", 5).with(Fate::Guessed, "names", None).with(
+            Fate::NotUnderstood,
+            "records",
+            0,
+        );
+        let both = stored.clone().with_found(&now);
+        assert_eq!(both.fault().as_deref(), Some("lost 5 bytes, guessed names not known"));
+        assert_eq!(both.count(Fate::Seen, "events"), Some(9));
+        assert_eq!(both.clone().with_found(&stored), both);
     }
 
     #[test]

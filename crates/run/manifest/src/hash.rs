@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The hash behind ids and keys. In: bytes. Out: SHA-256 over them, and its digits.
+//! The hash behind ids, keys and marks. In: bytes. Out: SHA-256 over them, and its digits.
 
 use sha2::{Digest as _, Sha256};
 
@@ -11,6 +11,29 @@ pub fn of_parts<P: AsRef<[u8]>>(parts: impl IntoIterator<Item = P>) -> [u8; 32] 
         hash.update(part);
     }
     hash.finalize().into()
+}
+
+/// The mark of a file by which it is known again: the first half of the SHA-256 of its bytes, in hexadecimal.
+#[derive(Debug, Clone, Default)]
+pub struct Mark(Sha256);
+
+impl Mark {
+    /// Takes the next bytes of the file.
+    pub fn add(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The mark of all bytes so far.
+    pub fn finish(self) -> String {
+        hex(&self.0.finalize()[..16])
+    }
+
+    /// The mark of a file that is in memory.
+    pub fn of(bytes: &[u8]) -> String {
+        let mut mark = Mark::default();
+        mark.add(bytes);
+        mark.finish()
+    }
 }
 
 /// Bytes in hexadecimal, in small letters.

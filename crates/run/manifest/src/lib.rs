@@ -14,6 +14,7 @@ mod here;
 mod instrument;
 mod manifest;
 mod option_facts;
+mod part;
 
 pub use account::{Account, Entry, Fate, NOT_WHOLE, PLACES, WHOLE};
 pub use environment::{Difference, Environment};
@@ -21,6 +22,6 @@ pub use facts::{CallLosses, DurationFacts, KernelTests, ProbeFacts};
 pub use here::{NOT_ENDED, begun, this_kernel};
 pub use instrument::{About, Instrument};
 pub use manifest::{
-    Clock, Kernel, KernelModule, KernelTree, Manifest, NO_CLOCK, PerfClock, Processor, RunKind,
+    Clock, Kernel, KernelModule, KernelTree, Manifest, NO_CLOCK, PerfClock, Processor, RunKind, table_path,
 };
 pub use option_facts::{CONDITION, OptionFacts};

@@ -20,6 +20,16 @@ const NO_ACCOUNT: &str = "it has no account of what was lost";
 /// Unit of recorded files that are missing or shorter than recorded.
 const FILES: &str = "files of the recording";
 
+/// Unit of recorded files that have more bytes than were recorded: something was appended, or they are another run's.
+const GROWN: &str = "files longer than recorded";
+
+/// Unit of tables of which the manifest does not tell that they are the run's.
+const UNMARKED: &str = "tables without a mark";
+
+/// Why nobody knows which files are missing.
+const NO_FILES: &str =
+    "manifest.json lists no files: it is of an older version, or they were taken out of it";
+
 /// Unit of options whose values are of another type than expected.
 const OPTIONS: &str = "options of the manifest";
 
@@ -266,9 +276,22 @@ pub struct Manifest {
     /// versions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub files: BTreeMap<String, u64>,
+    /// Tables that were made of the run, by name, each with its mark: the start of the SHA-256 of its file. Empty in runs of
+    /// older versions.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tables: BTreeMap<String, String>,
     /// Recorded files that were missing, or shorter than recorded, when the manifest was read. Not a part of the file.
     #[serde(skip)]
     pub absent: Vec<String>,
+    /// Recorded files that were longer than recorded when the manifest was read, with what is there.
+    #[serde(skip)]
+    pub grown: BTreeMap<String, String>,
+    /// True if the manifest, when it was read, listed no files although its recording had ended.
+    #[serde(skip)]
+    pub unlisted: bool,
+    /// Tables that were there when the manifest was read, and of which it has no mark.
+    #[serde(skip)]
+    pub unmarked: Vec<String>,
     /// Account of each instrument, as far as it is known from its recorder and reader. [`Manifest::account`] adds what is
     /// known of the recording.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -279,23 +302,43 @@ pub struct Manifest {
 }
 
 impl Manifest {
+    /// Names tables that were just written, with their marks.
+    pub fn name_tables(&mut self, marks: impl IntoIterator<Item = (String, String)>) {
+        for (name, mark) in marks {
+            self.unmarked.retain(|path| *path != table_path(&name));
+            self.tables.insert(name, mark);
+        }
+    }
+
     /// True if there is at least one account, all accounts are whole (see [`Account::is_whole`]), and so is the recording.
     pub fn is_whole(&self) -> bool {
         self.fault().is_none()
     }
 
-    /// The account of an instrument, with what is known of the recording; `None` if it has none.
+    /// The account of an instrument, with what is known of the recording; `None` if it has none, or one without a count.
     pub fn account(&self, instrument: Instrument) -> Option<Account> {
-        Some(self.with_recording(self.accounts.get(&instrument)?.clone()))
+        let account = self.accounts.get(&instrument).filter(|account| !account.is_empty())?;
+        Some(self.with_recording(account.clone()))
     }
 
-    /// This account, with what is known of the recording: files that are missing or shorter, and an early end. An account
-    /// that has these already gets them anew.
+    /// This account, with what is known of the recording: files that are missing, shorter, longer or not listed, tables
+    /// without a mark, and an early end. An account that has these already gets them anew.
     #[must_use]
     pub fn with_recording(&self, mut account: Account) -> Account {
-        account.entries.retain(|entry| ![FILES, AFTER_END, OPTIONS, FACTS].contains(&entry.unit.as_str()));
+        let own = [FILES, AFTER_END, OPTIONS, FACTS, GROWN, UNMARKED];
+        account.entries.retain(|entry| !own.contains(&entry.unit.as_str()));
         if !self.absent.is_empty() {
             account = account.at(Fate::Lost, FILES, self.absent.len() as u64, self.absent.clone());
+        }
+        if self.unlisted {
+            account = account.at(Fate::Lost, FILES, None, vec![NO_FILES.to_owned()]);
+        }
+        if !self.grown.is_empty() {
+            let places = self.grown.values().cloned().collect();
+            account = account.at(Fate::NotUnderstood, GROWN, self.grown.len() as u64, places);
+        }
+        if !self.unmarked.is_empty() {
+            account = account.at(Fate::Guessed, UNMARKED, self.unmarked.len() as u64, self.unmarked.clone());
         }
         if self.stopped.is_some() {
             account = account.with(Fate::Lost, AFTER_END, None);
@@ -336,6 +379,10 @@ impl Manifest {
                 format!("{fault}: {}{more}", self.absent[0])
             });
         }
+        if let Some(first) = self.grown.values().next() {
+            let more = if self.grown.len() > 1 { ", …" } else { "" };
+            return Some(format!("not understood: longer than recorded: {first}{more}"));
+        }
         let facts = self.facts_of_another_version();
         if let Some(first) = facts.first() {
             let more = if facts.len() > 1 { ", …" } else { "" };
@@ -347,6 +394,12 @@ impl Manifest {
             [Instrument::Flow, Instrument::Durations].iter().any(|of| self.accounts.contains_key(of));
         if has_tables && !has_account {
             return Some(NO_ACCOUNT.into());
+        }
+        if self.unlisted {
+            return Some(NO_FILES.into());
+        }
+        if let Some(table) = self.unmarked.first() {
+            return Some(format!("guessed: a table without a mark: {table}"));
         }
         self.accounts.iter().find_map(|(name, account)| Some(format!("{name}: {}", account.fault()?)))
     }
@@ -388,11 +441,20 @@ impl Manifest {
             probe: ProbeFacts::default(),
             tests: None,
             files: BTreeMap::new(),
+            tables: BTreeMap::new(),
             absent: Vec::new(),
+            grown: BTreeMap::new(),
+            unlisted: false,
+            unmarked: Vec::new(),
             accounts: BTreeMap::new(),
             other: BTreeMap::new(),
         }
     }
+}
+
+/// Path of a table below the run's folder.
+pub fn table_path(name: &str) -> String {
+    format!("tables/{name}.parquet")
 }
 
 /// An id that no other recording has: of the time, this process, and a count.
@@ -432,6 +494,10 @@ mod tests {
         assert_eq!(manifest.fault(), None);
         manifest.accounts.insert(Instrument::Tlb, whole.with(Fate::Lost, "records", None));
         assert_eq!(manifest.fault().as_deref(), Some("tlb: lost records not known"));
+        // A list without a count is no account.
+        manifest.accounts.insert(Instrument::Tlb, Account::new());
+        assert_eq!(manifest.fault().as_deref(), Some("tlb: nothing is known of what was lost"));
+        assert_eq!(manifest.account(Instrument::Tlb), None);
         manifest.stopped = Some("the disk is full".into());
         assert_eq!(manifest.fault().as_deref(), Some("recording ended early: the disk is full"));
     }
@@ -453,6 +519,32 @@ mod tests {
         manifest.absent.clear();
         manifest.stopped = Some("killed".into());
         assert!(!manifest.account(Instrument::Flow).is_some_and(|account| account.is_whole()));
+    }
+
+    #[test]
+    fn files_that_grew_or_are_not_listed_and_tables_without_a_mark_are_told() {
+        let mut manifest = Manifest::new(RunKind::Lab, 1);
+        manifest.accounts.insert(Instrument::Flow, Account::new().with(Fate::Lost, "bytes", 0));
+        let told = |manifest: &Manifest| {
+            let account = manifest.account(Instrument::Flow).expect("an account");
+            (manifest.fault().expect("a fault"), account.fault().expect("a fault"))
+        };
+        let grown = "streams/cpu0.pt: 60 of 40 bytes";
+        manifest.grown.insert("streams/cpu0.pt".into(), grown.into());
+        let (run, account) = told(&manifest);
+        assert_eq!(run, format!("not understood: longer than recorded: {grown}"));
+        assert_eq!(account, "not understood 1 file longer than recorded");
+        manifest.grown.clear();
+        manifest.unlisted = true;
+        let (run, account) = told(&manifest);
+        assert!(run.starts_with("manifest.json lists no files"), "{run}");
+        assert_eq!(account, "lost files of the recording not known");
+        manifest.unlisted = false;
+        manifest.unmarked = vec![table_path("nodes"), table_path("tasks")];
+        manifest.name_tables([("tasks".to_owned(), "00".to_owned())]);
+        let (run, account) = told(&manifest);
+        assert_eq!(run, "guessed: a table without a mark: tables/nodes.parquet");
+        assert_eq!(account, "guessed 1 table without a mark");
     }
 
     /// Facts stand beside the other fields, and fields of later versions stay.

@@ -34,6 +34,10 @@ pub struct OptionFacts {
     pub windows: Option<u64>,
     /// Number of snapshots.
     pub snapshots: Option<u64>,
+    /// The condition at which snapshots were taken.
+    pub snapshot_when: Option<String>,
+    /// True if only snapshots were asked for, at requests of the user's.
+    pub snapshot: bool,
     /// Times that the condition of windows or snapshots could not be evaluated.
     pub condition_faults: Option<u64>,
     /// Calls and intervals that it did not follow to their end.
@@ -118,6 +122,8 @@ impl Manifest {
             until: reader.text("until"),
             windows: reader.number("windows"),
             snapshots: reader.number("snapshots"),
+            snapshot_when: reader.text("snapshot_when"),
+            snapshot: reader.read("snapshot", Value::as_bool).unwrap_or_default(),
             condition_faults: reader.number("condition_faults"),
             condition_forgotten: reader.number("condition_forgotten"),
             last: reader.number("last"),

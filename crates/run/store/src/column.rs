@@ -10,9 +10,11 @@
 //! Metadata of each file: `kprism.schema` (2), `kprism.table`, `kprism.clock` (the run's), `kprism.units` (JSON: the unit of each
 //! column that has one).
 
+use crate::marks::Marks;
 use crate::rows::Column;
 use crate::{Result, StoreError, io_at};
 use bytes::Bytes;
+use kprism_manifest::hash::Mark;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int64Type};
@@ -54,24 +56,24 @@ fn unit(column: &str) -> Option<&'static str> {
         .map(|(_, unit)| unit)
 }
 
-/// Writes a table completely or not at all. An empty table has no row group: an empty one would be legal, but some
-/// readers refuse it.
-pub(crate) fn write_table(path: &Path, about: About<'_>, columns: Vec<(&str, Column<'_>)>) -> Result<()> {
+/// Writes a table completely or not at all, and returns its mark. An empty table has no row group: an empty one would be
+/// legal, but some readers refuse it.
+pub(crate) fn write_table(path: &Path, about: About<'_>, columns: Vec<(&str, Column<'_>)>) -> Result<String> {
     write_groups(path, about, std::iter::once(columns))
 }
 
-/// Writes a table that is too large for memory, one row group at a time, completely or not at all. There must be a
-/// first group, which may be empty.
+/// Writes a table that is too large for memory, one row group at a time, completely or not at all, and returns its mark.
+/// There must be a first group, which may be empty.
 pub(crate) fn write_groups<'a>(
     path: &Path,
     about: About<'_>,
     groups: impl Iterator<Item = Vec<(&'a str, Column<'a>)>>,
-) -> Result<()> {
+) -> Result<String> {
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
     let part = Path::new(&part);
-    let written =
-        write_part(path, part, about, groups).and_then(|()| std::fs::rename(part, path).map_err(io_at(path)));
+    let written = write_part(path, part, about, groups)
+        .and_then(|mark| std::fs::rename(part, path).map_err(io_at(path)).map(|()| mark));
     if written.is_err() {
         // On a full disk, an incomplete file would only take space.
         let _ = std::fs::remove_file(part);
@@ -84,9 +86,10 @@ fn write_part<'a>(
     part: &Path,
     about: About<'_>,
     groups: impl Iterator<Item = Vec<(&'a str, Column<'a>)>>,
-) -> Result<()> {
+) -> Result<String> {
     let bad = |source| StoreError::Parquet { path: path.to_path_buf(), source };
-    let mut file = Some(std::io::BufWriter::new(crate::fresh(part).map_err(io_at(path))?));
+    let to = Marked { file: crate::fresh(part).map_err(io_at(path))?, mark: Mark::default() };
+    let mut file = Some(std::io::BufWriter::new(to));
     let mut writer = None;
     for columns in groups {
         if let Some(file) = file.take() {
@@ -97,10 +100,31 @@ fn write_part<'a>(
             write_group(writer, &columns).map_err(bad)?;
         }
     }
-    if let Some(writer) = writer {
-        writer.into_inner().map_err(bad)?.into_inner().map_err(|e| io_at(path)(e.into_error()))?;
+    match writer {
+        Some(writer) => {
+            let file = writer.into_inner().map_err(bad)?;
+            Ok(file.into_inner().map_err(|e| io_at(path)(e.into_error()))?.mark.finish())
+        }
+        None => Ok(Mark::default().finish()),
     }
-    Ok(())
+}
+
+/// A file that is marked while it is written.
+struct Marked {
+    file: std::fs::File,
+    mark: Mark,
+}
+
+impl std::io::Write for Marked {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.mark.add(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.file.flush()
+    }
 }
 
 fn open_writer<W: std::io::Write + Send>(
@@ -134,7 +158,7 @@ fn open_writer<W: std::io::Write + Send>(
     schema.push('}');
     let units: std::collections::BTreeMap<&str, &str> =
         columns.iter().filter_map(|(column, _)| Some((*column, unit(column)?))).collect();
-    // Equal runs have equal tables, so none names its run.
+    // Equal runs have equal tables, so none names its run: the run's manifest names its tables.
     let told = vec![
         (SCHEMA_KEY, SCHEMA.to_string()),
         ("kprism.table", about.table.to_owned()),
@@ -195,11 +219,13 @@ pub(crate) struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    pub(crate) fn open(path: &'a Path) -> Result<Self> {
+    /// Opens a table. `marks` are those of the run's manifest: a table with another one is not the run's.
+    pub(crate) fn open(path: &'a Path, marks: &Marks) -> Result<Self> {
         if path.symlink_metadata().is_err() {
             return Err(StoreError::NoTable { path: path.to_path_buf() });
         }
         let bytes = std::fs::read(path).map_err(io_at(path))?;
+        marks.check(path, || Mark::of(&bytes))?;
         let size = bytes.len() as i64;
         let reader = guarded(path, || {
             SerializedFileReader::new(Bytes::from(bytes))

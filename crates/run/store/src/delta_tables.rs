@@ -16,6 +16,7 @@
 use kprism_profile::{Bin, Count, Delta, Histogram, Interval, Scope, Site};
 
 use crate::column::Table;
+use crate::marks::Marks;
 use crate::rows::Column;
 use crate::tables::{Saver, below, rows};
 use crate::{Result, Run};
@@ -28,7 +29,7 @@ pub(crate) struct Limits {
 }
 
 /// Writes the tables.
-pub(crate) fn save_deltas(to: &Saver<'_>, deltas: &[Delta], counts: &[Count]) -> Result<()> {
+pub(crate) fn save_deltas(to: &mut Saver<'_>, deltas: &[Delta], counts: &[Count]) -> Result<()> {
     let text = |get: fn(&Delta) -> &str| Column::strs(deltas, get);
     to.save(
         "deltas",
@@ -110,15 +111,15 @@ fn numbered(deltas: &[Delta]) -> impl Iterator<Item = (u32, &Delta)> {
 }
 
 /// Reads the tables back. Fails if a row refers to one that does not exist.
-pub(crate) fn load_deltas(run: &Run, limits: &Limits) -> Result<(Vec<Delta>, Vec<Count>)> {
+pub(crate) fn load_deltas(run: &Run, marks: &Marks, limits: &Limits) -> Result<(Vec<Delta>, Vec<Count>)> {
     let path = run.table("deltas");
-    let t = Table::open(&path)?;
+    let t = Table::open(&path, marks)?;
     let mut deltas = rows!(t, name: t.str("name")?, from: t.str("from_marker")?, to: t.str("to_marker")?, scope: scopes(&t)?,
         restarted: t.u64("restarted")?, unfinished: t.u64("unfinished")?
         => Delta { name, from, to, scope, restarted, unfinished, ..Delta::default() });
 
     let path = run.table("delta_bins");
-    let t = Table::open(&path)?;
+    let t = Table::open(&path, marks)?;
     let bins = rows!(t, delta: t.u32("delta_id")?, of: t.str("quantity")?, low: t.u64("low_value")?, high: t.u64("high_value")?,
         count: t.u64("intervals")?, sum: t.u64("total")?, min: t.u64("smallest")?, max: t.u64("largest")?
         => (delta, of, Bin { low, high, count }, sum, min, max));
@@ -139,7 +140,7 @@ pub(crate) fn load_deltas(run: &Run, limits: &Limits) -> Result<(Vec<Delta>, Vec
     }
 
     let path = run.table("delta_longest");
-    let t = Table::open(&path)?;
+    let t = Table::open(&path, marks)?;
     let longest = rows!(t, delta: t.u32("delta_id")?, task: t.u32("task_id")?, cpu: t.u16("cpu")?,
         start_ns: t.u64("start_ns")?, ns: t.u64("duration_ns")?, insns: t.u64("insns")?, from_ip: t.u64("from_ip")?,
         to_ip: t.u64("to_ip")?, from_node: t.u32("from_node_id")?, to_node: t.u32("to_node_id")?
@@ -153,7 +154,7 @@ pub(crate) fn load_deltas(run: &Run, limits: &Limits) -> Result<(Vec<Delta>, Vec
     }
 
     let path = run.table("delta_sites");
-    let t = Table::open(&path)?;
+    let t = Table::open(&path, marks)?;
     let sites = rows!(t, delta: t.u32("delta_id")?, node: t.u32("node_id")?, count: t.u64("intervals")?,
         ns: t.u64("total_ns")?, insns: t.u64("insns")?, max_ns: t.u64("max_ns")?
         => (delta, Site { node, count, ns, insns, max_ns }));
@@ -164,7 +165,7 @@ pub(crate) fn load_deltas(run: &Run, limits: &Limits) -> Result<(Vec<Delta>, Vec
     }
 
     let path = run.table("counts");
-    let t = Table::open(&path)?;
+    let t = Table::open(&path, marks)?;
     let counts = rows!(t, pattern: t.str("pattern")?, func: t.u32("func_id")?, count: t.u64("executions")?
         => Count { pattern, func, count });
     for (row, count) in counts.iter().enumerate() {

@@ -13,6 +13,7 @@
 use kprism_profile::{Bin, Counts, FuncTimes, Histogram, NodeTimes, Profile, Times};
 
 use crate::column::Table;
+use crate::marks::Marks;
 use crate::rows::Column;
 use crate::tables::{Saver, below, rows};
 use crate::{Result, Run};
@@ -23,13 +24,14 @@ const TABLES: [&str; 3] = ["durations", "duration_bins", "node_times"];
 /// Key of the counts in the manifest's options.
 const COUNTS: &str = "durations";
 
-/// Writes the tables, and writes the counts into the manifest.
+/// Writes the tables, and writes the counts and the tables' marks into the manifest.
 ///
 /// # Errors
 /// Fails at the first file that cannot be written.
 pub fn save_times(run: &Run, times: &Times) -> Result<()> {
     let mut manifest = run.manifest()?;
-    let to = Saver::new(run, Some(&manifest));
+    let read = manifest.clone();
+    let mut to = Saver::new(run, Some(&read));
     let funcs = &times.funcs;
     to.save(
         "durations",
@@ -66,6 +68,7 @@ pub fn save_times(run: &Run, times: &Times) -> Result<()> {
     )?;
     let counts = serde_json::to_value(times.counts).unwrap_or_default();
     manifest.options.insert(COUNTS.into(), counts);
+    manifest.name_tables(to.marks);
     run.write_manifest(&manifest)
 }
 
@@ -80,8 +83,9 @@ pub fn has_times(run: &Run) -> bool {
 /// # Errors
 /// Fails if a table is missing or damaged, or does not match the functions and contexts of the profile.
 pub fn load_times(run: &Run, profile: &Profile) -> Result<Times> {
+    let marks = Marks::of(run);
     let path = run.table("durations");
-    let t = Table::open(&path)?;
+    let t = Table::open(&path, &marks)?;
     let mut funcs = rows!(t, count: t.u64("calls")?, sum: t.u64("sum_ns")?, min: t.u64("min_ns")?,
         max: t.u64("max_ns")?, unfinished: t.u64("unfinished")?, gapped: t.u64("gapped")?
         => FuncTimes { durations: Histogram { bins: Vec::new(), count, sum, min, max }, unfinished, gapped });
@@ -89,7 +93,7 @@ pub fn load_times(run: &Run, profile: &Profile) -> Result<Times> {
         return Err(t.bad(funcs.len(), format!("{} functions in `functions`", profile.funcs.len())));
     }
     let path = run.table("duration_bins");
-    let t = Table::open(&path)?;
+    let t = Table::open(&path, &marks)?;
     let bins = rows!(t, func: t.u32("func_id")?, low: t.u64("low_ns")?, high: t.u64("high_ns")?, count: t.u64("calls")?
         => (func, Bin { low, high, count }));
     for (row, (func, bin)) in bins.into_iter().enumerate() {
@@ -97,7 +101,7 @@ pub fn load_times(run: &Run, profile: &Profile) -> Result<Times> {
         funcs[func as usize].durations.bins.push(bin);
     }
     let path = run.table("node_times");
-    let t = Table::open(&path)?;
+    let t = Table::open(&path, &marks)?;
     let nodes = rows!(t, total_ns: t.u64("total_ns")?, off_ns: t.u64("off_cpu_ns")?, irq_ns: t.u64("interrupts_ns")?
         => NodeTimes { total_ns, off_ns, irq_ns });
     if nodes.len() != profile.nodes.len() {

@@ -2,8 +2,8 @@
 //! Which files of a recording are there.
 //!
 //! In: a run's folder and its manifest. Out: the lengths of what was recorded, for the manifest; and, when a manifest is
-//! read, the files that are missing or shorter than recorded. Tables show nothing of that: they are kept from before. So a
-//! run that lost a stream would look as whole as it was.
+//! read, the files that are missing, shorter or longer than recorded. Tables show nothing of that: they are kept from before. So
+//! a run that lost a stream, or got another's, would look as whole as it was.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +19,7 @@ use crate::Run;
 const RECORDED: [&str; 3] = ["streams", "symbols", "tests"];
 
 /// Enters the files that are in the folder. A file that was listed before stays listed, with its longest length: it may
-/// have been lost since. While a recording goes on its files are not listed.
+/// have been lost since. One that was found to be longer than recorded stays so, whoever writes the manifest again. While a recording goes on its files are not listed.
 pub(crate) fn list(run: &Run, manifest: &Manifest) -> BTreeMap<String, u64> {
     let mut files = manifest.files.clone();
     if manifest.stopped.as_deref() == Some(NOT_ENDED) {
@@ -27,6 +27,11 @@ pub(crate) fn list(run: &Run, manifest: &Manifest) -> BTreeMap<String, u64> {
     }
     for folder in RECORDED {
         add(&run.dir().join(folder), folder, &mut files);
+    }
+    for path in manifest.grown.keys() {
+        if let (Some(now), Some(recorded)) = (files.get_mut(path), manifest.files.get(path)) {
+            *now = *recorded;
+        }
     }
     files
 }
@@ -70,6 +75,25 @@ pub(crate) fn absent(run: &Run, manifest: &Manifest) -> Vec<String> {
         Ok(_) => None,
     };
     manifest.files.iter().filter_map(lacks).collect()
+}
+
+/// The files that are longer than recorded, with what is there: something was appended, or they are another run's.
+pub(crate) fn grown(run: &Run, manifest: &Manifest) -> BTreeMap<String, String> {
+    if manifest.stopped.as_deref() == Some(NOT_ENDED) {
+        return BTreeMap::new();
+    }
+    let is_longer = |(path, length): (&String, &u64)| {
+        let there = run.dir().join(path).symlink_metadata().ok().filter(fs::Metadata::is_file)?;
+        let text = || (path.clone(), format!("{path}: {} of {length} bytes", there.len()));
+        (there.len() > *length).then(text)
+    };
+    manifest.files.iter().filter_map(is_longer).collect()
+}
+
+/// True if nobody knows which files belong to the recording: it has ended and was read, and its manifest lists none.
+pub(crate) fn is_unlisted(run: &Run, manifest: &Manifest) -> bool {
+    let was_read = run.has_tables() || !manifest.accounts.is_empty();
+    manifest.files.is_empty() && was_read && manifest.stopped.as_deref() != Some(NOT_ENDED)
 }
 
 /// Why a file cannot be read, most often that it is another user's; `None` if it can. Readers take some files for absent
@@ -158,6 +182,36 @@ mod tests {
         // Written again, as by a reader that enters its account: it stays known.
         run.write_manifest(&run.manifest().unwrap()).unwrap();
         assert_eq!(run.manifest().unwrap().absent, ["streams/cpu0.pt: missing"]);
+    }
+
+    #[test]
+    fn a_file_that_grew_is_told_whoever_writes_the_manifest_again() {
+        let (_folder, run) = run();
+        fs::write(run.pt(0), [7; 40]).unwrap();
+        run.write_manifest(&Manifest::new(RunKind::Lab, 1)).unwrap();
+        assert!(run.manifest().unwrap().grown.is_empty());
+        fs::write(run.pt(0), [7; 41]).unwrap();
+        for _ in 0..2 {
+            let read = run.manifest().unwrap();
+            let told: Vec<&str> = read.grown.values().map(String::as_str).collect();
+            assert_eq!(told, ["streams/cpu0.pt: 41 of 40 bytes"]);
+            run.write_manifest(&read).unwrap();
+        }
+        // Its own recorder knows what it wrote.
+        run.write_manifest(&run.own_manifest().unwrap()).unwrap();
+        assert!(run.manifest().unwrap().grown.is_empty());
+    }
+
+    #[test]
+    fn a_list_of_files_that_was_taken_out_is_missed() {
+        let (_folder, run) = run();
+        fs::write(run.code_dict(), "").unwrap();
+        let text = r#"{"version": 1, "kind": "lab", "vcpus": 1, "accounts": {"flow": []}}"#;
+        fs::write(run.manifest_path(), text).unwrap();
+        let read = run.manifest().unwrap();
+        assert!(read.unlisted && read.absent.is_empty());
+        run.write_manifest(&read).unwrap();
+        assert!(!run.manifest().unwrap().unlisted);
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod files;
 mod instrument;
 mod keys;
 mod manifest_tables;
+mod marks;
 mod records;
 mod rows;
 mod run;
@@ -120,6 +121,20 @@ pub enum StoreError {
         /// The table's file.
         path: PathBuf,
         /// Its version.
+        found: String,
+    },
+    /// A table is not the one that was made of this run.
+    #[error(
+        "{}: not this run's table: the manifest names one of mark {expected}, and this has {found}; remove tables/ to have them \
+         made again",
+        path.display()
+    )]
+    OtherTable {
+        /// The table's file.
+        path: PathBuf,
+        /// The mark that the manifest names.
+        expected: String,
+        /// The mark of the file.
         found: String,
     },
     /// A table's bytes are not Parquet or break a rule of it.

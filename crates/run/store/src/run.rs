@@ -6,7 +6,8 @@
 use kprism_layout::GcovFiles;
 use serde::Deserialize;
 
-use crate::{Manifest, Result, StoreError, files, io_at, write_atomically};
+use crate::{Manifest, Result, StoreError, files, io_at, marks, write_atomically};
+use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -273,18 +274,34 @@ impl Run {
         self.dir.join("stderr")
     }
 
-    /// Reads the manifest, and finds out which of the recorded files are missing or shorter ([`Manifest::absent`]).
+    /// Reads the manifest, and finds out which of the recorded files are missing or shorter ([`Manifest::absent`]) or longer
+    /// ([`Manifest::grown`]), and which tables have no mark ([`Manifest::unmarked`]).
     ///
     /// # Errors
     /// [`StoreError::Manifest`] with line and column if it is not the expected JSON; [`StoreError::Io`] if it cannot be
     /// read.
     pub fn manifest(&self) -> Result<Manifest> {
+        let mut manifest = self.plain_manifest()?;
+        manifest.absent = files::absent(self, &manifest);
+        manifest.grown = files::grown(self, &manifest);
+        manifest.unlisted = files::is_unlisted(self, &manifest);
+        manifest.unmarked = marks::unmarked(self, &manifest);
+        Ok(manifest)
+    }
+
+    /// The manifest for a recorder that has just written files anew: that they are longer than before is no fault.
+    ///
+    /// # Errors
+    /// As [`Run::manifest`].
+    pub fn own_manifest(&self) -> Result<Manifest> {
+        Ok(Manifest { grown: BTreeMap::new(), ..self.manifest()? })
+    }
+
+    /// The manifest alone, without a look at other files.
+    pub(crate) fn plain_manifest(&self) -> Result<Manifest> {
         let path = self.manifest_path();
         let bytes = fs::read(&path).map_err(io_at(&path))?;
-        let mut manifest: Manifest =
-            serde_json::from_slice(&bytes).map_err(|source| StoreError::Manifest { path, source })?;
-        manifest.absent = files::absent(self, &manifest);
-        Ok(manifest)
+        serde_json::from_slice(&bytes).map_err(|source| StoreError::Manifest { path, source })
     }
 
     /// Writes the manifest in one step, with the lengths of the recorded files. A reader never sees a part of it.

@@ -20,22 +20,25 @@
 use crate::column::{About, Table, write_table};
 use crate::delta_tables::{Limits, load_deltas, save_deltas};
 use crate::keys::{func_keys, name_keys};
+use crate::marks::Marks;
 use crate::rows::Column;
 use crate::{Manifest, Result, Run};
 use kprism_profile::{
     CpuTotals, FlowError, FrameKind, Func, NO_PARENT, Node, Part, Parts, Profile, Slice, Syscall, Task,
     Totals,
 };
+use std::collections::BTreeMap;
 
-/// Writes all tables of a profile.
+/// Writes all tables of a profile, and returns their marks by name, which belong into the manifest
+/// ([`Manifest::tables`]).
 ///
 /// # Errors
 /// Fails at the first file that cannot be written. Tables written before it stay.
-pub fn save_profile(run: &Run, profile: &Profile) -> Result<()> {
+pub fn save_profile(run: &Run, profile: &Profile) -> Result<BTreeMap<String, String>> {
     std::fs::create_dir_all(run.tables()).map_err(crate::io_at(&run.tables()))?;
     let manifest = run.manifest().ok();
     let kernel = manifest.as_ref().and_then(|manifest| manifest.kernel.as_ref());
-    let to = Saver::new(run, manifest.as_ref());
+    let mut to = Saver::new(run, manifest.as_ref());
     let f = &profile.funcs;
     to.save(
         "functions",
@@ -133,23 +136,28 @@ pub fn save_profile(run: &Run, profile: &Profile) -> Result<()> {
             ("last_ns", Column::u64s(c, |c| c.last_ns)),
         ],
     )?;
-    save_deltas(&to, &profile.deltas, &profile.counts)
+    save_deltas(&mut to, &profile.deltas, &profile.counts)?;
+    Ok(to.marks)
 }
 
 /// Writes tables of a run, whose manifest is read once for all of them.
 pub(crate) struct Saver<'a> {
     run: &'a Run,
     clock: &'a str,
+    /// Marks of the tables that were written, by name.
+    pub marks: BTreeMap<String, String>,
 }
 
 impl<'a> Saver<'a> {
     pub fn new(run: &'a Run, manifest: Option<&'a Manifest>) -> Self {
-        Saver { run, clock: manifest.map_or("", |manifest| &manifest.clock.name) }
+        Saver { run, clock: manifest.map_or("", |manifest| &manifest.clock.name), marks: BTreeMap::new() }
     }
 
-    pub fn save(&self, name: &str, columns: Vec<(&str, Column<'_>)>) -> Result<()> {
+    pub fn save(&mut self, name: &str, columns: Vec<(&str, Column<'_>)>) -> Result<()> {
         let about = About { table: name, clock: self.clock };
-        write_table(&self.run.table(name), about, columns)
+        let mark = write_table(&self.run.table(name), about, columns)?;
+        self.marks.insert(name.to_owned(), mark);
+        Ok(())
     }
 }
 
@@ -216,16 +224,18 @@ pub(crate) use rows;
 ///
 /// # Errors
 /// [`StoreError::NoTable`](crate::StoreError::NoTable) if the run has not been decoded;
+/// [`StoreError::OtherTable`](crate::StoreError::OtherTable) if a table is not the one that the manifest names;
 /// [`StoreError::Table`](crate::StoreError::Table) if a row refers to one that does not exist, or a
 /// node comes before its parent.
 pub fn load_profile(run: &Run) -> Result<Profile> {
+    let marks = Marks::of(run);
     let path = run.table("functions");
-    let t = Table::open(&path)?;
+    let t = Table::open(&path, &marks)?;
     let funcs = rows!(t, name: t.str("name")?, module: t.str("module_name")?, start: t.u64("address")?,
         kernel: t.bool("is_kernel")? => Func { name, module, start, kernel });
 
     let path = run.table("nodes");
-    let t = Table::open(&path)?;
+    let t = Table::open(&path, &marks)?;
     let nodes = rows!(t, parent: t.opt_u32("parent_id")?, func: t.opt_u32("func_id")?, kind: parse_kinds(&t)?,
         calls: t.u64("calls")?, insns: t.u64("insns")?, ns: t.u64("self_ns")?
         => Node { parent: parent.unwrap_or(NO_PARENT), func: func.unwrap_or(0), calls, insns, ns, kind });
@@ -237,7 +247,7 @@ pub fn load_profile(run: &Run) -> Result<Profile> {
     }
 
     let path = run.table("tasks");
-    let t = Table::open(&path)?;
+    let t = Table::open(&path, &marks)?;
     let tasks = rows!(t, pid: t.u32("pid")?, tgid: t.u32("tgid")?, comm: t.str("comm")?,
         root: t.u32("root_node_id")? => Task { pid, tgid, comm, root });
     for (row, task) in tasks.iter().enumerate() {
@@ -245,7 +255,7 @@ pub fn load_profile(run: &Run) -> Result<Profile> {
     }
 
     let path = run.table("syscalls");
-    let t = Table::open(&path)?;
+    let t = Table::open(&path, &marks)?;
     let syscalls = rows!(t, task: t.u32("task_id")?, cpu: t.u16("cpu")?, func: t.u32("func_id")?,
         start_ns: t.u64("start_ns")?, wall_ns: t.u64("wall_ns")?, on_cpu_ns: t.u64("on_cpu_ns")?,
         insns: t.u64("insns")?, node: t.u32("node_id")?, entry: part(&t, "entry")?,
@@ -259,7 +269,7 @@ pub fn load_profile(run: &Run) -> Result<Profile> {
     }
 
     let path = run.table("slices");
-    let t = Table::open(&path)?;
+    let t = Table::open(&path, &marks)?;
     let slices = rows!(t, task: t.u32("task_id")?, cpu: t.u16("cpu")?, func: t.u32("func_id")?,
         depth: t.u16("depth")?, kind: parse_kinds(&t)?, start_ns: t.u64("start_ns")?,
         end_ns: t.u64("end_ns")?, insns: t.u64("insns")?
@@ -270,18 +280,18 @@ pub fn load_profile(run: &Run) -> Result<Profile> {
     }
 
     let path = run.table("errors");
-    let t = Table::open(&path)?;
+    let t = Table::open(&path, &marks)?;
     let errors = rows!(t, cpu: t.u16("cpu")?, offset: t.u64("stream_offset")?, ns: t.u64("time_ns")?,
         ip: t.u64("ip")?, kind: t.str("kind")? => FlowError { cpu, offset, ns, ip, kind });
 
     let path = run.table("cpus");
-    let t = Table::open(&path)?;
+    let t = Table::open(&path, &marks)?;
     let per_cpu = rows!(t, instructions: t.u64("instructions")?, branches: t.u64("branches")?,
         errors: t.u64("errors")?, overflows: t.u64("overflows")?, lost_bytes: t.u64("lost_bytes")?, first_ns: t.u64("first_ns")?,
         last_ns: t.u64("last_ns")?
         => CpuTotals { instructions, branches, errors, overflows, lost_bytes, first_ns, last_ns });
     let limits = Limits { funcs: funcs.len(), tasks: tasks.len(), nodes: nodes.len() };
-    let (deltas, counts) = load_deltas(run, &limits)?;
+    let (deltas, counts) = load_deltas(run, &marks, &limits)?;
     let totals = Totals { per_cpu, ..Totals::default() };
     Ok(Profile { funcs, tasks, nodes, syscalls, slices, deltas, counts, errors, totals })
 }

@@ -69,11 +69,11 @@ impl Group {
     }
 }
 
-/// Writes the table, completely or not at all.
+/// Writes the table, completely or not at all, and returns its mark for the manifest ([`kprism_manifest::Manifest::tables`]).
 ///
 /// # Errors
 /// Fails if the file cannot be written.
-pub fn save_tlb_misses(run: &Run, rows: impl Iterator<Item = MissRow>) -> Result<()> {
+pub fn save_tlb_misses(run: &Run, rows: impl Iterator<Item = MissRow>) -> Result<String> {
     std::fs::create_dir_all(run.tables()).map_err(crate::io_at(&run.tables()))?;
     let mut rows = rows.peekable();
     let mut begun = false;

@@ -64,7 +64,7 @@ pub fn in_guest(plan: &Plan, guest: &Guest, output: &Path, progress: &Progress) 
     match (&ran.ended, Collected::load(run.dir())) {
         (Ended::Interrupted, _) => Ok(None),
         (_, Ok(collected)) => {
-            let manifest = run.manifest()?;
+            let manifest = run.own_manifest()?;
             finish(run, manifest, &collected).map(Some)
         }
         (_, Err(_)) => {
@@ -80,7 +80,7 @@ pub fn in_guest(plan: &Plan, guest: &Guest, output: &Path, progress: &Progress) 
 /// The run is not of a boot, or cannot be read or written.
 pub fn brought(run: Run) -> Result<Recorded> {
     let collected = Collected::load(run.dir())?;
-    let manifest = run.manifest()?;
+    let manifest = run.own_manifest()?;
     finish(run, manifest, &collected)
 }
 

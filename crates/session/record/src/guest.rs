@@ -410,7 +410,7 @@ pub fn record(
         manifest.notes.push(format!("no kernel events were recorded: {why}"));
     }
     if job.collect.is_some() {
-        adopt(&mut manifest, run.manifest()?, observer.is_some());
+        adopt(&mut manifest, run.own_manifest()?, observer.is_some());
     }
     if let Some(observer) = observer {
         // First: it is what `kprism report` shows if nothing is said.
@@ -465,6 +465,11 @@ fn adopt(manifest: &mut Manifest, collected: Manifest, has_flow: bool) {
         // Listed anew in the folder that the files are collected into.
         files: _,
         absent: _,
+        grown: _,
+        unlisted: _,
+        // Made in the folder that the files are collected into.
+        tables: _,
+        unmarked: _,
         // The guest has none of its own.
         processor: _,
     } = collected;

@@ -210,7 +210,7 @@ pub fn import(settings: &Settings, recording: Recording, progress: &Progress) ->
             progress.step("reading the capture");
             let run = of_bus::import(&description, settings.symfs.as_deref(), &settings.output, progress)?;
             close(&run, progress)?;
-            let manifest = run.manifest()?;
+            let manifest = run.own_manifest()?;
             let account = manifest.accounts.get(&Instrument::Tlb);
             let misses = account.and_then(|account| account.count(Fate::Kept, "misses"));
             Ok(Imported { run, empty: misses == Some(0) })
@@ -327,7 +327,7 @@ fn import_events(
         progress.say(&durations::summary(&run, measured)?);
     }
     if let Some(boot) = boot::adopt(run.dir())? {
-        let mut manifest = run.manifest()?;
+        let mut manifest = run.own_manifest()?;
         manifest.options.insert("record".into(), "boot".into());
         manifest.options.insert("kernel_command_line".into(), boot.command_line.clone().into());
         if let Ok(read) = boot::load(run.dir()) {

@@ -83,6 +83,7 @@ pub fn all(facts: &Facts, labels: &BTreeMap<String, String>, progress: &Progress
     let mut tables = BTreeMap::new();
     for name in names(&run.tables())? {
         if let Some(table) = name.strip_suffix(".parquet") {
+            run.check_table(table)?;
             tables.insert(table.to_owned(), Table::File(run.table(table)));
         }
     }

@@ -110,6 +110,7 @@ impl Run {
             }));
         }
         let run = Folder::open(&self.folder).map_err(|error| refused(&error.into()))?;
+        run.check_table(name).map_err(|error| refused(&error.into()))?;
         Table::open(name.to_owned(), run.table(name)).map_err(|error| refused(&error))
     }
 

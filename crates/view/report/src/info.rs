@@ -115,7 +115,11 @@ fn ending(m: &Manifest) -> String {
         let account = m.with_recording(account.clone());
         out += &format!("account of {instrument}\n{}\n", account.to_text().trim_end());
     }
-    m.absent.iter().for_each(|file| out += &format!("{:<14}{}\n", "absent", printable(file)));
+    let lists =
+        [("absent", m.absent.iter().collect::<Vec<_>>()), ("longer", m.grown.values().collect::<Vec<_>>())];
+    for (what, files) in lists {
+        files.iter().for_each(|file| out += &format!("{what:<14}{}\n", printable(file)));
+    }
     out
 }
 

@@ -9,7 +9,7 @@ use kprism_profile::units::printable;
 use kprism_session::Progress;
 use kprism_session::moments::{self, Moment, Phase, Wanted};
 use kprism_store::{Account, Run};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::flow::Options;
 use crate::output::Output;
@@ -28,7 +28,7 @@ fn wanted(select: &Select) -> Wanted {
     }
 }
 
-/// Writes the lines. Returns the account of the flow, if it was replayed.
+/// Writes the lines, and as JSON an object with the kinds that were asked for and not recorded. Returns the account of the flow, if it was replayed.
 ///
 /// # Errors
 /// A file of the run is not what it should be.
@@ -53,6 +53,9 @@ pub fn list<'w>(
         !to.is_done()
     })?;
     summary.notes.iter().for_each(|note| progress.note(note));
+    if options.json && !summary.not_recorded.is_empty() {
+        to.remark(&format!("{}\n", json!({"not_recorded": summary.not_recorded})));
+    }
     Ok((to, summary.account))
 }
 

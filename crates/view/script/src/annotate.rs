@@ -68,7 +68,9 @@ impl<'c> Annotation<'c> {
     ) -> Self {
         let function = symbols.function(FunctionId(func));
         let mut disassembler = Disassembler::new(syntax);
-        let sites: Vec<&Site> = counts.sites.iter().filter(|s| s.func == func).collect();
+        let mut sites: Vec<&Site> = counts.sites.iter().filter(|s| s.func == func).collect();
+        // A part that was moved away, such as `.cold`, may stand before the function.
+        sites.sort_by_key(|site| site.offset.cast_signed());
         let mut lines: Vec<Line<'c>> = Vec::with_capacity(sites.len());
         for (i, &site) in sites.iter().enumerate() {
             let (text, refers) = disassembler.format(&site.bytes, site.ip, site.mode);
@@ -151,9 +153,9 @@ impl<'c> Annotation<'c> {
         for block in self.blocks() {
             let share = percent(block.insns, self.insns);
             let line = format!(
-                "{share:6.2}%  +{:#x}..{:#x} ran {}, {}",
-                block.first,
-                block.last,
+                "{share:6.2}%  {}..{} ran {}, {}",
+                offset_text(block.first),
+                offset_text(block.last).trim_start_matches('+'),
                 many(block.count, "time"),
                 duration(block.ns)
             );
@@ -163,8 +165,7 @@ impl<'c> Annotation<'c> {
         let mut before: Option<&Line<'_>> = None;
         for line in &self.lines {
             let site = line.site;
-            let gap =
-                before.map_or(0, |b| site.offset.saturating_sub(b.site.offset + b.site.bytes.len() as u64));
+            let gap = before.map_or(0, |before| self.gap(before.site, site, symbols));
             if gap > 0 {
                 out += &style.dim(&format!("{:>37} … {} that did not run\n", "", many(gap, "byte")));
             }
@@ -177,12 +178,29 @@ impl<'c> Annotation<'c> {
         out
     }
 
+    /// Bytes of the function between two of its instructions that ran. Between its parts there are other functions.
+    fn gap(&self, before: &Site, next: &Site, symbols: &Symbols) -> u64 {
+        let from = before.offset.wrapping_add(before.bytes.len() as u64);
+        let gap = next.offset.wrapping_sub(from).cast_signed();
+        let Ok(gap) = u64::try_from(gap) else { return 0 };
+        let is_own = |offset: u64| {
+            let at = match is_kernel(next.ip) {
+                true => symbols.locate(0, next.ip.wrapping_sub(next.offset).wrapping_add(offset), u64::MAX),
+                false => symbols.locate_in_module(FunctionId(next.func), self.start.wrapping_add(offset)),
+            };
+            at.is_some_and(|at| at.func.0 == next.func)
+        };
+        let after = (0..gap).take_while(|at| is_own(from.wrapping_add(*at))).count() as u64;
+        let to_next = (1..=gap - after).take_while(|at| is_own(next.offset.wrapping_sub(*at))).count();
+        after + to_next as u64
+    }
+
     fn text_line(&self, line: &Line<'_>, symbols: &Symbols, style: Style) -> String {
         let site = line.site;
         let share = percent(site.count, self.insns);
         let amounts = format!("{:>12} {share:6.2}% {:6.2}%", grouped(site.count), percent(site.ns, self.ns));
         let version = if line.version > 0 { format!("v{} ", line.version) } else { String::new() };
-        let offset = format!("+{:#x}", site.offset);
+        let offset = offset_text(site.offset);
         let mut text = format!("{} {offset:>9}  {version}{}", style.heat(share, &amounts), line.text);
         if let Some(refers) = &line.refers {
             text += &format!("  {}", style.dim(refers));
@@ -220,7 +238,7 @@ impl<'c> Annotation<'c> {
                 let site = line.site;
                 let bytes: String = site.bytes.iter().map(|b| format!("{b:02x}")).collect();
                 let mut value = json!({
-                    "offset": site.offset,
+                    "offset": site.offset.cast_signed(),
                     "ip": format!("{:#x}", site.ip),
                     "bytes": bytes,
                     "insn": line.text,
@@ -306,7 +324,7 @@ fn place(symbols: &Symbols, site: &Site, start: u64, to: u64) -> String {
         false => symbols.locate_in_module(FunctionId(site.func), start.wrapping_add(offset)),
     };
     match found {
-        Some(at) if at.func.0 == site.func => format!("+{offset:#x}"),
+        Some(at) if at.func.0 == site.func => offset_text(offset),
         Some(at) if at.known => {
             let name = printable(&symbols.function(at.func).name);
             let link = if is_kernel(to) { to } else { start.wrapping_add(offset) };
@@ -316,6 +334,14 @@ fn place(symbols: &Symbols, site: &Site, start: u64, to: u64) -> String {
             }
         }
         _ if is_kernel(to) => "[unknown]".to_owned(),
+        _ => offset_text(offset),
+    }
+}
+
+/// An offset from the start of a function, which is negative in a part that stands before it.
+fn offset_text(offset: u64) -> String {
+    match offset.cast_signed() {
+        before @ ..0 => format!("-{:#x}", before.unsigned_abs()),
         _ => format!("+{offset:#x}"),
     }
 }
@@ -326,7 +352,7 @@ fn target_name(symbols: &Symbols, target: &Target) -> String {
     if !target.known {
         name = format!("{:#x}", target.ip);
     } else if target.offset != 0 {
-        name += &format!("+{:#x}", target.offset);
+        name += &offset_text(target.offset);
     }
     if !function.kernel && !function.module.is_empty() {
         name += &format!(" ({})", printable(&function.module));
@@ -346,4 +372,56 @@ fn source_lines(frames: &[Frame], mut source: Option<&mut Source>, style: Style)
         out += &format!("{}\n", style.dim(&line));
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kprism_image::insn::Mode;
+
+    const NAMES: &[u8] = b"\
+ffffffff81000000 t foo.cold
+ffffffff81000010 t bar
+ffffffff81000100 T foo
+ffffffff81000120 T next
+";
+
+    fn site(func: u32, offset: i64, count: u64) -> Site {
+        let start = 0xffff_ffff_8100_0100_u64;
+        Site {
+            func,
+            offset: offset.cast_unsigned(),
+            ip: start.wrapping_add_signed(offset),
+            bytes: vec![0x90],
+            mode: Mode::Bits64,
+            kind: Kind::Other,
+            count,
+            ns: count,
+            taken: 0,
+            targets: Vec::new(),
+            first_ns: 0,
+            last_ns: 0,
+        }
+    }
+
+    #[test]
+    fn a_part_before_the_function_has_negative_offsets_and_its_sums() {
+        let symbols = Symbols::load(NAMES, &[], None).unwrap();
+        let func = symbols.locate(0, 0xffff_ffff_8100_0100, u64::MAX).unwrap().func.0;
+        // As a replay sorts them: without a sign.
+        let sites = vec![site(func, 0, 3), site(func, 8, 2), site(func, -0x100, 1)];
+        let counts = Counts { sites, insns: 6, ns: 6, elsewhere: Vec::new() };
+        let annotation = Annotation::new(func, &counts, &symbols, None, Syntax::Att);
+        let text = annotation.to_text(&symbols, None, Style::default());
+        let places =
+            ["-0x100  ", "15 bytes that did not run", "+0x0  ", "7 bytes that did not run", "+0x8  "];
+        let found: Vec<Option<usize>> = {
+            let table = text.find("offset\n").unwrap();
+            places.iter().map(|place| text[table..].find(place)).collect()
+        };
+        assert!(found.iter().all(Option::is_some) && found.is_sorted(), "{found:?}\n{text}");
+        let json = annotation.to_json(&symbols);
+        assert_eq!((&json["entered"], &json["instructions"]), (&3.into(), &6.into()));
+        assert_eq!(json["lines"][0]["offset"], -0x100);
+    }
 }

@@ -78,6 +78,11 @@ impl<'w> Output<'w> {
         self.end_line();
     }
 
+    /// Writes a line about the list, which is none of its lines.
+    pub fn remark(&mut self, text: &str) {
+        self.buffer.extend_from_slice(text.as_bytes());
+    }
+
     /// Returns true if no more lines are wanted or possible.
     #[inline(always)]
     pub fn is_done(&self) -> bool {

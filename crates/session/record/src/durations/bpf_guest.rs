@@ -29,7 +29,7 @@ pub(super) fn record(
     if ran.ended == Ended::Interrupted {
         return Ok(Recorded { run, measured: None, interrupted: true });
     }
-    let manifest = run.manifest()?;
+    let manifest = run.own_manifest()?;
     // The recorder in the guest says first of all what it records.
     if !manifest.options.contains_key("record") {
         bail!("nothing was recorded in the guest; see above, and {}", run.stderr().display());

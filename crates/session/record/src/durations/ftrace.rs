@@ -132,7 +132,7 @@ fn in_guest(
     if ran.ended == Ended::Interrupted {
         return Ok((run, None));
     }
-    let manifest = run.manifest()?;
+    let manifest = run.own_manifest()?;
     match Recording::load(run.dir()) {
         Ok(recording) => {
             let measured = finish(&run, manifest, &recording, progress)?;
@@ -169,7 +169,7 @@ fn made_ready(
 /// the connection caused.
 pub(super) fn brought(run: Run, progress: &Progress) -> Result<Recorded> {
     let recording = Recording::load(run.dir())?;
-    let manifest = run.manifest()?;
+    let manifest = run.own_manifest()?;
     let measured = finish(&run, manifest, &recording, progress)?;
     summary(&recording, &measured).iter().for_each(|line| progress.say(line));
     progress.say(&format!("recorded in {}", durations::see(&run)));

@@ -160,7 +160,7 @@ fn import_and_note(
     let from = import::Settings { output: settings.output.clone(), ..import::Settings::new(data.to_owned()) };
     let imported = import::import(&from, import::look(data)?, progress)?;
     let run = &imported.run;
-    let mut manifest = run.manifest()?;
+    let mut manifest = run.own_manifest()?;
     manifest.command.clone_from(&settings.command);
     manifest.exit_code = ended.code.filter(|_| !settings.command.is_empty());
     manifest.options.insert("perf".into(), words.into());

@@ -196,7 +196,7 @@ pub fn record(
     let (run, ran) = guest::record(&recording, &job, prepared, report)?;
     progress.clear();
     guest::complain(&ran, progress);
-    let mut manifest = run.manifest()?;
+    let mut manifest = run.own_manifest()?;
     // The guest got them compiled, and does not know how they were written.
     manifest.options.extend([
         ("record".into(), "probe".into()),

@@ -21,10 +21,14 @@ pub(crate) fn close(run: &Run, progress: &Progress) -> Result<()> {
     let profile = loaded.profile()?;
     let mut text = String::new();
     // Reports need no table, and a full disk must not keep anybody from seeing them.
-    if let Err(why) = saved {
-        fs::remove_dir_all(run.tables()).ok();
-        text += &format!("note: the table tlb_misses is not kept: {why}\n");
-    }
+    let mark = match saved {
+        Ok(mark) => Some(mark),
+        Err(why) => {
+            fs::remove_dir_all(run.tables()).ok();
+            text += &format!("note: the table tlb_misses is not kept: {why}\n");
+            None
+        }
+    };
     let all = profile.all();
     let geometries = loaded.geometries()?;
     for (geometry, misses) in geometries.iter().zip(all) {
@@ -46,8 +50,9 @@ pub(crate) fn close(run: &Run, progress: &Progress) -> Result<()> {
     if !account.is_whole() {
         text += account.head().as_str();
     }
-    let mut manifest = run.manifest()?;
+    let mut manifest = run.own_manifest()?;
     manifest.accounts.insert(Instrument::Tlb, account);
+    manifest.name_tables(mark.map(|mark| ("tlb_misses".to_owned(), mark)));
     run.write_manifest(&manifest)?;
     let (place, input) = (run.dir().display(), kprism_session::input_option(run));
     text += &format!("recorded in {place}; see: kprism report tlb{input}");

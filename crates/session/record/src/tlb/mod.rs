@@ -75,7 +75,7 @@ pub(crate) fn compile(condition: Option<&str>, known: Known) -> Result<Option<St
 /// Adds the condition to the manifest, so that reports tell which misses they show.
 pub(crate) fn keep_condition(run: &Run, condition: Option<&str>) -> Result<()> {
     let Some(text) = condition else { return Ok(()) };
-    let mut manifest = run.manifest()?;
+    let mut manifest = run.own_manifest()?;
     manifest.options.insert(CONDITION.into(), text.into());
     Ok(run.write_manifest(&manifest)?)
 }

@@ -90,7 +90,7 @@ pub fn record(
         bail!("perf left no recording: it {ended}");
     }
     let run = sampled::import(&data, Path::new("/"), Some(Path::new("/proc/kallsyms")), output)?;
-    let mut manifest = run.manifest()?;
+    let mut manifest = run.own_manifest()?;
     manifest.command.clone_from(command);
     manifest.options.insert("source".into(), format!("perf record -e {name}").into());
     manifest.exit_code = ended.code;

@@ -246,7 +246,7 @@ fn comm(command: &[String]) -> String {
 fn account(run: &Run, bus: &Bus, c: &Counts) -> Result<()> {
     let monitor = &bus.monitor;
     let clock = json!({"name": "host", "tsc_hz": 1_000_000_000});
-    let mut manifest = run.manifest()?;
+    let mut manifest = run.own_manifest()?;
     let text =
         json!({"vcpus": [{"cpu": 0, "instructions": null}], "clock": null, "stopped": manifest.stopped});
     fs::write(run.counts(), serde_json::to_vec_pretty(&text)?)?;

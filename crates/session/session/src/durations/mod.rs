@@ -108,6 +108,8 @@ pub fn again(run: &Run, consumer: &mut Consumer<'_>) -> Result<Measured> {
 
 /// Saves tables, sideband and manifest.
 fn enter(run: &Run, measured: &Measured, facts: Facts, progress: &Progress) -> Result<()> {
+    // Read before the sideband is written, which may be longer than that of another version.
+    let mut manifest = run.manifest()?;
     if !measured.switches.is_empty() {
         let line = |s: &kprism_durations::Switch| {
             json!({"k": "switch", "t": s.ns, "cpu": s.cpu, "prev_pid": s.prev.0, "prev_comm": s.prev.1,
@@ -116,7 +118,6 @@ fn enter(run: &Run, measured: &Measured, facts: Facts, progress: &Progress) -> R
         let text: String = measured.switches.iter().map(|s| format!("{}\n", line(s))).collect();
         fs::write(run.sideband(), text).with_context(|| run.sideband().display().to_string())?;
     }
-    let mut manifest = run.manifest()?;
     manifest.vcpus = manifest.vcpus.max(u32::try_from(measured.profile.totals.per_cpu.len())?);
     manifest.clock.name.clone_from(&facts.clock);
     manifest.clock.tsc_hz = 1_000_000_000;
@@ -140,7 +141,8 @@ fn enter(run: &Run, measured: &Measured, facts: Facts, progress: &Progress) -> R
         progress.note(note);
     }
     // The tables name the manifest's clock.
-    save_profile(run, &measured.profile)?;
+    manifest.name_tables(save_profile(run, &measured.profile)?);
+    run.write_manifest(&manifest)?;
     Ok(save_times(run, &measured.times)?)
 }
 

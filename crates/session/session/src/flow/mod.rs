@@ -70,7 +70,10 @@ pub fn decode(run: &Run, progress: &Progress) -> Result<(Profile, Manifest)> {
     }
     progress.step("writing the tables");
     // If the disk is full, the profile is returned all the same; the next report decodes again.
-    let saved = save_profile(run, &profile).and_then(|()| run.write_manifest(&manifest));
+    let saved = save_profile(run, &profile).and_then(|tables| {
+        manifest.name_tables(tables);
+        run.write_manifest(&manifest)
+    });
     for note in &notes {
         progress.note(note);
     }

@@ -221,8 +221,41 @@ pub struct Summary {
     pub sources: Vec<Source>,
     /// Remarks: what was lost, left out, not understood.
     pub notes: Vec<String>,
+    /// Kinds that were asked for by name and that the run did not record: that there are none says nothing.
+    pub not_recorded: Vec<Kind>,
     /// Losses of the flow on the way, if it was replayed.
     pub account: Option<Account>,
+}
+
+/// The sources that a run has.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    flow: bool,
+    coverage: bool,
+    events: bool,
+    probes: bool,
+    misses: bool,
+    console: bool,
+}
+
+impl Held {
+    /// True if moments of this kind were recorded, be there some or none.
+    fn holds(self, kind: Kind) -> bool {
+        match kind {
+            Kind::Mark
+            | Kind::Switch
+            | Kind::Window
+            | Kind::Irqs
+            | Kind::Syscall
+            | Kind::Call
+            | Kind::Packet => self.flow,
+            Kind::Coverage => self.coverage,
+            Kind::Event | Kind::Lost => self.events,
+            Kind::Probe => self.probes,
+            Kind::Tlb => self.misses,
+            Kind::Console => self.console,
+        }
+    }
 }
 
 /// Hears each moment; returns false if no more are wanted.
@@ -318,6 +351,18 @@ pub fn each(run: &Run, wanted: &Wanted, progress: &Progress, visit: Visit<'_>) -
         });
     }
     merge.drain(u64::MAX, true);
+    let held = Held {
+        flow: has_flow,
+        coverage: has_flow && run.holds(Instrument::Cover),
+        // Those of durations have a clock of their own, of which there is a note.
+        events: events.is_some() || run.holds(Instrument::Durations),
+        probes: probes.is_some(),
+        misses: misses.is_some(),
+        console: !console.is_empty(),
+    };
+    summary.not_recorded = wanted.kinds.iter().copied().filter(|&kind| !held.holds(kind)).collect();
+    let not_recorded = |kind: &Kind| format!("{}: this run did not record it", kind.name());
+    summary.notes.extend(summary.not_recorded.iter().map(not_recorded));
     summary.counts = merge.counts;
     let out = |s: &Source| s.left_out.as_ref().map(|why| format!("{} are not in this list: {why}", s.name));
     let notes: Vec<String> = summary.sources.iter().filter_map(out).collect();
@@ -425,5 +470,29 @@ impl<'a> Merge<'a, '_> {
         }
         *self.counts.entry(moment.kind).or_default() += 1;
         self.over = !(self.visit)(moment);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kprism_store::{Manifest, RunKind};
+
+    #[test]
+    fn a_kind_that_was_not_recorded_is_no_empty_list() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = Run::create(&folder.path().join("run")).unwrap();
+        run.write_manifest(&Manifest::new(RunKind::Lab, 1)).unwrap();
+        std::fs::write(run.console_log(), "[    0.000001] hello\n").unwrap();
+        let of = |kinds: &[Kind]| {
+            let wanted = Wanted { kinds: kinds.to_vec(), ..Wanted::default() };
+            each(&run, &wanted, &Progress::silent(), &mut |_| true).unwrap()
+        };
+        let some = of(&[Kind::Tlb, Kind::Console]);
+        assert_eq!(some.not_recorded, [Kind::Tlb]);
+        assert!(some.notes.iter().any(|note| note.starts_with("tlb: ")), "{:?}", some.notes);
+        assert!(of(&[]).not_recorded.is_empty());
+        let all: Vec<Kind> = Kind::ALL.iter().map(|(kind, ..)| *kind).collect();
+        assert_eq!(of(&all).not_recorded.len(), all.len() - 1);
     }
 }

@@ -176,7 +176,7 @@ fn file(path: &str, rows: &BTreeMap<u32, Row>, text: Option<&str>) -> Value {
             }
             if !row.branches.is_empty() {
                 let branch = |&(offset, taken, count): &(u64, u64, u64)| {
-                    json!({"offset": offset, "taken": taken, "count": count})
+                    json!({"offset": offset.cast_signed(), "taken": taken, "count": count})
                 };
                 line["branches"] = row.branches.iter().map(branch).collect();
             }
