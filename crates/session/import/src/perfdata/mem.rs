@@ -246,7 +246,7 @@ pub fn read(bytes: &[u8]) -> Samples {
             Record::MmapData(map) if !map.kernel => out.maps.push(mapping(map, ns, false)),
             Record::Comm { pid, tid, comm, .. } => out.names.push((ns, tid, pid, comm)),
             // A child begins with its parent's mappings.
-            Record::Fork { pid, ppid, .. } if pid != ppid => {
+            Record::Fork { pid, ppid, existed: false, .. } if pid != ppid => {
                 let own: Vec<Map> = out.maps.iter().filter(|m| m.pid == ppid).cloned().collect();
                 inherited += own.len();
                 if inherited <= MAX_INHERITED {
