@@ -27,6 +27,9 @@ AXES = {
     "births": ["fork", "vfork", "spawn", "thread", "exec"],
     "tasks": ["1", "10", "200"],
     "records": ["own", "FORK and exec", "both sides"],
+    "ends": ["named", "without an id"],
+    "distance": ["none", "before"],
+    "mappings": ["as loaded", "over another file", "over a deleted file"],
     "space": ["plain", "PTI", "no ASLR"],
     "kernel": ["code", "no code"],
     "perf": ["6.1", "4.14", "5.10", "7.0"],
@@ -46,6 +49,14 @@ def goes(case):
             return False
         if has("records", "both sides") or has("lost", "full buffer") or has("tasks", "200"):
             return False
+        if has("ends", "without an id") or has("distance", "before") or not has("mappings", "as loaded", None):
+            return False
+    # Between two TSC packets nothing tells when one mapping's code ends and the next one's begins; kprism says so.
+    if has("mappings", "over another file", "over a deleted file") and has("times", "TSC", "none"):
+        return False
+    # Without a clock no record has a place.
+    if has("times", "none") and has("distance", "before"):
+        return False
     # Rings lose what is older anyway, and are judged by what they may have.
     if has("mode", "snapshots", "samples"):
         if has("lost", "full buffer", "end of file") or has("branches", "PTWRITE only", "DisTNT"):
@@ -128,7 +139,13 @@ def make(case, exported, folder):
     recording = Recording(os.path.join(exported, "data"))
     if case["records"] == "FORK and exec":
         transform.births_as_the_kernel_tells(recording, "births")
-    elif case["records"] == "both sides":
+    if case["mappings"] != "as loaded":
+        transform.over_another(recording, case["mappings"] == "over a deleted file")
+    if case["ends"] == "without an id":
+        transform.ends_without_an_id(recording, "births")
+    if case["distance"] == "before":
+        transform.told_before(recording)
+    if case["records"] == "both sides":
         transform.both_sides(recording)
     if case["machine"] == "mappings":
         transform.guest_mappings(recording)

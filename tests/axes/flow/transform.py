@@ -23,6 +23,8 @@ UPTIME = 700 * KEEPS_CTC
 
 EXEC, SWITCH_OUT, PREEMPT = 1 << 13, 1 << 13, 1 << 14
 GUEST_USER = 5
+# `misc` of a mapping: its build id is stated.
+BUILD_ID = 1 << 14
 
 
 class Clock:
@@ -99,6 +101,68 @@ def execs(mapped, main, pid):
     place = lambda event: event.body[8:32]
     return {place(event) for event in mapped[pid]} != {place(event) for event in mapped.get(main, [])} or (
         mapped[pid][0].time > mapped[main][0].time and any(event.time != mapped[pid][0].time for event in mapped[pid]))
+
+
+# Instructions from the record of a switch to the switch itself, at most. No program's code runs between them.
+DISTANCE = 150
+
+
+def ends_without_an_id(recording, program):
+    """A thread that ends has no id any more when it leaves the CPU: its last switch is of task -1, after its EXIT (`pid_alive` in
+    the kernel's perf_event_pid_type). `program`: the name of the program whose tasks are the workload; its first one lives on."""
+    born, last = [], {}
+    for event in recording.events:
+        if event.kind == COMM and event.body[8:].split(b"\0")[0].decode() == program:
+            born.append(struct.unpack_from("<II", event.body))
+        if event.kind == SWITCH_CPU_WIDE and event.misc & SWITCH_OUT:
+            last[event.tid] = event
+    ended = {tid for pid, tid in born if (pid, tid) != born[0]} & last.keys()
+    recording.events = [event for event in recording.events if event.kind != EXIT or event.tid not in ended]
+    for tid in ended:
+        event = last[tid]
+        body = struct.pack("<IIIIQ", event.pid, born[0][0], tid, born[0][0], event.time)
+        time = max(event.time - 2 * DISTANCE, 1)
+        recording.events.append(Event(EXIT, 0, body, event.pid, tid, time, event.cpu, event.id))
+        event.pid = event.tid = NONE
+    recording.events.sort(key=lambda event: event.time)
+
+
+def told_before(recording):
+    """The kernel tells a switch some time before it (perf_event_task_sched_out), each by another time."""
+    before = {}
+    for number, event in enumerate(recording.events):
+        if event.kind == SWITCH_CPU_WIDE:
+            since = event.time - before.get(event.cpu, 0)
+            before[event.cpu] = event.time
+            early = min(DISTANCE * (number % 7 + 1) // 7, since // 3)
+            if event.time > early:
+                event.time -= early
+    recording.events.sort(key=lambda event: event.time)
+
+
+# By so many instructions the kernel maps a program before it runs.
+EARLIER = 1000
+
+
+def over_another(recording, deleted):
+    """Each mapping lies over another one that was there before, as a library in the hole of one that dlclose took out: another part
+    of the file, or a file that is nowhere any more. perf has no record of munmap."""
+    out = []
+    for event in recording.events:
+        if event.kind in (MMAP2, COMM, FORK):
+            event.time = max(event.time - EARLIER, 1)
+        if event.kind == MMAP2:
+            pid, tid, start, length, offset = struct.unpack_from("<IIQQQ", event.body)
+            path = event.body[64:]
+            if deleted:
+                name = b"/tmp/gone.so (deleted)"
+                path = name.ljust(-(-(len(name) + 1) // 8) * 8, b"\0")
+            head = struct.pack("<IIQQQ", pid, tid, start, length, offset + 0x1000)
+            out.append(Event(MMAP2, event.misc & ~BUILD_ID if deleted else event.misc, head + event.body[32:64] + path, event.pid,
+                             event.tid, event.time, event.cpu, event.id))
+        out.append(event)
+    out.sort(key=lambda event: event.time)
+    recording.events = out
 
 
 def both_sides(recording):

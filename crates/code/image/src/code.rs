@@ -20,6 +20,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Range;
 
 use crate::bytes::Bytes;
 use crate::x86::address::space;
@@ -48,6 +49,8 @@ struct Version {
     older: u32,
     /// Index of its bytes.
     granule: u32,
+    /// True if bytes that were known are not from here on: what comes later was not there before.
+    hole: bool,
 }
 
 impl Granule {
@@ -87,6 +90,13 @@ impl Granule {
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
         for i in at..at + bytes.len() {
             self.known[i / 64] |= 1 << (i % 64);
+        }
+    }
+
+    fn forget(&mut self, range: Range<usize>) {
+        for i in range {
+            self.known[i / 64] &= !(1 << (i % 64));
+            self.bytes[i] = 0;
         }
     }
 
@@ -211,6 +221,88 @@ impl Image {
         self.insert_bytes(asid, va, bytes, Some(offset));
     }
 
+    /// From `offset` on, nothing is known of these addresses: something without known contents is there. For one address, `offset`
+    /// must not decrease from call to call of this and [`Image::replace`].
+    pub fn forget(&mut self, asid: u64, start: u64, end: u64, offset: u64) {
+        let asid = if self.flat { 0 } else { asid };
+        if start >= end {
+            return;
+        }
+        for base in self.known_within(asid, start - start % GRANULE, end) {
+            let from = start.max(base) - base;
+            let to = (end - base).min(GRANULE);
+            self.forget_in_granule(asid, base, from as usize..to as usize, offset);
+        }
+    }
+
+    /// Of these addresses nothing was known in the beginning: what replaces it is known from its offset on, and not before. Applies
+    /// to granules of which nothing is known at all.
+    pub fn begin_unknown(&mut self, asid: u64, start: u64, end: u64) {
+        let asid = if self.flat { 0 } else { asid };
+        for base in (start - start % GRANULE..end).step_by(SIZE) {
+            if self.newest(asid, base).is_none() {
+                self.index.insert((asid, base), self.versions.len() as u32);
+                self.versions.push(Version {
+                    from: 0,
+                    older: NONE,
+                    granule: self.granules.len() as u32,
+                    hole: true,
+                });
+                self.granules.push(Granule::new());
+            }
+        }
+    }
+
+    /// Addresses of the granules in a range of which something is known after all changes, sorted. `start` must be that of a
+    /// granule.
+    fn known_within(&self, asid: u64, start: u64, end: u64) -> Vec<u64> {
+        let mut bases = self.granules_within(asid, start, end);
+        let before = self.extents.range(..(asid, start)).next_back();
+        for (&(space, first), extent) in
+            before.into_iter().chain(self.extents.range((asid, start)..(asid, end)))
+        {
+            if space == asid {
+                bases.extend((first.max(start)..extent.end.min(end)).step_by(SIZE));
+            }
+        }
+        bases.sort_unstable();
+        bases.dedup();
+        bases
+    }
+
+    fn forget_in_granule(&mut self, asid: u64, base: u64, range: Range<usize>, offset: u64) {
+        let Some(newest) = self.newest(asid, base) else { return };
+        let mut granule = match newest {
+            Code::Granule(granule) => granule.clone(),
+            Code::Whole(bytes) => Granule { known: [u64::MAX; SIZE / 64], bytes: *bytes },
+        };
+        if !range.clone().any(|at| granule.knows(at)) {
+            return;
+        }
+        // The granule as it was, also where an extent had it.
+        let last = *self.index.entry((asid, base)).or_insert_with(|| {
+            let version = Version { from: 0, older: NONE, granule: self.granules.len() as u32, hole: false };
+            self.versions.push(version);
+            self.granules.push(granule.clone());
+            self.versions.len() as u32 - 1
+        });
+        granule.forget(range);
+        let from = self.versions[last as usize].from;
+        let next =
+            Version { from: offset.max(from), older: last, granule: self.granules.len() as u32, hole: true };
+        self.granules.push(granule);
+        if offset <= from {
+            // Of one offset the last counts.
+            let older = self.versions[last as usize].older;
+            self.versions[last as usize] = Version { older, ..next };
+            return;
+        }
+        self.index.insert((asid, base), self.versions.len() as u32);
+        self.versions.push(next);
+        let place = self.conflicts.partition_point(|c| c.offset <= offset);
+        self.conflicts.insert(place, Conflict { offset, asid, va: base });
+    }
+
     fn insert_bytes(&mut self, asid: u64, va: u64, bytes: &Bytes, from: Option<u64>) {
         let asid = if self.flat { 0 } else { asid };
         let head = (va.wrapping_neg() % GRANULE) as usize;
@@ -298,14 +390,24 @@ impl Image {
         };
         if let Some(bytes) = below {
             self.index.insert((asid, base), self.versions.len() as u32);
-            self.versions.push(Version { from: 0, older: NONE, granule: self.granules.len() as u32 });
+            self.versions.push(Version {
+                from: 0,
+                older: NONE,
+                granule: self.granules.len() as u32,
+                hole: false,
+            });
             self.granules.push(Granule { known: [u64::MAX; SIZE / 64], bytes });
         }
         let last = match self.index.entry((asid, base)) {
             Entry::Occupied(last) => last.into_mut(),
             Entry::Vacant(vacant) => {
                 vacant.insert(self.versions.len() as u32);
-                self.versions.push(Version { from: 0, older: NONE, granule: self.granules.len() as u32 });
+                self.versions.push(Version {
+                    from: 0,
+                    older: NONE,
+                    granule: self.granules.len() as u32,
+                    hole: false,
+                });
                 let mut granule = Granule::new();
                 granule.put(at, bytes);
                 self.granules.push(granule);
@@ -323,10 +425,11 @@ impl Image {
         let conflicting =
             |g: &Granule| (0..bytes.len()).any(|i| g.knows(at + i) && g.bytes[at + i] != bytes[i]);
         match from {
-            Some(offset) if offset > version.from && conflicting(granule) => {
+            Some(offset) if offset > version.from && (version.hole || conflicting(granule)) => {
                 let mut next = granule.clone();
                 next.put(at, bytes);
-                let version = Version { from: offset, older: *last, granule: self.granules.len() as u32 };
+                let granule = self.granules.len() as u32;
+                let version = Version { from: offset, older: *last, granule, hole: version.hole };
                 *last = self.versions.len() as u32;
                 self.versions.push(version);
                 self.granules.push(next);

@@ -15,6 +15,10 @@
 //! 0, of `code.files`: a JSON object with the `path` of the file below `symbols/root`, and `offset` and `len` of the part.
 //! Such code is read when the flow reaches it ([`Dict::open_files`]).
 //!
+//! If flag bit 2 is set, there is no fragment: the ID is a number of bytes, of which nothing is known from the offset on. Something
+//! was mapped there whose contents are in no file. Without bit 0, nothing was known of them in the beginning, and what comes later
+//! counts from its own offset on.
+//!
 //! If flag bit 0 is set, the fragment belongs to a page whose contents changed at that offset, where there is a PSB,
 //! and replaces the known bytes. Such records are written when their code first runs, so their offsets need not
 //! increase. A file that ends within a record gives an error that tells how much was valid, so that a caller may
@@ -39,6 +43,9 @@ pub const CONFLICT: u32 = 1;
 
 /// Flag of a [`MapRecord`]: its ID is that of a part of a file ([`FilePart`]).
 pub const FILE: u32 = 2;
+
+/// Flag of a [`MapRecord`]: nothing is known from there on; its ID is the number of bytes.
+pub const GONE: u32 = 4;
 
 /// Fragments of this length or more are not copied into an [`Image`], bytes.
 const LARGE: usize = 4096;
@@ -157,9 +164,10 @@ impl Dict {
 
     /// The bytes that a record stands for.
     pub fn bytes_of(&self, record: &MapRecord) -> Option<&[u8]> {
-        match record.flags & FILE {
+        match record.flags & (FILE | GONE) {
             0 => self.get(record.id),
-            _ => self.files.get(record.id as usize)?.as_deref(),
+            FILE => self.files.get(record.id as usize)?.as_deref(),
+            _ => None,
         }
     }
 
@@ -236,6 +244,14 @@ pub fn image(dict: &Dict, map: &[MapRecord]) -> (Image, usize) {
     let mut in_order: Vec<&MapRecord> = map.iter().collect();
     in_order.sort_by_key(|r| from(r));
     for record in in_order {
+        if record.flags & GONE != 0 {
+            let end = record.va.saturating_add(record.id.into());
+            match record.flags & CONFLICT {
+                0 => image.begin_unknown(record.asid, record.va, end),
+                _ => image.forget(record.asid, record.va, end, record.offset),
+            }
+            continue;
+        }
         if let Some(bytes) = dict.large(record) {
             match record.flags & CONFLICT {
                 0 => image.add_bytes(record.asid, record.va, &bytes),

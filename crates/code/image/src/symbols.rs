@@ -27,7 +27,7 @@ use std::path::{Component, Path, PathBuf};
 use crate::bytes::Bytes;
 use crate::resolve::{Change, FuncInfo, FuncRef, Resolve};
 use crate::sideband::Record;
-use crate::x86::address::is_kernel;
+use crate::x86::address::{is_kernel, is_non_root};
 use elf::ElfSymbols;
 use kallsyms::{KallsymsError, Kernel};
 use maps::{Mapping, Maps};
@@ -225,6 +225,10 @@ impl Symbols {
     /// mapping covers the address.
     #[must_use]
     pub fn locate(&self, asid: u64, va: u64, ns: u64) -> Option<Located> {
+        // A virtual machine's code is not this machine's, at whatever address.
+        if is_non_root(asid) {
+            return None;
+        }
         self.locate_named(asid, va, ns).or_else(|| {
             let (first, called) = &self.called;
             let range = called.find(va)?;

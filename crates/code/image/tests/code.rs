@@ -220,3 +220,41 @@ fn large_pieces_are_as_if_copied() {
     }
     assert!(kept_whole > 200, "{kept_whole} of 300 need fewer granules");
 }
+
+#[test]
+fn what_is_forgotten_is_not_known_from_there_on() {
+    let mut i = Image::new();
+    let file: Vec<u8> = (0..=255).cycle().take(5 * GRANULE as usize).collect();
+    i.add_bytes(7, 0x1000, &file.clone().into());
+    i.add(7, 0x800, &[0x90; 8]);
+    i.forget(7, 0x1000 + 100, 0x1000 + 2 * GRANULE, 50);
+    i.forget(7, 0x0, 0x900, 60);
+    assert_eq!(at(&i, 7, 0x1000, 49, 2000), file);
+    assert_eq!(at(&i, 7, 0x1000, 50, 2000), &file[..100]);
+    assert_eq!(at(&i, 7, 0x1000 + 150, 50, 2000), [0u8; 0]);
+    assert_eq!(at(&i, 7, 0x1000 + 2 * GRANULE, 50, 2000), &file[2 * GRANULE as usize..]);
+    assert_eq!((at(&i, 7, 0x800, 59, 9).len(), at(&i, 7, 0x800, 60, 9).len()), (8, 0));
+    // What comes later was not there before, and other spaces keep theirs.
+    i.replace(7, 0x1000 + 150, &[1, 2, 3], 70);
+    assert_eq!(at(&i, 7, 0x1000 + 150, 69, 9), [0u8; 0]);
+    assert_eq!(at(&i, 7, 0x1000 + 150, 70, 9), [1, 2, 3]);
+    assert_eq!(at(&i, 7, 0x1000 + 150, 49, 3), &file[150..153]);
+    let offsets: Vec<u64> = i.conflicts().iter().map(|c| c.offset).collect();
+    assert_eq!(offsets, [50, 50, 60, 70]);
+    i.share();
+    assert_eq!(at(&i, 7, 0x1000 + 150, 70, 9), [1, 2, 3]);
+}
+
+#[test]
+fn what_was_not_known_in_the_beginning_counts_from_its_offset_on() {
+    let mut i = Image::new();
+    i.begin_unknown(0, 0x2000, 0x2000 + 2 * GRANULE);
+    i.replace_bytes(0, 0x2000, &vec![0x90; 3 * GRANULE as usize].into(), 40);
+    assert_eq!(at(&i, 0, 0x2000, 39, 2000), [0u8; 0]);
+    assert_eq!(at(&i, 0, 0x2000, 40, 2000).len(), 3 * GRANULE as usize);
+    // Nothing was said of the third granule: it was there before.
+    assert_eq!(at(&i, 0, 0x2000 + 2 * GRANULE, 39, 2000).len(), GRANULE as usize);
+    // What is known already stays.
+    i.begin_unknown(0, 0x2000, 0x2000 + GRANULE);
+    assert_eq!(at(&i, 0, 0x2000, 40, 8), [0x90; 8]);
+}

@@ -43,7 +43,7 @@ pub const USER: u16 = 2;
 const GUEST_KERNEL: u16 = 4;
 /// `misc` of code of a guest's programs.
 const GUEST_USER: u16 = 5;
-/// `misc` of a switch: the task leaves.
+/// `misc` of a switch: the task leaves. Of a name: by exec. Of a fork: it is none, the task was there before.
 const SWITCH_OUT: u16 = 1 << 13;
 /// `misc` of a mapping: not for code.
 const MMAP_DATA: u16 = 1 << 13;
@@ -323,6 +323,9 @@ pub enum Record<'a> {
         ptid: u32,
         /// Time, in nanoseconds of the event's clock.
         time: u64,
+        /// perf made the record of /proc: the task was there before the recording. Its mappings follow, it inherits none
+        /// (`PERF_RECORD_MISC_FORK_EXEC`; before Linux 4.20 only a time of 0 tells it).
+        existed: bool,
     },
     /// A sample: its fields, by the event's `sample_type`.
     Sample(&'a [u8]),
@@ -464,7 +467,7 @@ pub fn parse(head: Head, body: &[u8], sample_type: u64) -> Option<(Record<'_>, T
             trailer.time = trailer.time.or(Some(time));
             match head.kind {
                 EXIT => Record::Exit { pid, tid },
-                _ => Record::Fork { pid, ppid, tid, ptid, time },
+                _ => Record::Fork { pid, ppid, tid, ptid, time, existed: out || time == 0 },
             }
         }
         SAMPLE => {
@@ -616,10 +619,10 @@ impl Record<'_> {
                 out.u64(0);
                 (EXIT, 0)
             }
-            Self::Fork { pid, ppid, tid, ptid, time } => {
+            Self::Fork { pid, ppid, tid, ptid, time, existed } => {
                 [*pid, *ppid, *tid, *ptid].iter().for_each(|word| out.u32(*word));
                 out.u64(*time);
-                (FORK, 0)
+                (FORK, switch(*existed))
             }
             Self::Sample(body) => {
                 out.put(body);
@@ -738,7 +741,8 @@ mod tests {
             Record::LostSamples { lost: 4 },
             Record::Comm { pid: 1, tid: 2, exec: true, comm: "sh".into() },
             Record::Exit { pid: 1, tid: 2 },
-            Record::Fork { pid: 1, ppid: 2, tid: 3, ptid: 4, time: 5 },
+            Record::Fork { pid: 1, ppid: 2, tid: 3, ptid: 4, time: 5, existed: false },
+            Record::Fork { pid: 1, ppid: 2, tid: 1, ptid: 2, time: 0, existed: true },
             Record::Sample(b"12345678"),
             Record::Aux { offset: 1, size: 2, flags: 3 },
             Record::ItraceStart { pid: 1, tid: 2 },

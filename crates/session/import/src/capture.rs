@@ -70,7 +70,7 @@ pub struct Stream {
 /// A region with the address and stream offset at which a stream sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placed {
-    /// Index into [`Capture::regions`].
+    /// Index into [`Capture::regions`]; of no meaning if `gone` is not 0.
     pub region: usize,
     /// Address of its first byte.
     pub va: u64,
@@ -81,6 +81,8 @@ pub struct Placed {
     pub offset: u64,
     /// True if it replaces earlier code; otherwise it was there from the start.
     pub replaces: bool,
+    /// Number of bytes of which nothing is known, as something without contents is mapped there; 0 for a region.
+    pub gone: u64,
 }
 
 /// A task switch.
@@ -182,7 +184,7 @@ impl Capture {
 
     /// Places a region at its own address, from the start, in any address space.
     pub(crate) fn placed(&self, region: usize) -> Placed {
-        Placed { region, va: self.regions[region].va, asid: 0, offset: 0, replaces: false }
+        Placed { region, va: self.regions[region].va, asid: 0, offset: 0, replaces: false, gone: 0 }
     }
 
     /// Adds a module unless it is known.

@@ -251,7 +251,8 @@ fn address_spaces(pt: &[u8]) -> BTreeSet<u64> {
     let mut reader = PacketReader::new(pt);
     while reader.resync().is_some() {
         spaces.extend(reader.by_ref().filter_map(|packet| match packet {
-            Ok((_, Packet::Pip { cr3, .. })) => Some(cr3 & !0xfff),
+            // A virtual machine's are no address spaces of this machine.
+            Ok((_, Packet::Pip { cr3, non_root: false })) => Some(cr3 & !0xfff),
             _ => None,
         }));
     }
@@ -358,7 +359,7 @@ fn place(
             let clash = there.iter().any(|t| t.0 < end && m.start < t.1);
             there.retain(|t| t.1 <= m.start || end <= t.0);
             there.push((m.start, end, region));
-            placed.push(Placed { region, va: m.start, asid, offset: 0, replaces: clash });
+            placed.push(Placed { region, va: m.start, asid, offset: 0, replaces: clash, gone: 0 });
             let (path, pgoff) = (m.path.clone(), m.offset);
             let file = Some(file.clone());
             capture.add_module(Module { path, file, pid: m.pid, start: m.start, end, pgoff, asid, t: 0 });

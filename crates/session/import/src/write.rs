@@ -100,6 +100,9 @@ fn write_code(
     Ok(all)
 }
 
+/// Bytes of which one record says that nothing is known: whole pages in a number of 32 bits.
+const MOST_GONE: u64 = 1 << 31;
+
 fn write_map(path: &Path, regions: &[Placed], kept: &[Kept]) -> Result<(), ImportError> {
     let mut out = b"KPMAP001".to_vec();
     let mut add = |placed: &Placed, id: u32, at: u64, flags: u32| {
@@ -110,6 +113,12 @@ fn write_map(path: &Path, regions: &[Placed], kept: &[Kept]) -> Result<(), Impor
         }
     };
     for placed in regions {
+        if placed.gone > 0 {
+            for at in (0..placed.gone).step_by(MOST_GONE as usize) {
+                add(placed, (placed.gone - at).min(MOST_GONE) as u32, at, maps::GONE);
+            }
+            continue;
+        }
         match &kept[placed.region] {
             Kept::File(id) => add(placed, *id, 0, maps::FILE),
             Kept::Fragments(all) => all.iter().for_each(|fragment| add(placed, fragment.id, fragment.at, 0)),

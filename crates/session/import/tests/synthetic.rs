@@ -397,7 +397,7 @@ fn mapped_files_are_named_and_not_copied() {
         t: 0,
     };
     let spaces: Vec<u64> = (1..=50).map(|n| n << 13).collect();
-    let at = |region, asid, va| Placed { region, va, asid, offset: 0, replaces: false };
+    let at = |region, asid, va| Placed { region, va, asid, offset: 0, replaces: false, gone: 0 };
     let mut capture = Capture {
         streams: vec![Stream {
             label: "cpu 0".to_owned(),

@@ -7,11 +7,11 @@ use anyhow::{Context, Result, bail};
 use kprism_image::Bytes;
 use kprism_image::maps::{self, MapRecord};
 use kprism_import::perfdata::export::{self, Source};
-use kprism_store::{Instrument, Run};
+use kprism_store::{Account, Clock, Fate, Instrument, Run};
 use serde::Deserialize;
 
 use crate::files::{read, read_if_there};
-use crate::flow::{clock_config, code, errata, not_understood, sideband_records};
+use crate::flow::{clock_config, code, enter_clock, errata, not_understood, sideband_records};
 use crate::held;
 use crate::progress::Progress;
 
@@ -27,8 +27,8 @@ struct Settings {
     ret_compression: Option<bool>,
 }
 
-/// Writes the run as a perf.data folder.
-pub fn export(input: &Path, output: &Path, progress: &Progress) -> Result<()> {
+/// Writes the run as a perf.data folder. Returns the account of what is in it, without the run's own.
+pub fn export(input: &Path, output: &Path, progress: &Progress) -> Result<Account> {
     if output.symlink_metadata().is_ok() {
         bail!("{}: is there already; remove it, or choose another name", output.display());
     }
@@ -70,10 +70,9 @@ pub fn export(input: &Path, output: &Path, progress: &Progress) -> Result<()> {
         ret_compression: settings.ret_compression.unwrap_or(true),
     };
     let left_out = export::export(&source, output)?;
+    let account = account(left_out, &notes, manifest.option_facts().import_notes, &manifest.clock);
     if left_out > 0 {
-        notes.push(format!(
-            "{left_out} pieces of code are left out: by estimated times, no process had their address space when they were seen"
-        ));
+        notes.push(format!("{left_out} pieces of code are left out: {LEFT_OUT}"));
     }
     if manifest.clock.is_guessed() {
         notes.push("the frequency of the clock is not known: perf's times will be its ticks".to_owned());
@@ -84,5 +83,33 @@ pub fn export(input: &Path, output: &Path, progress: &Progress) -> Result<()> {
     }
     let name = output.display();
     progress.say(&format!("wrote {name}; see: perf script -i {name} --symfs {name}/symfs --itrace=bei0ns"));
-    Ok(())
+    Ok(account)
+}
+
+/// Why a piece of code is in no process.
+const LEFT_OUT: &str = "by estimated times, no process had their address space when they were seen";
+
+/// The account of an export. `notes` are faults of the run's files.
+fn account(left_out: u64, notes: &[String], imported: Vec<String>, clock: &Clock) -> Account {
+    let notes: Vec<String> = imported.into_iter().chain(notes.iter().cloned()).collect();
+    let account = Account::new()
+        .at(Fate::Lost, "pieces of code left out", left_out, vec![LEFT_OUT.to_owned()])
+        .at(Fate::NotUnderstood, "damaged or missing files", notes.len() as u64, notes);
+    enter_clock(account, clock)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_export_is_whole_only_with_all_code_all_files_and_a_clock() {
+        let whole = Clock { name: "perf".into(), tsc_hz: 1_000_000_000, ..Clock::default() };
+        assert!(account(0, &[], Vec::new(), &whole).is_whole());
+        assert!(!account(1, &[], Vec::new(), &whole).is_whole());
+        assert!(!account(0, &["sideband.jsonl: line 3".to_owned()], Vec::new(), &whole).is_whole());
+        assert!(!account(0, &[], vec!["perf lost 7 records".to_owned()], &whole).is_whole());
+        let guessed = Clock { name: "tsc".into(), tsc_hz: 0, ..Clock::default() };
+        assert!(guessed.is_guessed() && !account(0, &[], Vec::new(), &guessed).is_whole());
+    }
 }

@@ -226,7 +226,7 @@ pub fn report_page_with(
 }
 
 pub(crate) fn for_perf(request: &Request<'_>, _: &mut dyn Write) -> Result<Written> {
-    perfdata::export(request.input, request.output, request.progress).map(|()| Written::default())
+    perfdata::export(request.input, request.output, request.progress).map(Written::with)
 }
 
 pub(crate) fn misses_json(request: &Request<'_>, out: &mut dyn Write) -> Result<Written> {

@@ -8,7 +8,7 @@
 use kprism_flow::clock::Clock;
 use kprism_image::is_kernel;
 use kprism_image::resolve::Resolve;
-use kprism_image::x86::address::task_space;
+use kprism_image::x86::address::{stated_cr3, task_space};
 use kprism_pt::{LastIp, Packet, PacketReader};
 use kprism_session::flow::{Loaded, errata};
 use serde_json::{Value, json};
@@ -126,7 +126,7 @@ impl State {
     fn take(&mut self, packet: &Packet) -> Option<u64> {
         match *packet {
             Packet::Psb => self.ip.reset(),
-            Packet::Pip { cr3, .. } => self.space = task_space(cr3),
+            Packet::Pip { cr3, non_root } => self.space = task_space(stated_cr3(cr3, non_root)),
             // The others tell nothing of these; an address is read below.
             _ => {}
         }

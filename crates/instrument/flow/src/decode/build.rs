@@ -6,6 +6,7 @@ use kprism_image::code::{Code, GRANULE, TaskSwitch};
 use kprism_image::insn::{Far, Insn, InsnError, Kind, Mode, classify, loads_stack, plain_run};
 use kprism_image::is_kernel;
 use kprism_image::resolve::{FuncRef, Resolve};
+use kprism_image::x86::address::is_non_root;
 
 use crate::decode::block::{Block, Blocks, Cold, End, Key, NONE, PIVOTS, WATCHED, target_bit};
 use crate::decode::entries::role;
@@ -329,7 +330,7 @@ impl<'a, R: Resolve> Cache<'a, R> {
     fn build(&mut self, key: Key, at: Position) -> u32 {
         let Key { mut ip, asid, mode, .. } = key;
         let (mut func, flags) = self.func_at(asid, ip, at);
-        let watched = if self.watch == Some(ip) { WATCHED } else { 0 };
+        let watched = if self.watch == Some(ip) && !is_non_root(asid) { WATCHED } else { 0 };
         let (first_op, first_ip) = (self.blocks.ops.len(), self.blocks.ips.len());
         let start_func = func.id;
         let mut granules = std::mem::take(&mut self.granules);

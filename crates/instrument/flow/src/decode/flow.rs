@@ -12,6 +12,7 @@ use std::ops::Range;
 use kprism_image::insn::Mode;
 use kprism_image::is_kernel;
 use kprism_image::resolve::Resolve;
+use kprism_image::x86::address::stated_cr3;
 use kprism_pt::{IpPayload, LastIp, Packet, PacketReader};
 
 use crate::decode::block::{NONE, PIVOTS, WATCHED};
@@ -397,7 +398,7 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
                     self.hot = false;
                 }
             }
-            Packet::Pip { cr3, .. } => self.pip(cr3),
+            Packet::Pip { cr3, non_root } => self.pip(stated_cr3(cr3, non_root)),
             Packet::Tsc { tsc } => {
                 self.clock.on_tsc(tsc);
                 self.due = true;

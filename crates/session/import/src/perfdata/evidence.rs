@@ -29,6 +29,8 @@ pub(crate) struct Use {
     pub life: usize,
     /// Time from which it is seen there, ns.
     pub ns: u64,
+    /// Stream offset of the packet with its first address.
+    pub offset: u64,
 }
 
 /// Number of addresses that suffices for a program in a space, and the required part of all in that space. Close to a switch an
@@ -45,6 +47,8 @@ struct Stay {
     asid: u64,
     /// Time before them, ns; 0 if there is none.
     ns: u64,
+    /// Stream offset of the first.
+    offset: u64,
     count: u64,
     pages: Pages,
     /// Programs that may have run there, in order.
@@ -87,11 +91,13 @@ pub(super) enum Ran {
     Several(Vec<usize>),
 }
 
+/// Number of addresses by (space, program), and the time, ns, and offset of the first.
+type Certain = BTreeMap<(u64, usize), (u64, u64, u64)>;
+
 /// Evidence of one stream.
 #[derive(Debug, Default)]
 pub(super) struct Evidence {
-    /// Number of addresses by (space, program), and the time of the first, ns.
-    certain: BTreeMap<(u64, usize), (u64, u64)>,
+    certain: Certain,
     unclear: Vec<Stay>,
     /// The stays since the last time, one for each space, and their number. The rest are old ones whose memory is used again.
     open: Vec<Stay>,
@@ -111,8 +117,8 @@ pub(super) struct Told {
 }
 
 impl Evidence {
-    /// User code at `ip` runs in a space. `ns` is the time before it.
-    pub fn add(&mut self, asid: u64, ip: u64, ns: u64) {
+    /// User code at `ip`, which the packet at `offset` states, runs in a space. `ns` is the time before it.
+    pub fn add(&mut self, asid: u64, ip: u64, ns: u64, offset: u64) {
         if self.now >= self.len || self.open[self.now].asid != asid {
             self.now = self.open[..self.len].iter().rposition(|stay| stay.asid == asid).unwrap_or(self.len);
         }
@@ -121,7 +127,7 @@ impl Evidence {
         }
         let stay = &mut self.open[self.now];
         if self.now == self.len {
-            (stay.asid, stay.ns, stay.count) = (asid, ns, 0);
+            (stay.asid, stay.ns, stay.offset, stay.count) = (asid, ns, offset, 0);
             stay.pages.clear();
             self.len += 1;
         }
@@ -140,7 +146,8 @@ impl Evidence {
             Ran::Nobody => {}
             Ran::One(life) => {
                 for stay in stays {
-                    self.certain.entry((stay.asid, life)).or_insert((0, stay.ns)).0 += stay.count;
+                    let first = (0, stay.ns, stay.offset);
+                    self.certain.entry((stay.asid, life)).or_insert(first).0 += stay.count;
                 }
             }
             Ran::Several(lives) => {
@@ -163,7 +170,7 @@ impl Evidence {
         let mut told = Told::default();
         let mut space_of: HashMap<usize, u64> = HashMap::new();
         let mut found: Vec<(u64, usize, u64)> = enough(&self.certain)
-            .map(|(asid, life, _)| (self.certain[&(asid, life)].0, life, asid))
+            .map(|Use { asid, life, .. }| (self.certain[&(asid, life)].0, life, asid))
             .collect();
         found.sort_unstable_by(|a, b| b.cmp(a));
         for (_, life, asid) in found {
@@ -190,20 +197,22 @@ impl Evidence {
                 }
             };
             space_of.entry(life).or_insert(stay.asid);
-            let known = self.certain.entry((stay.asid, life)).or_insert((0, stay.ns));
-            *known = (known.0 + stay.count, known.1.min(stay.ns));
+            let known = self.certain.entry((stay.asid, life)).or_insert((0, stay.ns, stay.offset));
+            *known = (known.0 + stay.count, known.1.min(stay.ns), known.2.min(stay.offset));
         }
-        told.uses = enough(&self.certain).map(|(asid, life, ns)| Use { asid, life, ns }).collect();
+        told.uses = enough(&self.certain).collect();
         told.uses.sort_by_key(|found| (found.asid, found.ns));
         told
     }
 }
 
-/// (space, program, time of the first address) of those with enough evidence.
-fn enough(found: &BTreeMap<(u64, usize), (u64, u64)>) -> impl Iterator<Item = (u64, usize, u64)> {
-    let of_space = |asid: u64| found.range((asid, 0)..=(asid, usize::MAX)).map(|(_, (n, _))| n).sum::<u64>();
-    found.iter().filter_map(move |(&(asid, life), &(count, ns))| {
-        (count >= MANY || count.saturating_mul(PART) >= of_space(asid)).then_some((asid, life, ns))
+/// Those with enough evidence.
+fn enough(found: &Certain) -> impl Iterator<Item = Use> {
+    let of_space =
+        |asid: u64| found.range((asid, 0)..=(asid, usize::MAX)).map(|(_, known)| known.0).sum::<u64>();
+    found.iter().filter_map(move |(&(asid, life), &(count, ns, offset))| {
+        let enough = count >= MANY || count.saturating_mul(PART) >= of_space(asid);
+        enough.then_some(Use { asid, life, ns, offset })
     })
 }
 
@@ -258,7 +267,7 @@ mod tests {
     fn told(lives: &[Life], intervals: &[Interval<'_>]) -> (Vec<(u64, usize, u64)>, u64, u64) {
         let mut evidence = Evidence::default();
         for (ns, addresses, ran) in intervals {
-            addresses.iter().for_each(|&(asid, ip)| evidence.add(asid, ip, *ns));
+            addresses.iter().for_each(|&(asid, ip)| evidence.add(asid, ip, *ns, 0));
             evidence.settle(|| match ran {
                 [] => Ran::Nobody,
                 [one] => Ran::One(*one),

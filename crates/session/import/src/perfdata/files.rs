@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use kprism_image::{BuildId, Bytes};
 
+use super::export::MADE;
 use crate::write::below;
 
 /// A file's path and contents.
@@ -24,7 +25,11 @@ pub(crate) struct Finder {
     pub cache: Option<PathBuf>,
     /// Build ids in the recording, by path.
     pub build_ids: BTreeMap<String, BuildId>,
+    /// The recording's own folder: a file in it is the recorder's copy, and needs no proof.
+    pub recording: Option<PathBuf>,
     pub known: BTreeMap<(String, Option<BuildId>), Option<Found>>,
+    /// Paths of the files that are used without a build id in the recording to hold them against.
+    pub unproven: Vec<String>,
     pub notes: Vec<String>,
 }
 
@@ -49,12 +54,20 @@ impl Finder {
         let root = self.symfs.clone().unwrap_or_else(|| PathBuf::from("/"));
         let own = below(&root, plain).and_then(|place| load(&place));
         let is = own.as_ref().and_then(|found| BuildId::of_elf(&found.bytes));
-        if own.is_some() && (id.is_none() || id == is.as_ref()) {
-            return own;
+        match id {
+            Some(id) if is.as_ref() == Some(id) => return own,
+            None if own.is_some() && plain == path => {
+                if !self.is_copied(&root) && !is_made(path) {
+                    self.unproven.push(path.to_owned());
+                }
+                return own;
+            }
+            _ => {}
         }
         if let Some(cached) = id.and_then(|id| self.cached(path, id)) {
             return Some(cached);
         }
+        let own_is_other = own.is_some();
         self.notes.push(match own.zip(id) {
             Some((found, was)) => {
                 let is = is.map_or_else(|| "none".to_owned(), |id| id.to_string());
@@ -64,9 +77,32 @@ impl Finder {
                      files by --symfs)"
                 )
             }
+            None if own_is_other => format!(
+                "{path}: the file was replaced or removed before perf saw it, and no build id tells which it was: the one at its path \
+                 now is not used"
+            ),
             None => format!("{path}: not found (name the folder with the recorded files by --symfs)"),
         });
         None
+    }
+
+    /// Returns true if the files under `root` lie in the recording's own folder.
+    fn is_copied(&self, root: &Path) -> bool {
+        let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        self.recording.as_ref().is_some_and(|recording| whole(root).starts_with(whole(recording)))
+    }
+
+    /// A note on the files that nothing proves to be the recorded ones; `None` if there are none.
+    pub fn unproven_note(&self) -> Option<String> {
+        const MOST: usize = 3;
+        let names = self.unproven.iter().take(MOST).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let more = if self.unproven.len() > MOST { ", …" } else { "" };
+        (!self.unproven.is_empty()).then(|| {
+            format!(
+                "{} files are used without a build id to hold them against: {names}{more}",
+                self.unproven.len()
+            )
+        })
     }
 
     /// Looks in perf's cache: `PATH/ID/elf`, or `PATH/ID/vdso`.
@@ -78,8 +114,78 @@ impl Finder {
     }
 }
 
+/// Returns true for a file that the export made of code without a file, which has no build id.
+pub(super) fn is_made(path: &str) -> bool {
+    path.strip_prefix('/').is_some_and(|path| path.starts_with(MADE))
+}
+
 fn load(place: &Path) -> Option<Found> {
     let regular = std::fs::metadata(place).is_ok_and(|m| m.is_file());
     let bytes = regular.then(|| Bytes::open(place).ok())??;
     Some(Found { place: place.to_owned(), bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder with a file of that build id in `lib/x.so`, as the root of the traced machine.
+    fn folder(id: &[u8; 20]) -> (tempfile::TempDir, Finder) {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("lib")).unwrap();
+        std::fs::write(dir.path().join("lib/x.so"), with_build_id(id)).unwrap();
+        let finder = Finder { symfs: Some(dir.path().to_owned()), ..Finder::default() };
+        (dir, finder)
+    }
+
+    #[test]
+    fn a_file_that_nothing_proves_is_used_and_said() {
+        let (dir, mut finder) = folder(&[7; 20]);
+        assert!(finder.find("/lib/x.so", &[]).is_some());
+        assert_eq!(
+            finder.unproven_note().as_deref(),
+            Some("1 files are used without a build id to hold them against: /lib/x.so")
+        );
+        // The recorder's own copy is the file.
+        let mut finder = Finder { recording: Some(dir.path().into()), ..folder(&[7; 20]).1 };
+        finder.symfs = Some(dir.path().into());
+        assert!(finder.find("/lib/x.so", &[]).is_some());
+        assert_eq!((finder.unproven_note(), finder.notes), (None, vec![]));
+        // So is one whose build id is the recorded one.
+        finder = Finder { symfs: Some(dir.path().into()), ..Finder::default() };
+        assert!(finder.find("/lib/x.so", &[7; 20]).is_some());
+        assert_eq!((finder.unproven_note(), finder.notes), (None, vec![]));
+    }
+
+    #[test]
+    fn a_deleted_file_is_not_the_one_at_its_path_now() {
+        let (_dir, mut finder) = folder(&[7; 20]);
+        assert!(finder.find("/lib/x.so (deleted)", &[]).is_none());
+        assert!(finder.find("/lib/x.so (deleted)", &[8; 20]).is_none());
+        assert_eq!(finder.notes.len(), 2);
+        assert!(finder.notes[0].contains("no build id tells which it was"), "{:?}", finder.notes);
+        assert!(finder.notes[1].contains(&"08".repeat(20)), "{:?}", finder.notes);
+        assert!(finder.find("/lib/x.so (deleted)", &[7; 20]).is_some(), "it is the same file");
+    }
+}
+
+/// A small ELF file with a build id and no code.
+#[cfg(test)]
+pub(super) fn with_build_id(id: &[u8; 20]) -> Vec<u8> {
+    let mut out = vec![0; 64];
+    out[..20].copy_from_slice(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x03\0\x3e\0");
+    out[20] = 1;
+    // Program headers behind the head: a note of 36 bytes.
+    out[32] = 64;
+    out[52..58].copy_from_slice(&[64, 0, 56, 0, 1, 0]);
+    out[58] = 64;
+    for word in [4 | 4 << 32, 120, 120, 120, 36, 36, 4u64] {
+        out.extend(word.to_le_bytes());
+    }
+    for half in [4u32, 20, 3] {
+        out.extend(half.to_le_bytes());
+    }
+    out.extend(b"GNU\0");
+    out.extend(id);
+    out
 }

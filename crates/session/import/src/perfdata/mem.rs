@@ -235,9 +235,9 @@ pub fn read(files: &Files) -> Samples {
             }
             Record::Mmap(map) if !map.kernel => out.maps.push(mapping(map, ns, true)),
             Record::MmapData(map) if !map.kernel => out.maps.push(mapping(map, ns, false)),
-            Record::Fork { pid, ppid, .. } => {
+            Record::Fork { pid, ppid, existed, .. } => {
                 comms.add(ns, event.record);
-                if pid == ppid {
+                if pid == ppid || existed {
                     continue;
                 }
                 // A child begins with its parent's mappings.

@@ -43,64 +43,238 @@ pub(super) fn times(lives: &[Life], ns: impl Fn(u64) -> u64) -> Vec<u64> {
     lives.iter().flat_map(|l| l.maps.iter().map(|(t, _)| *t).chain([l.from])).map(ns).collect()
 }
 
-/// Places the programs' code of one stream. `offset_at` gives the stream offset of a time.
+/// A mapping, or the part of one that no later one covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct There {
+    end: u64,
+    /// `None` if its contents are not known: memory without a file, a file that is not here, what lies behind a file's end.
+    region: Option<usize>,
+}
+
+/// The mappings of an address space, by their first address. They do not overlap.
+///
+/// perf records no munmap. So a mapping is there until others cover it, and of one that is covered in part the rest stays, as in
+/// perf (`maps__fixup_overlap_and_insert` in tools/perf/util/maps.c).
+#[derive(Debug, Default)]
+struct Mappings(BTreeMap<u64, There>);
+
+impl Mappings {
+    /// Puts a mapping over those that are there. Returns what it covers: (start, the rest of it).
+    fn put(&mut self, start: u64, new: There) -> Vec<(u64, There)> {
+        let end = new.end;
+        let reaches = |(_, there): &(&u64, &There)| there.end > start;
+        let first = self.0.range(..start).next_back().filter(reaches).map_or(start, |(at, _)| *at);
+        let old: Vec<(u64, There)> = self.0.range(first..end).map(|(at, there)| (*at, *there)).collect();
+        let mut covered = Vec::new();
+        for (at, was) in old {
+            self.0.remove(&at);
+            if at < start {
+                self.0.insert(at, There { end: start, ..was });
+            }
+            if was.end > end {
+                self.0.insert(end, was);
+            }
+            covered.push((at.max(start), There { end: was.end.min(end), ..was }));
+        }
+        self.0.insert(start, new);
+        covered
+    }
+}
+
+/// Times of a stream that are at most this far apart tell when a mapping takes another one's place, ns: MTC packets are closer.
+const CLOSE: u64 = 100_000;
+
+/// A time's stream offset, and how far apart the times are that the stream states around it, ns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub offset: u64,
+    pub apart: u64,
+}
+
+/// Places the programs' code of one stream. `at` gives the place of a time. Returns also the number of mappings that take the place
+/// of other code between two times that are far apart: which of the two ran there is not known.
 pub(super) fn user(
     spaces: &Spaces,
     history: &History<'_>,
     ns: impl Fn(u64) -> u64,
-    offset_at: impl Fn(u64) -> u64,
+    at: impl Fn(u64) -> Place,
     regions: &mut Regions,
     finder: &mut Finder,
     capture: &mut Capture,
-) -> Vec<Placed> {
-    let mut placed = Vec::new();
+) -> (Vec<Placed>, u64) {
+    let (mut placed, mut doubtful) = (Vec::new(), 0);
     for group in spaces.uses.chunk_by(|a, b| a.asid == b.asid) {
-        // Contents by start: (end, region). They do not overlap.
-        let mut there: BTreeMap<u64, (u64, usize)> = BTreeMap::new();
+        let asid = group[0].asid;
+        let mut there = Mappings::default();
         for (when, m) in in_order(group, history, &ns) {
-            let asid = group[0].asid;
+            let end = m.start.saturating_add(m.len);
             let module = Module {
                 path: m.path.clone(),
                 file: finder.find(&m.path, &m.build_id).map(|found| found.place),
                 pid: m.pid,
                 start: m.start,
-                end: m.start.saturating_add(m.len),
+                end,
                 pgoff: m.pgoff,
                 asid,
-                t: when,
+                t: when.ns,
             };
             if regions.modules.insert(module.clone()) {
                 capture.modules.push(module);
             }
-            let Some(region) = regions.get(m, finder, &mut capture.regions) else { continue };
-            let end = m.start.saturating_add(capture.regions[region].bytes.len() as u64);
-            if there.get(&m.start) == Some(&(end, region)) {
+            let region = regions.get(m, finder, &mut capture.regions);
+            let shown = region.map_or(0, |region| capture.regions[region].bytes.len() as u64);
+            let known = m.start.saturating_add(shown).min(end);
+            if region.is_some() && there.0.get(&m.start) == Some(&There { end: known, region }) {
                 continue;
             }
-            let covered = there.range(..end).rev().take_while(|(_, there)| there.0 > m.start);
-            let covered: Vec<u64> = covered.map(|(start, _)| *start).collect();
-            let clash = !covered.is_empty();
-            let offset = if clash { offset_at(when) } else { 0 };
-            // The covered regions are gone, as far as this list is concerned.
-            for start in covered {
-                there.remove(&start);
+            let place = || match when.offset {
+                Some(offset) => Place { offset, apart: 0 },
+                None => at(when.ns),
+            };
+            if let Some(number) = region {
+                let covered = there.put(m.start, There { end: known, region });
+                let unknown = covered.iter().filter(|(_, old)| old.region.is_none());
+                placed.extend(unknown.map(|&(va, There { end, .. })| nothing(va, end, asid, None)));
+                let clash = !covered.is_empty();
+                let Place { offset, apart } = if clash { place() } else { Place { offset: 0, apart: 0 } };
+                doubtful += u64::from(apart > CLOSE);
+                placed.push(Placed { region: number, va: m.start, asid, offset, replaces: clash, gone: 0 });
             }
-            there.insert(m.start, (end, region));
-            placed.push(Placed { region, va: m.start, asid, offset, replaces: clash });
+            if known < end {
+                let covered = there.put(known, There { end, region: None });
+                let known = covered.iter().filter(|(_, old)| old.region.is_some());
+                placed.extend(
+                    known.map(|&(va, There { end, .. })| nothing(va, end, asid, Some(place().offset))),
+                );
+            }
         }
     }
-    placed
+    (placed, doubtful)
+}
+
+/// Addresses of which nothing is known from this offset on, or, without one, in the beginning.
+fn nothing(va: u64, end: u64, asid: u64, offset: Option<u64>) -> Placed {
+    let (offset, replaces) = (offset.unwrap_or(0), offset.is_some());
+    Placed { region: 0, va, asid, offset, replaces, gone: end - va }
+}
+
+/// Time of a mapping, ns, and its stream offset where that is not the time's.
+#[derive(Debug, Clone, Copy)]
+struct When {
+    ns: u64,
+    offset: Option<u64>,
 }
 
 /// The mappings of an address space's programs in order of time.
-fn in_order<'h>(uses: &[Use], history: &'h History<'_>, ns: &impl Fn(u64) -> u64) -> Vec<(u64, &'h Mapped)> {
+fn in_order<'h>(uses: &[Use], history: &'h History<'_>, ns: &impl Fn(u64) -> u64) -> Vec<(When, &'h Mapped)> {
     let mut maps = Vec::new();
     for (i, used) in uses.iter().enumerate() {
         // A reused space counts from the first time that the next program is seen in it.
         let since = if i == 0 { 0 } else { used.ns };
         let life = &history.lives[used.life];
-        maps.extend(life.maps.iter().map(|(t, m)| (ns(*t).max(since), m)));
+        let when = |t: u64| match ns(t) {
+            ns if ns < since => When { ns: since, offset: Some(used.offset) },
+            ns => When { ns, offset: None },
+        };
+        maps.extend(life.maps.iter().map(|(t, m)| (when(*t), m)));
     }
-    maps.sort_by_key(|(t, _)| *t);
+    maps.sort_by_key(|(when, _)| when.ns);
     maps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PAGE;
+
+    const SPACE: u64 = 0x1000;
+    const FIRST: u64 = 0x7f00_0000_0000;
+
+    fn mapped(start: u64, pages: u64, path: &str) -> Mapped {
+        let path = path.to_owned();
+        Mapped { pid: 1, tid: 1, start, len: pages * PAGE, path, ..Mapped::default() }
+    }
+
+    /// The image of a process with these mappings at these times, which are stream offsets too. Files: `/a` and `/b`, of 4 pages
+    /// and 1 page.
+    fn image(maps: Vec<(u64, Mapped)>) -> kprism_image::Image {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, byte, pages) in [("a", 0xaa, 4), ("b", 0xbb, 1)] {
+            std::fs::write(dir.path().join(name), vec![byte; pages * PAGE as usize]).unwrap();
+        }
+        let mut finder = Finder { symfs: Some(dir.path().to_owned()), ..Finder::default() };
+        let history = History { lives: vec![Life { pid: 1, from: 0, maps }], ..History::default() };
+        let uses = vec![Use { asid: SPACE, life: 0, ns: 0, offset: 0 }];
+        let spaces = Spaces { uses, ..Spaces::default() };
+        let mut capture = Capture::default();
+        let mut regions = Regions::default();
+        let at = |offset| Place { offset, apart: if offset == 40 { CLOSE + 1 } else { CLOSE } };
+        let (placed, doubtful) = user(&spaces, &history, |t| t, at, &mut regions, &mut finder, &mut capture);
+        assert_eq!(doubtful, u64::from(history.lives[0].maps.last().is_some_and(|last| last.0 == 40)));
+        let (streams, symbols) = (dir.path().join("streams"), dir.path().join("symbols"));
+        let regions = placed;
+        capture.streams.push(crate::Stream {
+            label: String::new(),
+            pt: Vec::new().into(),
+            regions,
+            first: None,
+        });
+        crate::write(&capture, &streams, &symbols).unwrap();
+        let read = |name: &str| std::fs::read(streams.join(name)).unwrap();
+        let (mut dict, None) = kprism_image::maps::Dict::parse(read("code.dict")) else {
+            panic!("a dictionary")
+        };
+        if streams.join("code.files").exists() {
+            assert_eq!(dict.open_files(&read("code.files"), &symbols.join("root")), Vec::<String>::new());
+        }
+        let (map, None) = kprism_image::maps::parse_map(&read("cpu0.map")) else { panic!("a map") };
+        let (image, missing) = kprism_image::maps::image(&dict, &map);
+        assert_eq!(missing, 0);
+        image
+    }
+
+    /// The first byte of each of the first six pages at an offset; 0 if it is not known.
+    fn pages(image: &kprism_image::Image, at: u64) -> Vec<u8> {
+        let byte = |page: u64| image.bytes(SPACE, FIRST + page * PAGE, at).first().copied().unwrap_or(0);
+        (0..6).map(byte).collect()
+    }
+
+    #[test]
+    fn a_smaller_file_in_the_hole_leaves_the_rest_and_the_next_one_covers_that() {
+        let image = image(vec![
+            (10, mapped(FIRST, 4, "/a")),
+            (20, mapped(FIRST, 1, "/b")),
+            (30, mapped(FIRST + PAGE, 1, "/b")),
+            (40, mapped(FIRST, 4, "/a")),
+        ]);
+        assert_eq!(pages(&image, 10), [0xaa, 0xaa, 0xaa, 0xaa, 0, 0]);
+        assert_eq!(pages(&image, 20), [0xbb, 0xaa, 0xaa, 0xaa, 0, 0]);
+        assert_eq!(pages(&image, 30), [0xbb, 0xbb, 0xaa, 0xaa, 0, 0]);
+        assert_eq!(pages(&image, 40), [0xaa, 0xaa, 0xaa, 0xaa, 0, 0]);
+    }
+
+    #[test]
+    fn a_mapping_without_contents_has_no_other_files_code() {
+        let image = image(vec![
+            (10, mapped(FIRST, 4, "/a")),
+            (20, mapped(FIRST + PAGE, 2, "/is/not/here")),
+            (30, mapped(FIRST + 2 * PAGE, 1, "/b")),
+        ]);
+        assert_eq!(pages(&image, 19), [0xaa, 0xaa, 0xaa, 0xaa, 0, 0]);
+        assert_eq!(pages(&image, 20), [0xaa, 0, 0, 0xaa, 0, 0]);
+        assert_eq!(pages(&image, 30), [0xaa, 0, 0xbb, 0xaa, 0, 0]);
+    }
+
+    #[test]
+    fn a_file_over_memory_without_contents_counts_from_its_own_time_on() {
+        let image = image(vec![(10, mapped(FIRST, 6, "//anon")), (20, mapped(FIRST + PAGE, 1, "/b"))]);
+        assert_eq!(pages(&image, 19), [0; 6]);
+        assert_eq!(pages(&image, 20), [0, 0xbb, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn behind_the_end_of_a_file_is_no_code_of_the_one_before() {
+        let image = image(vec![(10, mapped(FIRST, 4, "/a")), (20, mapped(FIRST, 3, "/b"))]);
+        assert_eq!(pages(&image, 20), [0xbb, 0, 0, 0xaa, 0, 0]);
+    }
 }

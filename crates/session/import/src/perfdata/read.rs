@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use kprism_flow::clock::{ClockConfig, PerfTime};
 use kprism_flow::errata::{Erratum, of_processor};
-use kprism_image::Bytes;
 use kprism_image::symbols::kallsyms::value_of;
+use kprism_image::{BuildId, Bytes};
 
-use super::export::{INTEL_PT, MADE};
-use super::files::Finder;
+use super::export::INTEL_PT;
+use super::files::{Finder, is_made};
 use super::spaces::{self, Spaces};
 use super::streams::{self, Trace};
 use super::tasks::{self, History, Thread};
@@ -56,6 +56,9 @@ pub struct Parts {
     pub modules: Vec<u8>,
 }
 
+/// perf's name of the kernel, with which its mappings and its build id are recorded.
+const KERNEL: &str = "[kernel.kallsyms]";
+
 /// The first bytes of a file of a big-endian machine: only for the error.
 const BIG_ENDIAN: &[u8; 8] = b"2ELIFREP";
 
@@ -92,7 +95,12 @@ pub fn read(path: &Path, search: &Search) -> Result<Capture, ImportError> {
     parts.kcore = load(kcore)?;
     parts.vmlinux = load(search.vmlinux.clone())?;
     parts.kallsyms = load(kallsyms)?.map(|(_, text)| text.to_vec()).unwrap_or_default();
-    let finder = Finder { symfs: search.symfs.clone(), cache: search.cache.clone(), ..Finder::default() };
+    let finder = Finder {
+        symfs: search.symfs.clone(),
+        cache: search.cache.clone(),
+        recording: path.is_dir().then(|| path.to_owned()),
+        ..Finder::default()
+    };
     from_parts_with(path, &parts, finder, search.spool.as_deref())
 }
 
@@ -179,9 +187,11 @@ fn from_parts_with(
         _ => Flow::Whole,
     };
     capture.kernel.0.clone_from(&header.release);
-    if let Some(id) = finder.build_ids.get("[kernel.kallsyms]") {
-        capture.kernel.1 = id.to_string();
-    }
+    let kernel_id = finder.build_ids.get(KERNEL).cloned().or_else(|| {
+        let mut own = history.kernel_maps.iter().filter(|m| m.path.starts_with(KERNEL));
+        own.find_map(|m| BuildId::new(&m.build_id))
+    });
+    capture.kernel.1 = kernel_id.as_ref().map(ToString::to_string).unwrap_or_default();
     capture.cpu = cpu_model(&header.cpuid);
     losses(&history, &traces, &mut capture.notes);
     if info.conv.is_none() && !words.is_empty() {
@@ -190,10 +200,14 @@ fn from_parts_with(
                 .to_owned(),
         );
     }
+    if let Some((path, bytes)) = &parts.vmlinux {
+        capture.notes.extend(is_recorded_kernel(path, bytes, kernel_id.as_ref())?);
+    }
     let kernel = kernel_code(parts, &history, &mut capture)?;
     let bpf: Vec<_> = header.bpf.into_iter().map(|r| capture.add_region(r.va, r.code)).collect();
     fill(&mut capture, traces, &history, &info, (&kernel, &bpf), &mut finder);
     capture.notes.append(&mut finder.notes);
+    capture.notes.extend(finder.unproven_note());
     let (ranges, unknown) = filter::ranges(&filter::text(&words), &capture.modules);
     capture.filter = ranges;
     let list = capture.cpu.and_then(|cpu| of_processor(cpu.family, cpu.model));
@@ -305,6 +319,19 @@ fn losses(history: &History<'_>, traces: &[Trace], notes: &mut Vec<String>) {
             history.guest_maps
         ));
     }
+    if history.nameless > 0 {
+        notes.push(format!(
+            "{} switch records are of a task that had exited, and nothing tells which: it is shown as unknown (-1)",
+            history.nameless
+        ));
+    }
+    if history.renamed > 0 {
+        notes.push(format!(
+            "{} names of kernel code (BPF programs, trampolines) are of addresses that had another name before: of such places \
+             the code and the name may be the other's",
+            history.renamed
+        ));
+    }
     for (kind, count) in &history.unknown {
         notes.push(format!("{count} records of type {kind}, which is not known here, are not used"));
     }
@@ -318,6 +345,23 @@ pub(super) fn label(trace: &Trace) -> String {
         (Some(cpu), _) => format!("cpu {cpu}"),
         (None, Some(tid)) => format!("thread {tid}"),
         (None, None) => "trace".to_owned(),
+    }
+}
+
+/// Holds a vmlinux against the build id of the recorded kernel. Returns a note if there is none to hold it against.
+fn is_recorded_kernel(
+    path: &Path,
+    bytes: &[u8],
+    was: Option<&BuildId>,
+) -> Result<Option<String>, ImportError> {
+    match (BuildId::of_elf(bytes), was) {
+        (Some(is), Some(was)) if is == *was => Ok(None),
+        (Some(is), Some(was)) => Err(ImportError::format(
+            path,
+            "build id",
+            format!("the recorded kernel's, {was} (this is {is}, another build)"),
+        )),
+        _ => Ok(Some(format!("{}: used without a build id to hold it against", path.display()))),
     }
 }
 
@@ -335,7 +379,7 @@ fn kernel_code(
     }
     if let Some((path, bytes)) = &parts.vmlinux {
         let place = history.kernel_maps.iter().find_map(|m| {
-            let name = m.path.strip_prefix("[kernel.kallsyms]")?;
+            let name = m.path.strip_prefix(KERNEL)?;
             kcore::slide(bytes, name, m.pgoff)
         });
         if place.is_none() {
@@ -376,6 +420,7 @@ fn fill(
     let poked: Vec<usize> =
         history.pokes.iter().map(|(_, va, _, new)| capture.add_region(*va, new.to_vec()).region).collect();
     let names = Names::new(history, ns);
+    let vsyscall = history.vsyscall.then(|| capture.add_region(spaces::VSYSCALL_PAGE, vsyscall_page()));
     let mut regions = place::Regions::default();
     let mut in_kernel = false;
     for trace in with_gaps(traces) {
@@ -418,9 +463,13 @@ fn fill(
                 spaces.unknown
             ));
         }
-        let offset_at = |t: u64| {
+        let place_at = |t: u64| {
             let index = wanted.partition_point(|&w| w < t);
-            spaces.offsets.get(index).copied().unwrap_or(0)
+            let of = |values: &[u64]| values.get(index).copied();
+            place::Place {
+                offset: of(&spaces.offsets).unwrap_or(u64::MAX),
+                apart: of(&spaces.apart).unwrap_or(0),
+            }
         };
         let mut placed = Vec::new();
         if spaces.kernel {
@@ -431,11 +480,21 @@ fn fill(
                 region,
                 va: *va,
                 asid: 0,
-                offset: offset_at(ns(*t)),
+                offset: place_at(ns(*t)).offset,
                 replaces: true,
+                gone: 0,
             }));
         }
-        placed.extend(place::user(&spaces, history, ns, offset_at, &mut regions, finder, capture));
+        placed.extend(vsyscall);
+        let (programs, doubtful) = place::user(&spaces, history, ns, place_at, &mut regions, finder, capture);
+        placed.extend(programs);
+        if doubtful > 0 {
+            capture.notes.push(format!(
+                "{}: {doubtful} times a mapping takes another one's place between two times of the trace that are too far apart to tell \
+                 when: which code ran there is guessed (record with mtc or cyc)",
+                label(&trace)
+            ));
+        }
         let first = switches(&trace, cpu, &spaces, history, entry, ns, &names, capture);
         capture.streams.push(Stream { label: label(&trace), pt: trace.pt, regions: placed, first });
     }
@@ -447,9 +506,22 @@ fn fill(
         );
     }
     // Files that the export made of code without a file have no symbols.
-    let made = |path: &str| path.strip_prefix('/').is_some_and(|path| path.starts_with(MADE));
-    capture.modules.iter_mut().filter(|m| made(&m.path)).for_each(|module| module.file = None);
+    capture.modules.iter_mut().filter(|m| is_made(&m.path)).for_each(|module| module.file = None);
     capture.tasks = names.all();
+}
+
+/// The page of the old system calls, which is the same in every kernel (arch/x86/entry/vsyscall/vsyscall_emu_64.S): gettimeofday,
+/// time, getcpu. Kernels since 5.3 let no program execute it; calls to it fault at their first instruction.
+fn vsyscall_page() -> Vec<u8> {
+    const CALLS: [u32; 3] = [96, 201, 309];
+    let mut page = vec![0xcc; crate::PAGE as usize];
+    for (place, number) in page.chunks_mut(1024).zip(CALLS) {
+        // mov $number, %rax; syscall; ret
+        place[..3].copy_from_slice(&[0x48, 0xc7, 0xc0]);
+        place[3..7].copy_from_slice(&number.to_le_bytes());
+        place[7..10].copy_from_slice(&[0x0f, 0x05, 0xc3]);
+    }
+    page
 }
 
 /// A stream for each CPU up to the last, so that CPU numbers are preserved.
@@ -536,5 +608,24 @@ impl Names {
         let mut tasks: Vec<Task> = self.0.into_iter().flat_map(named).collect();
         tasks.sort_by_key(|task| task.t);
         tasks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::files::with_build_id;
+    use super::*;
+
+    #[test]
+    fn a_kernel_of_another_build_is_refused_with_both_ids() {
+        let file = with_build_id(&[7; 20]);
+        let held = |was: Option<[u8; 20]>| {
+            is_recorded_kernel(Path::new("vmlinux"), &file, was.and_then(|id| BuildId::new(&id)).as_ref())
+        };
+        assert!(held(Some([7; 20])).is_ok_and(|note| note.is_none()));
+        let error = held(Some([8; 20])).unwrap_err().to_string();
+        assert!(error.contains(&"07".repeat(20)) && error.contains(&"08".repeat(20)), "{error}");
+        let note = held(None).unwrap().expect("a note");
+        assert!(note.starts_with("vmlinux: used without a build id"), "{note}");
     }
 }

@@ -44,6 +44,9 @@ pub(crate) struct Spaces {
     pub turns: Vec<TurnAt>,
     /// Offsets of the requested times.
     pub offsets: Vec<u64>,
+    /// For each of them, the time from the last one that the stream states before it to the first one from it on, ns; 0 if no program
+    /// ran between them, or if MTC or CYC packets tell times within them.
+    pub apart: Vec<u64>,
     /// True if kernel code was traced.
     pub kernel: bool,
     pub first_ns: u64,
@@ -59,6 +62,9 @@ pub(crate) struct Spaces {
     /// Number of turns of a task that no record tells.
     pub nobody: u64,
 }
+
+/// Address of the page of the old system calls (arch/x86/include/uapi/asm/vsyscall.h): it is in the kernel's half, and programs' code.
+pub(super) const VSYSCALL_PAGE: u64 = 0xffff_ffff_ff60_0000;
 
 /// The artificial address space of a program.
 fn made_up(life: usize) -> u64 {
@@ -84,6 +90,10 @@ pub(crate) fn find(
     // The address of a PSB+, which may come before its time: offset, address.
     let mut held: Option<(usize, u64)> = None;
     let mut last_tsc = 0;
+    // Whether a program ran since the last time, and whether there are finer times than TSC's.
+    let (mut ran, mut fine) = (false, false);
+    // True in a virtual machine: its addresses and address spaces are no programs of this machine.
+    let mut guest = false;
     // Number of records before the place where one is missing.
     let mut missing = None;
     let (mut passed, mut last_ns, mut gap) = (0, 0, false);
@@ -91,8 +101,10 @@ pub(crate) fn find(
         if spaces.first_ns == 0 {
             spaces.first_ns = now;
         }
+        fine |= matches!(packet, Packet::Mtc { .. } | Packet::Cyc { .. });
         while spaces.offsets.len() < wanted.len() && wanted[spaces.offsets.len()] <= now {
             spaces.offsets.push(offset as u64);
+            spaces.apart.push(if last_ns > 0 && ran && !fine { now - last_ns } else { 0 });
         }
         if now > last_ns {
             let up_to = passed + who.turns[passed..].partition_point(|turn| turn.0 <= now);
@@ -102,7 +114,7 @@ pub(crate) fn find(
                 spaces.doubtful += (up_to - passed) as u64;
             }
             evidence.settle(|| who.between(last_ns, now));
-            (passed, last_ns, gap) = (up_to, now, false);
+            (passed, last_ns, gap, ran) = (up_to, now, false, false);
         }
         let (ip, begins) = match packet {
             Packet::Psb => {
@@ -126,8 +138,9 @@ pub(crate) fn find(
                 gap = true;
                 return;
             }
-            Packet::Pip { cr3: new, .. } => {
+            Packet::Pip { cr3: new, non_root } => {
                 cr3 = Some(page_table(new));
+                guest = non_root;
                 return;
             }
             Packet::Fup(payload) if in_psb => {
@@ -150,10 +163,11 @@ pub(crate) fn find(
         if !branches && let Some((thread, life)) = who.at(now) {
             turn(thread, life);
         }
-        let Some(ip) = ip else { return };
-        spaces.kernel |= is_kernel(ip);
+        let Some(ip) = ip.filter(|_| !guest) else { return };
+        ran |= !is_kernel(ip);
+        spaces.kernel |= is_kernel(ip) && ip & !0xfff != VSYSCALL_PAGE;
         if let Some(cr3) = cr3.filter(|_| !is_kernel(ip)) {
-            evidence.add(cr3, ip, now);
+            evidence.add(cr3, ip, now, offset as u64);
         }
         // Without such entries, a kernel's tasks change at the first address after the record.
         let begins = begins || cr3.is_some() && !entries && history.cpu_wide;
@@ -167,6 +181,7 @@ pub(crate) fn find(
         }
     });
     spaces.offsets.resize(wanted.len(), trace.pt.len() as u64);
+    spaces.apart.resize(wanted.len(), 0);
     evidence.settle(|| who.between(last_ns, u64::MAX));
     Told { uses: spaces.uses, guessed: spaces.guessed, unknown: spaces.unknown } =
         evidence.resolve(&history.lives);
@@ -177,7 +192,7 @@ pub(crate) fn find(
             if let (Some(asid), Some(life)) = (turn.asid, life)
                 && !spaces.uses.iter().any(|u| u.asid == asid)
             {
-                spaces.uses.push(Use { asid, life, ns: turn.ns });
+                spaces.uses.push(Use { asid, life, ns: turn.ns, offset: turn.offset });
             }
         }
         spaces.turns = turns;

@@ -7,6 +7,8 @@ use kprism_perfdata::attr::kind;
 use kprism_perfdata::record::sample;
 use kprism_perfdata::{Auxtrace, Event, Fields, Header, Mapped, Record, Trailer};
 
+use super::spaces::UNKNOWN;
+
 /// A thread: (thread id, process id).
 pub(crate) type Thread = (u32, u32);
 
@@ -62,6 +64,14 @@ pub(crate) struct History<'a> {
     pub unknown: BTreeMap<u32, u64>,
     /// The process of each thread.
     pub process_of: BTreeMap<u32, u32>,
+    /// Number of records of a task that had exited, and of which nothing tells which it was.
+    pub nameless: u64,
+    /// Number of names of kernel code at addresses that had another name before in the recording.
+    pub renamed: u64,
+    /// True if a process has the page of the old system calls (`[vsyscall]`).
+    pub vsyscall: bool,
+    /// By CPU.
+    pub dying: BTreeMap<u32, Dying>,
 }
 
 /// Trace data with flags, of a CPU's buffer or a thread's.
@@ -75,12 +85,25 @@ pub(crate) struct Gap {
     pub flags: u64,
 }
 
+/// perf's name of the page of the old system calls, which every process has (arch/x86/entry/vsyscall).
+pub(super) const VSYSCALL: &str = "[vsyscall]";
+
 /// Types of records up to which all are known: those of the kernel and those of perf, in Linux 6.17.
 const KERNEL_TYPES: std::ops::RangeInclusive<u32> = 1..=22;
 const OWN_TYPES: std::ops::RangeInclusive<u32> = 64..=86;
 
-/// The id of kernel threads and the idle task in records.
+/// The id in records of a task that has exited (`perf_event_pid_type` in kernel/events/core.c): a thread that ends leaves the CPU
+/// when it has no id any more. The idle task's is 0.
 const NOBODY: u32 = u32::MAX;
+
+/// The threads of a CPU that have no id any more.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Dying {
+    /// The thread that ended here, and has not left the CPU yet.
+    ends: Option<Thread>,
+    /// The last that left the CPU without an id. It may come back once more, until its last instruction.
+    left: Option<Thread>,
+}
 
 /// Builds the history from the records, which are sorted by time first. Records without a time are from before the
 /// recording.
@@ -89,49 +112,62 @@ pub(crate) fn history<'a>(mut events: Vec<Event<'a>>, header: &Header) -> Histor
     let mut h = History::default();
     // The current life of each process.
     let mut now: BTreeMap<u32, usize> = BTreeMap::new();
+    // The last name of new kernel code by its first address, with its end.
+    let mut code: BTreeMap<u64, (u64, String)> = BTreeMap::new();
     for Event { record, trailer, attr } in events {
         let ns = trailer.time.unwrap_or(0);
         let task = trailer.tid.zip(trailer.pid).filter(|t| t.0 != NOBODY);
         if let Some((tid, pid)) = task {
-            h.process_of.insert(tid, pid);
+            if pid != NOBODY {
+                h.process_of.insert(tid, pid);
+            }
         }
         match record {
+            Record::Mmap(m) if m.path == VSYSCALL => h.vsyscall = true,
             Record::Mmap(m) if m.kernel => h.kernel_maps.push(m),
             Record::Mmap(m) => {
                 let life = *now.entry(m.pid).or_insert_with(|| h.begin(m.pid, ns, Vec::new()));
                 h.lives[life].maps.push((ns, m));
             }
-            Record::Comm { pid, tid, exec, comm } => {
+            Record::Comm { pid, tid, exec, comm } if tid != NOBODY => {
                 h.process_of.insert(tid, pid);
                 h.names.push(Name { ns, thread: (tid, pid), comm });
                 if exec {
                     now.insert(pid, h.begin(pid, ns, Vec::new()));
                 }
             }
-            Record::Fork { pid, ppid, tid, ptid, time } => {
+            Record::Fork { pid, ppid, tid, ptid, time, existed } => {
                 h.process_of.insert(tid, pid);
-                if pid != ppid {
+                if pid != ppid && existed {
+                    now.entry(pid).or_insert_with(|| h.begin(pid, time, Vec::new()));
+                } else if pid != ppid {
                     let parent = now.get(&ppid).map(|&life| h.lives[life].maps.clone());
                     now.insert(pid, h.begin(pid, time, parent.unwrap_or_default()));
                 }
                 let name = h.names.iter().rev().find(|n| n.thread.0 == ptid).map(|n| n.comm.clone());
                 h.names.extend(name.map(|comm| Name { ns, thread: (tid, pid), comm }));
             }
+            Record::Exit { pid, tid } if tid != NOBODY => {
+                if let Some(cpu) = trailer.cpu {
+                    h.dying.entry(cpu).or_default().ends = Some((tid, pid));
+                }
+            }
             Record::ItraceStart { pid, tid } => {
                 if let Some(cpu) = trailer.cpu {
-                    h.turn(cpu, TaskSwitch { ns, prev: None, next: (tid, pid) });
+                    let next = h.comes(cpu, (tid, pid));
+                    h.turn(cpu, TaskSwitch { ns, prev: None, next });
                 }
             }
             Record::SwitchCpuWide { out, pid, tid } => {
                 h.cpu_wide = true;
-                if let (Some(cpu), Some(task)) = (trailer.cpu, task) {
-                    let other = (if tid == NOBODY { 0 } else { tid }, if pid == NOBODY { 0 } else { pid });
-                    let (prev, next) = if out { (task, other) } else { (other, task) };
-                    h.turn(cpu, TaskSwitch { ns, prev: Some(prev), next });
+                if let (Some(cpu), Some(own)) = (trailer.cpu, trailer.tid.zip(trailer.pid)) {
+                    let (leaves, comes) = if out { (own, (tid, pid)) } else { ((tid, pid), own) };
+                    h.switch(cpu, ns, leaves, comes);
                 }
             }
             Record::Switch { out: false } => {
                 if let (Some(cpu), Some(next)) = (trailer.cpu, task) {
+                    let next = h.whole(next);
                     h.turn(cpu, TaskSwitch { ns, prev: None, next });
                 }
             }
@@ -146,7 +182,13 @@ pub(crate) fn history<'a>(mut events: Vec<Event<'a>>, header: &Header) -> Histor
                     h.turn(cpu, turn);
                 }
             }
-            Record::Ksymbol { addr, len, gone: false, name } => h.symbols.push((addr, len, name)),
+            Record::Ksymbol { addr, len, gone: false, name } => {
+                let end = addr.saturating_add(len.into());
+                let before = code.range(..end).next_back().filter(|(_, known)| known.0 > addr);
+                h.renamed += u64::from(before.is_some_and(|(_, known)| known.1 != name));
+                code.insert(addr, (end, name.clone()));
+                h.symbols.push((addr, len, name));
+            }
             Record::TextPoke { addr, old, new } => h.pokes.push((ns, addr, old, new)),
             Record::Lost { lost } => h.lost = h.lost.saturating_add(lost),
             Record::Aux { offset, size, flags } if flags != 0 => {
@@ -167,6 +209,42 @@ impl History<'_> {
     fn begin(&mut self, pid: u32, from: u64, maps: Vec<(u64, Mapped)>) -> usize {
         self.lives.push(Life { pid, from, maps });
         self.lives.len() - 1
+    }
+
+    /// A switch of a whole CPU, by the task that leaves or by the one that comes.
+    fn switch(&mut self, cpu: u32, ns: u64, leaves: Thread, comes: Thread) {
+        let next = self.comes(cpu, comes);
+        let last = self.turns.get(&cpu).and_then(|turns| turns.last()).map(|turn| turn.next);
+        if last == Some(next) {
+            return;
+        }
+        let dying = self.dying.entry(cpu).or_default();
+        let ends = dying.ends.take();
+        let prev = if leaves.0 == NOBODY {
+            let thread = ends.or(last).filter(|thread| *thread != UNKNOWN);
+            self.nameless += u64::from(thread.is_none());
+            dying.left = thread;
+            thread.unwrap_or(UNKNOWN)
+        } else {
+            self.whole(leaves)
+        };
+        self.turn(cpu, TaskSwitch { ns, prev: Some(prev), next });
+    }
+
+    /// The task that comes to a CPU, or runs there when tracing begins.
+    fn comes(&mut self, cpu: u32, named: Thread) -> Thread {
+        if named.0 != NOBODY {
+            return self.whole(named);
+        }
+        let known = self.dying.get(&cpu).and_then(|dying| dying.ends.or(dying.left));
+        self.nameless += u64::from(known.is_none());
+        known.unwrap_or(UNKNOWN)
+    }
+
+    /// A thread whose process may have no id any more.
+    fn whole(&self, (tid, pid): Thread) -> Thread {
+        let known = || self.process_of.get(&tid).copied().unwrap_or(tid);
+        (tid, if pid == NOBODY { known() } else { pid })
     }
 
     /// Adds a turn unless it is known. A switch is recorded when a task leaves, when the next one comes, and possibly
@@ -218,4 +296,118 @@ fn sched_switch(
     let thread = |tid| (tid, process_of.get(&tid).copied().unwrap_or(tid));
     let turn = TaskSwitch { ns: trailer.time?, prev: Some(thread(pid_at(24)?)), next: thread(pid_at(56)?) };
     Some((trailer.cpu?, turn))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(ns: u64, task: (u32, u32), record: Record<'static>) -> Event<'static> {
+        let (tid, pid) = task;
+        let trailer =
+            Trailer { pid: Some(pid), tid: Some(tid), time: Some(ns), cpu: Some(0), ..Trailer::default() };
+        Event { record, trailer, attr: None }
+    }
+
+    fn out(ns: u64, own: (u32, u32), next: (u32, u32)) -> Event<'static> {
+        event(ns, own, Record::SwitchCpuWide { out: true, pid: next.1, tid: next.0 })
+    }
+
+    fn into(ns: u64, own: (u32, u32), prev: (u32, u32)) -> Event<'static> {
+        event(ns, own, Record::SwitchCpuWide { out: false, pid: prev.1, tid: prev.0 })
+    }
+
+    fn turns(events: Vec<Event<'static>>) -> (Vec<(u64, Option<Thread>, Thread)>, u64) {
+        let h = history(events, &Header::default());
+        let turns = h.turns.get(&0).map_or(&[][..], Vec::as_slice);
+        (turns.iter().map(|t| (t.ns, t.prev, t.next)).collect(), h.nameless)
+    }
+
+    const DEAD: (u32, u32) = (NOBODY, NOBODY);
+    const IDLE: (u32, u32) = (0, 0);
+
+    #[test]
+    fn a_thread_that_has_exited_is_the_one_that_ran() {
+        let (thread, other) = ((8, 7), (9, 9));
+        // A thread comes, ends, and leaves without an id; both sides of each switch are told.
+        let both = |dead| {
+            vec![
+                out(10, IDLE, thread),
+                into(11, thread, IDLE),
+                event(15, thread, Record::Exit { pid: 7, tid: 8 }),
+                out(20, dead, other),
+                into(21, other, dead),
+                out(30, other, IDLE),
+                into(31, IDLE, other),
+            ]
+        };
+        let expected = vec![(10, Some(IDLE), thread), (20, Some(thread), other), (30, Some(other), IDLE)];
+        assert_eq!(turns(both(DEAD)), (expected.clone(), 0));
+        // Some kernels still have the process's number.
+        assert_eq!(turns(both((NOBODY, 7))), (expected.clone(), 0));
+        // One side of each switch alone tells the same.
+        let of_side = |side: bool| {
+            let is = |event: &Event<'_>| match event.record {
+                Record::SwitchCpuWide { out, .. } => out == side,
+                _ => true,
+            };
+            let (turns, nameless) = turns(both(DEAD).into_iter().filter(is).collect());
+            (turns.into_iter().map(|t| (t.1, t.2)).collect::<Vec<_>>(), nameless)
+        };
+        let tasks: Vec<_> = expected.iter().map(|t| (t.1, t.2)).collect();
+        assert_eq!((of_side(true), of_side(false)), ((tasks.clone(), 0), (tasks, 0)));
+    }
+
+    #[test]
+    fn a_dead_thread_may_be_preempted_and_come_back() {
+        let (thread, other) = ((8, 7), (9, 9));
+        let events = vec![
+            event(5, thread, Record::Exit { pid: 7, tid: 8 }),
+            out(10, DEAD, other),
+            out(20, other, DEAD),
+            out(30, DEAD, IDLE),
+        ];
+        let expected = vec![(10, Some(thread), other), (20, Some(other), thread), (30, Some(thread), IDLE)];
+        assert_eq!(turns(events), (expected, 0));
+    }
+
+    #[test]
+    fn a_dead_thread_of_which_nothing_is_known_is_counted_and_is_not_the_idle_task() {
+        let other = (9, 9);
+        assert_eq!(turns(vec![out(10, DEAD, other)]), (vec![(10, Some(UNKNOWN), other)], 1));
+        // 0 is the idle task, and no unknown one.
+        assert_eq!(turns(vec![out(10, IDLE, other)]), (vec![(10, Some(IDLE), other)], 0));
+    }
+
+    #[test]
+    fn a_task_that_was_there_before_inherits_nothing() {
+        let mapped = |pid, start| {
+            let m = Mapped { pid, tid: pid, start, len: 0x1000, path: "/x".into(), ..Mapped::default() };
+            event(0, IDLE, Record::Mmap(m))
+        };
+        let fork = |pid, time| Record::Fork { pid, ppid: 1, tid: pid, ptid: 1, time, existed: time == 0 };
+        let h = history(
+            vec![
+                mapped(1, 0x1000),
+                event(0, IDLE, fork(2, 0)),
+                mapped(2, 0x5000),
+                event(9, (1, 1), fork(3, 9)),
+            ],
+            &Header::default(),
+        );
+        let maps = |pid: u32| -> Vec<u64> {
+            h.lives.iter().filter(|l| l.pid == pid).flat_map(|l| l.maps.iter().map(|m| m.1.start)).collect()
+        };
+        assert_eq!((maps(1), maps(2), maps(3)), (vec![0x1000], vec![0x5000], vec![0x1000]));
+    }
+
+    #[test]
+    fn names_of_kernel_code_that_share_addresses_are_counted() {
+        let symbol = |addr, len, name: &str| {
+            event(1, IDLE, Record::Ksymbol { addr, len, gone: false, name: name.into() })
+        };
+        let count = |events| history(events, &Header::default()).renamed;
+        assert_eq!(count(vec![symbol(100, 10, "a"), symbol(110, 10, "b"), symbol(100, 10, "a")]), 0);
+        assert_eq!(count(vec![symbol(100, 10, "a"), symbol(109, 10, "b")]), 1);
+    }
 }

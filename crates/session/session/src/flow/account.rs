@@ -23,9 +23,7 @@ pub const IMPORT_NOTES: &str = "import_notes";
 
 /// The account of `profile`: the part of the recording that is in it.
 pub(super) fn of(loaded: &Loaded, profile: &Profile) -> Account {
-    let imported = loaded.manifest.option_facts().import_notes;
-    let notes: Vec<String> = imported.into_iter().chain(loaded.notes.iter().cloned()).collect();
-    let mut account = account(loaded.recorded.as_ref(), &loaded.lengths(), profile, &notes);
+    let mut account = account(loaded.recorded.as_ref(), &loaded.lengths(), profile, &loaded.all_notes());
     account = enter_nowhere(account, profile);
     // Without any task switch, no task is expected to be known.
     if loaded.records.iter().any(|record| matches!(record, Record::Switch(_))) {
@@ -80,7 +78,7 @@ const NO_FREQUENCY: &str =
     "the recording does not tell it: a tick is shown as a nanosecond (import --tsc-hz)";
 
 /// Adds a clock of unknown frequency.
-fn enter_clock(account: Account, clock: &Clock) -> Account {
+pub(crate) fn enter_clock(account: Account, clock: &Clock) -> Account {
     if !clock.is_guessed() {
         return account;
     }
@@ -139,12 +137,18 @@ fn enter_cut(account: Account, recorded: &Recorded, lengths: &Lengths) -> Accoun
 impl Loaded {
     /// The account of the streams alone, for those who replay them: what was not decoded, and what files lack.
     pub fn account(&self, undecoded: Undecoded) -> Account {
-        let account = enter_clock(undecoded.enter(Account::new(), &self.notes), &self.manifest.clock);
+        let account = enter_clock(undecoded.enter(Account::new(), &self.all_notes()), &self.manifest.clock);
         let account = enter_other_code(account, &self.other_code);
         match self.recorded.as_ref().filter(|recorded| recorded.knows_lengths()) {
             Some(recorded) => enter_cut(account, recorded, &self.lengths()),
             None => account,
         }
+    }
+
+    /// What the import could not use, and faults of the run's files.
+    fn all_notes(&self) -> Vec<String> {
+        let imported = self.manifest.option_facts().import_notes;
+        imported.into_iter().chain(self.notes.iter().cloned()).collect()
     }
 
     /// Remarks on what no decoder finds: faults of files, and streams that are shorter than recorded, whose packets decode without

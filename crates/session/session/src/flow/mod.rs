@@ -24,6 +24,7 @@ use kprism_store::{Account, Fate, Instrument, Manifest, Run, load_profile, save_
 
 use kprism_tracefs::beside::RecordedEvents;
 
+pub(crate) use account::enter_clock;
 pub use account::{IMPORT_NOTES, NO_PREEMPTION, Undecoded};
 pub use load::{Loaded, clock_config, code, load, read_streams, sideband_records};
 pub use processor::{errata, not_understood};

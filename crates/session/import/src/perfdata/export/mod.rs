@@ -33,7 +33,7 @@ use code::{Change, Code, Seen};
 use kprism_perfdata::attr::{DUMMY, flag, kind, pt};
 use kprism_perfdata::record::sample;
 use kprism_perfdata::{Attr, Auxtrace, Features, Mapped, Record, TimeConv, Trailer, Writer};
-use owners::{NEVER, Owner};
+use owners::{Exec, NEVER, Owner};
 pub(in crate::perfdata) use user::MADE;
 use user::{Files, User};
 
@@ -145,7 +145,8 @@ pub fn export(source: &Source<'_>, dir: &Path) -> Result<u64, ImportError> {
     }
     let path = dir.join("data");
     let pokes = if kernel.is_some() { &changes[..] } else { &[] };
-    let events = events(source, &starts, &user, &own, pokes);
+    let execs = owners::execs(&owners, &mmaps);
+    let events = events(source, &starts, (&user, &execs), &own, pokes);
     write_data(source, &path, &events, kernel.is_some(), &build_ids(source, &user, &mut files))
         .map_err(at(&path))?;
     Ok(user.left_out)
@@ -155,7 +156,7 @@ pub fn export(source: &Source<'_>, dir: &Path) -> Result<u64, ImportError> {
 fn events(
     source: &Source<'_>,
     starts: &[(u64, (u32, u32))],
-    user: &User,
+    (user, execs): (&User, &[Exec]),
     own: &[Vec<&Switch>],
     pokes: &[Change],
 ) -> Vec<u8> {
@@ -192,6 +193,16 @@ fn events(
         let leaves = Record::SwitchCpuWide { out: true, pid: s.tgid, tid: s.pid };
         events.add(s.t, s.cpu, prev, id(s.cpu), &leaves);
     }
+    let names = names(source.records);
+    for exec in execs {
+        let task = (exec.tgid, exec.tgid);
+        let known = names.get(&exec.tgid).map_or(&[][..], Vec::as_slice);
+        let at = known.partition_point(|name| name.0 <= exec.ns).saturating_sub(1);
+        if let Some((_, comm)) = known.get(at) {
+            let record = Record::Comm { pid: task.1, tid: task.0, exec: true, comm: (*comm).to_owned() };
+            events.add(exec.ns, exec.cpu, task, id(exec.cpu), &record);
+        }
+    }
     for m in &user.mappings {
         let task = (m.mapped.tid, m.mapped.pid);
         events.add(m.ns, 0, task, id(0), &Record::Mmap(m.mapped.clone()));
@@ -203,6 +214,23 @@ fn events(
     // A mapping at some time applies to code that runs from then on.
     events.0.sort_by_key(|(ns, _)| *ns);
     events.0.into_iter().flat_map(|(_, bytes)| bytes).collect()
+}
+
+/// Names of threads by their number, in order of time.
+fn names(records: &[Side]) -> BTreeMap<u32, Vec<(u64, &str)>> {
+    let mut names: BTreeMap<u32, Vec<(u64, &str)>> = BTreeMap::new();
+    for record in records {
+        let (pid, t, comm) = match record {
+            Side::Switch(s) => (s.pid, s.t, &*s.comm),
+            Side::Comm(c) => (c.pid, c.t, &*c.comm),
+            _ => continue,
+        };
+        if !comm.is_empty() {
+            names.entry(pid).or_default().push((t, comm));
+        }
+    }
+    names.values_mut().for_each(|own| own.sort_by_key(|name| name.0));
+    names
 }
 
 fn pt_id(cpu: u32) -> u64 {

@@ -11,7 +11,8 @@ use kprism_flow::{Decoder, Setup};
 use kprism_image::Image;
 use kprism_image::is_kernel;
 use kprism_image::resolve::{FuncInfo, FuncRef, Resolve};
-use kprism_image::sideband::Switch;
+use kprism_image::sideband::{Mmap, Switch};
+use kprism_image::x86::address::task_space;
 
 /// A process in an address space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +55,42 @@ pub(super) fn joined(found: Vec<Owner>) -> Vec<Owner> {
         owner.until = after(space, owner.last).min(after(process, owner.last));
     }
     owners
+}
+
+/// A process that executes another program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Exec {
+    /// Time of the first mapping of the new program, ns.
+    pub ns: u64,
+    pub cpu: u32,
+    pub tgid: u32,
+}
+
+/// The processes' changes of program: those that map code in another address space than the one they had. The mappings of the
+/// program before end there, which matters where programs lie at the same addresses (without ASLR).
+pub(super) fn execs(owners: &[Owner], mmaps: &[&Mmap]) -> Vec<Exec> {
+    let mut begun: HashMap<u32, Vec<&Owner>> = HashMap::new();
+    for owner in owners {
+        begun.entry(owner.tgid).or_default().push(owner);
+    }
+    let mut own: Vec<&&Mmap> = mmaps.iter().filter(|m| m.exec).collect();
+    own.sort_by_key(|m| m.t);
+    let mut last: HashMap<u32, u64> = HashMap::new();
+    let mut found = Vec::new();
+    for m in own {
+        let space = task_space(m.asid);
+        let had = match last.insert(m.tgid, space) {
+            Some(before) => before != space,
+            None => {
+                let other = |owner: &&Owner| owner.ns < m.t && task_space(owner.asid) != space;
+                begun.get(&m.tgid).is_some_and(|all| all.iter().any(other))
+            }
+        };
+        if had {
+            found.push(Exec { ns: m.t, cpu: m.cpu, tgid: m.tgid });
+        }
+    }
+    found
 }
 
 /// A resolver with three functions: user code, the kernel, and the watched address. A jump to the watched address is
@@ -210,4 +247,39 @@ pub(super) fn first_runs(
     let mut sink = FirstRuns { asid, places, times, space: 0, now: 0 };
     Decoder::new(pt, setup, true).run(0, pt.len(), &mut sink);
     sink.times.iter().map(|time| time.unwrap_or(NEVER)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_maps_code_in_another_space_executes_a_program() {
+        let mmap = |t, tgid, asid| Mmap {
+            t,
+            cpu: 0,
+            pid: tgid,
+            tgid,
+            asid,
+            start: 0x40_0000,
+            end: 0x40_1000,
+            pgoff: 0,
+            exec: true,
+            path: "/x".into(),
+        };
+        let owner = |tgid, asid, ns| Owner { asid, pid: tgid, tgid, ns, last: ns, until: NEVER };
+        // 7 has had a program and executes another one. 8 began in its parent's space. 9 is new, and has a library more.
+        let maps = [
+            mmap(10, 7, 0x2000),
+            mmap(20, 9, 0x8000),
+            mmap(25, 9, 0x8000),
+            mmap(30, 7, 0x4000),
+            mmap(31, 7, 0x4000),
+            mmap(40, 8, 0x6000),
+        ];
+        let owners = [owner(7, 0x2000, 11), owner(7, 0x4000, 32), owner(8, 0x4000, 35), owner(9, 0x8000, 21)];
+        let found = execs(&owners, &maps.iter().collect::<Vec<_>>());
+        let expected = [(30, 7), (40, 8)].map(|(ns, tgid)| Exec { ns, cpu: 0, tgid });
+        assert_eq!(found, expected);
+    }
 }
