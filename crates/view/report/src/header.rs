@@ -75,6 +75,14 @@ impl Header {
         }
     }
 
+    /// Adds what was found when the streams were replayed for this report.
+    pub fn read_again(&mut self, found: &Account) {
+        self.account = Some(match self.account.take() {
+            Some(account) => account.with_found(found),
+            None => found.clone(),
+        });
+    }
+
     /// Formats the header as text, with the first places that could not be decoded.
     pub fn to_text(&self, profile: &Profile, style: Style) -> String {
         let mut out = String::new();
