@@ -119,7 +119,7 @@ fn largest(folder: &Path) -> Option<PathBuf> {
 
 /// Damage to what the manifest keeps of an account. Views that draw up an account of their own from the streams do not see it,
 /// and need not: what they show is read anew.
-const KEPT: [&str; 2] = ["something was lost", "the account is missing"];
+const KEPT: [&str; 3] = ["something was lost", "the account is missing", "the account is empty"];
 
 /// Whether a view shows the account that the manifest keeps.
 fn keeps_account(name: &str, view: &[String]) -> bool {
@@ -142,7 +142,7 @@ fn keeps_account(name: &str, view: &[String]) -> bool {
 /// A way to damage a run; returns false if the run has nothing that could be damaged so.
 type Damage = fn(&Path) -> bool;
 
-const DAMAGES: [(&str, Damage); 8] = [
+const DAMAGES: [(&str, Damage); 11] = [
     ("a stream is cut", |run| {
         let Some(stream) = largest(&run.join("streams")) else { return false };
         let bytes = fs::read(&stream).unwrap();
@@ -173,6 +173,23 @@ const DAMAGES: [(&str, Damage); 8] = [
     }),
     ("the account is missing", |run| {
         manifest(run, |value| drop(value.as_object_mut().unwrap().remove("accounts")))
+    }),
+    ("the account is empty", |run| {
+        manifest(run, |value| {
+            let accounts = value["accounts"].as_object_mut().into_iter().flat_map(|all| all.values_mut());
+            accounts.for_each(|account| *account = json!([]));
+        })
+    }),
+    ("a stream is longer than recorded", |run| {
+        let text = fs::read_to_string(run.join("manifest.json")).unwrap();
+        let Some(stream) = largest(&run.join("streams")).filter(|_| text.contains("\"files\"")) else {
+            return false;
+        };
+        let bytes = fs::read(&stream).unwrap();
+        fs::write(&stream, [&bytes[..], &[0; 7]].concat()).is_ok()
+    }),
+    ("the list of files is missing", |run| {
+        manifest(run, |value| drop(value.as_object_mut().unwrap().remove("files")))
     }),
 ];
 
@@ -559,6 +576,69 @@ fn misses_are_strictly_those_that_were_read_now() {
     let renamed = fs::read_to_string(&sideband).unwrap().replace("\"end\"", "\"end_of_another\"");
     fs::write(&sideband, renamed).unwrap();
     assert_eq!((code(&["report", "tlb"]), code(&export)), (Some(4), Some(4)));
+}
+
+/// A table that was copied from another run is named, and never taken: it is made again, or refused where nothing is there to
+/// make it of.
+#[test]
+fn no_table_of_another_run_is_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let all = stored(dir.path());
+    let of = |name: &str| &all.iter().find(|stored| stored.name == name).unwrap().run;
+    let (flow, other) = (of("flow"), of("durations"));
+    let report = ["report", "functions", "--json", "-i", text(flow)];
+    let before = ok(&report);
+    let put = || {
+        fs::copy(other.join("tables/functions.parquet"), flow.join("tables/functions.parquet")).unwrap();
+    };
+    put();
+    let output = kprism(&report);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("functions.parquet: not this run's table"), "{said}");
+    assert_eq!((output.status.code(), output.stdout), (Some(0), before));
+    assert!(kprism(&report).stderr.is_empty(), "it was made again");
+    put();
+    fs::remove_dir_all(flow.join("streams")).unwrap();
+    assert_eq!(kprism(&report).status.code(), Some(2));
+    // Of a run of an older version nobody knows.
+    put();
+    manifest(flow, |value| drop(value.as_object_mut().unwrap().remove("tables")));
+    let info = String::from_utf8(ok(&["info", "-i", text(flow)])).unwrap();
+    assert!(info.contains("tables without a mark"), "{info}");
+}
+
+/// What replays the streams goes by what is in them now, whatever the account of the earlier decode says.
+#[test]
+fn a_replay_is_judged_by_what_it_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = &stored(dir.path()).into_iter().find(|stored| stored.name == "flow").unwrap().run;
+    let report = ["report", "durations", "-i", text(run), "--strict"];
+    assert_eq!(
+        kprism(&report).status.code(),
+        Some(0),
+        "{}",
+        String::from_utf8_lossy(&kprism(&report).stderr)
+    );
+    // As many bytes as before, and no packets.
+    let stream = run.join("streams/cpu0.pt");
+    let mut bytes = fs::read(&stream).unwrap();
+    let half = bytes.len() / 2;
+    bytes[half..].fill(0xff);
+    fs::write(&stream, bytes).unwrap();
+    assert_eq!(
+        kprism(&["report", "functions", "-i", text(run), "--strict"]).status.code(),
+        Some(0),
+        "as decoded"
+    );
+    let output = kprism(&report);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    let output = kprism(&report[..4]);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("not whole"), "{output:?}");
+    for view in [["script", "insns"], ["script", "calls"], ["annotate", "*"]] {
+        let output = kprism(&[&view[..], &["-i", text(run), "--strict"]].concat());
+        assert_eq!(output.status.code(), Some(4), "{view:?}");
+    }
 }
 
 /// A file that cannot be read is another thing than one that is not there: each view names it, unless it needs none of it.

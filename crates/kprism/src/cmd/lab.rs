@@ -194,6 +194,10 @@ fn record_and_decode(args: &RunArgs, progress: &Progress, out: &mut dyn Write) -
         let (_, manifest) = flow::decode(&run, progress)?;
         progress.clear();
         progress.say(&flow::summary(&run, &manifest));
+        // The decoder has said why: most often, the disk is full.
+        if code(&ran) == 0 && !run.has_tables() {
+            return Ok(Outcome::Code(exit::LAB_FAILED));
+        }
     }
     Ok(Outcome::Code(code(&ran)))
 }

@@ -191,8 +191,9 @@ pub fn run(
         Command::Record(args) => record::run(args, given, color, progress, out),
         Command::Report(args) => {
             let outcome = report::run(args, given, color, progress, out)?;
-            if given.first(&["csv", "html", "ftd", "junit"]).is_some() {
-                strict::tell(args.strict, &[&args.input], progress)?;
+            match given.first(&["csv", "html", "ftd", "junit"]) {
+                Some(_) => strict::tell(args.strict, &[&args.input], progress)?,
+                None => strict::tell_found(args.strict, &[&args.input], progress)?,
             }
             strict::judge(args.strict, &[&args.input], outcome, progress)
         }
@@ -202,8 +203,9 @@ pub fn run(
         Command::Impact(args) => impact::run(args, color, progress, out),
         Command::Diff(args) => {
             let outcome = diff::run(args, given, color, progress, out)?;
-            if given.first(&["html"]).is_some() {
-                strict::tell(args.strict, &args.runs(), progress)?;
+            match given.first(&["html"]) {
+                Some(_) => strict::tell(args.strict, &args.runs(), progress)?,
+                None => strict::tell_found(args.strict, &args.runs(), progress)?,
             }
             strict::judge(args.strict, &args.runs(), outcome, progress)
         }

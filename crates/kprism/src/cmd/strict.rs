@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `--strict`: the exit code tells whether the result is whole.
 //!
-//! In: the runs that a command read. Out: [`Outcome::Incomplete`] if an account says that something was lost, not
-//! understood or guessed, or that nobody counted it.
+//! In: the runs that a command read, and what it found as it read them anew ([`Progress::fault`]). Out:
+//! [`Outcome::Incomplete`] if an account says that something was lost, not understood or guessed, or that nobody counted it.
 
 use std::path::Path;
 
@@ -33,21 +33,57 @@ pub fn judge(strict: StrictArgs, runs: &[&Path], outcome: Outcome, progress: &Pr
             return Ok(Outcome::Incomplete);
         }
     }
+    if let Some(reason) = progress.fault() {
+        progress.say(&format!("kprism: --strict: {}: as read now: {reason}", names(runs)));
+        return Ok(Outcome::Incomplete);
+    }
     Ok(outcome)
+}
+
+/// The runs for a message.
+fn names(runs: &[&Path]) -> String {
+    let names: Vec<String> = runs.iter().map(|run| run.display().to_string()).collect();
+    names.join(", ")
 }
 
 /// Says on standard error which of these runs are not whole: for a result that has no place for it, such as CSV and the files of
 /// other tools. With `--strict` the exit code and its reason say it. What a command finds out while it reads, it tells itself.
 pub fn tell(strict: StrictArgs, runs: &[&Path], progress: &Progress) -> Result<()> {
-    for run in runs.iter().filter(|run| !strict.strict && run.join("manifest.json").exists()) {
-        if let Some(reason) = Run::open(run)?.manifest()?.recording_fault() {
+    if strict.strict {
+        return Ok(());
+    }
+    let mut is_told = false;
+    for run in runs.iter().filter(|run| run.join("manifest.json").exists()) {
+        let manifest = Run::open(run)?.manifest()?;
+        if let Some(reason) = manifest.recording_fault() {
             progress.note(&format!("{}: not whole: {reason}", run.display()));
+            is_told = true;
         }
+        for line in manifest.recorded_part() {
+            progress.note(&format!("{}: {line}", run.display()));
+        }
+    }
+    if let Some(reason) = progress.untold().filter(|_| !is_told) {
+        progress.note(&format!("{}: not whole, as read now: {reason}", names(runs)));
     }
     Ok(())
 }
 
-/// The same of an account that the command drew up itself. What [`tell`] says of the run is not said twice.
+/// Says on standard error what was found as the run was read anew, if the account that the run keeps, and with it the head of the
+/// report, says nothing is missing.
+pub fn tell_found(strict: StrictArgs, runs: &[&Path], progress: &Progress) -> Result<()> {
+    for run in runs.iter().filter(|run| run.join("manifest.json").exists()) {
+        if Run::open(run)?.manifest()?.recording_fault().is_some() {
+            return Ok(());
+        }
+    }
+    if let Some(reason) = progress.untold().filter(|_| !strict.strict) {
+        progress.note(&format!("{}: not whole, as read now: {reason}", names(runs)));
+    }
+    Ok(())
+}
+
+/// The same as [`tell`] of an account that the command drew up itself. What [`tell`] says of the run is not said twice.
 pub fn tell_own(strict: StrictArgs, input: &Path, account: &Account, progress: &Progress) -> Result<()> {
     let is_told = match input.join("manifest.json").exists() {
         true => Run::open(input)?.manifest()?.recording_fault().is_some(),
@@ -79,6 +115,11 @@ pub fn judge_own(
             progress.say(&format!("kprism: --strict: {}: {reason}", input.display()));
             return Ok(Outcome::Incomplete);
         }
+    }
+    if let Some(reason) = progress.fault() {
+        let runs: Vec<&Path> = inputs.iter().map(|(input, _)| *input).collect();
+        progress.say(&format!("kprism: --strict: {}: as read now: {reason}", names(&runs)));
+        return Ok(Outcome::Incomplete);
     }
     Ok(if outcome == Outcome::Done { Outcome::Whole } else { Outcome::WholeNothing })
 }

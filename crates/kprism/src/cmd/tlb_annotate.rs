@@ -28,6 +28,7 @@ pub fn annotate(
     progress.step("reading the misses");
     let mut loaded = Loaded::open(run)?;
     let profile = loaded.profile()?;
+    progress.found(&loaded.account(&profile));
     let symbols = loaded.symbols()?;
     progress.clear();
     for note in &loaded.notes {

@@ -32,6 +32,10 @@ pub struct Capture {
     pub clock: ClockConfig,
     /// The kinds of packets that were recorded.
     pub flow: Flow,
+    /// True if snapshots of a ring were recorded, and nothing else.
+    pub ring: bool,
+    /// True if it is known that no code of the kernel is in the streams: files with the kernel's code have no use.
+    pub programs_only: bool,
     /// True if streams contain TSC packets.
     pub timed: bool,
     /// The processor, for errata.

@@ -4,7 +4,7 @@
 //! Input: [`Settings`]. Output: a run whose `streams/` the observer wrote, with the command's output, exit code and symbols.
 //! [`kprism_signals`] reports Ctrl-C.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -299,6 +299,31 @@ pub(crate) fn manifest_options(
     ]
 }
 
+/// Notes that the recording is not whole for a reason that the guest does not know of: the run failed, whatever its command
+/// ended with.
+fn fail(ended: &mut Ended, manifest: &mut Manifest, why: &str) {
+    if *ended == Ended::Normal {
+        *ended = Ended::Failed(why.to_owned());
+    }
+    manifest.stopped.get_or_insert_with(|| why.to_owned());
+}
+
+/// Bytes that must fit on the disk behind a run, so that nobody doubts that its last output did.
+const ROOM: usize = 64 << 10;
+
+/// Fails if the disk of this folder is full. QEMU drops what it cannot write of the console and of the command's output, and
+/// tells nobody.
+fn has_room(folder: &Path) -> Result<(), String> {
+    let path = folder.join(".room");
+    let written = std::fs::write(&path, [0; ROOM]);
+    // Without the file, there is nothing to remove.
+    let _ = std::fs::remove_file(&path);
+    written.map_err(|error| {
+        let place = folder.display();
+        format!("no room at the end of the run, its output may be cut off: {place}: {error}")
+    })
+}
+
 /// The guest's kernel, for a manifest.
 pub(crate) fn kernel(prepared: &Prepared) -> Kernel {
     let kernel = prepared.kernel();
@@ -369,8 +394,15 @@ pub(crate) fn run_job(
         say_gaps(&prepared, progress);
     }
     progress.step("running the command");
-    let (run, ran) = record(settings, job, &prepared, report)?;
+    let (run, mut ran) = record(settings, job, &prepared, report)?;
     progress.clear();
+    if let Err(why) = has_room(run.dir()) {
+        let mut manifest = run.own_manifest()?;
+        fail(&mut ran.ended, &mut manifest, &why);
+        if let Err(error) = run.write_manifest(&manifest) {
+            progress.note(&format!("{error}: the run's account does not have it"));
+        }
+    }
     complain(&ran, progress);
     Ok((run, ran))
 }
@@ -418,7 +450,12 @@ pub fn record(
         if observer.arguments.iter().any(|(name, _)| name == "tlb") {
             manifest.instruments.push(Instrument::Tlb);
         }
+        let had_stopped = manifest.stopped.is_some();
         flow::complete(&run, &mut manifest);
+        // The command may have ended well after its recorder had to give up.
+        if let Some(why) = manifest.stopped.clone().filter(|_| !had_stopped) {
+            fail(&mut ran.ended, &mut manifest, &why);
+        }
         // A recorder that cannot go on ends QEMU: its reason is the one to tell.
         if let (Ended::Failed(why), Some(stopped)) = (&mut ran.ended, &manifest.stopped) {
             why.clone_from(stopped);
@@ -548,6 +585,22 @@ pub fn is_interrupt(error: &anyhow::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_full_disk_fails_a_run_whatever_its_command_ended_with() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(has_room(folder.path()), Ok(()));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        let why = has_room(&folder.path().join("none")).unwrap_err();
+        assert!(why.starts_with("no room at the end of the run"), "{why}");
+        let mut manifest = Manifest::new(RunKind::Lab, 1);
+        let mut ended = Ended::Normal;
+        fail(&mut ended, &mut manifest, &why);
+        assert_eq!((&ended, manifest.stopped.as_ref()), (&Ended::Failed(why.clone()), Some(&why)));
+        ended = Ended::Timeout;
+        fail(&mut ended, &mut manifest, "another");
+        assert_eq!((ended, manifest.stopped), (Ended::Timeout, Some(why)));
+    }
 
     #[test]
     fn a_recorder_in_the_guest_knows_its_clock_and_the_command() {

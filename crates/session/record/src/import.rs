@@ -61,6 +61,12 @@ impl Settings {
             decode: true,
         }
     }
+
+    /// The options with files of the kernel that were given, for a recording in which no code of the kernel ran.
+    fn unused_of_kernel(&self) -> Vec<&'static str> {
+        let all = [("--kcore", &self.kcore), ("--vmlinux", &self.vmlinux), ("--kallsyms", &self.kallsyms)];
+        all.into_iter().filter(|(_, file)| file.is_some()).map(|(option, _)| option).collect()
+    }
 }
 
 impl Settings {
@@ -251,6 +257,11 @@ fn import_flow(settings: &Settings, source: &Source, progress: &Progress) -> Res
     for note in &capture.notes {
         progress.say(&format!("note: {note}"));
     }
+    if capture.programs_only {
+        settings.unused_of_kernel().iter().for_each(|option| {
+            progress.say(&format!("note: {option} is not used: no code of the kernel is in this recording"));
+        });
+    }
     let run = Run::create(&settings.output)?;
     write(&capture, &run.streams(), &run.symbols())?;
     let mut manifest = Manifest::new(RunKind::Import, 0);
@@ -263,6 +274,9 @@ fn import_flow(settings: &Settings, source: &Source, progress: &Progress) -> Res
     }
     manifest.instruments = vec![Instrument::Flow];
     manifest.options.insert("source".into(), settings.path.display().to_string().into());
+    if capture.ring {
+        manifest.options.insert("snapshot".into(), true.into());
+    }
     if !capture.notes.is_empty() {
         manifest.options.insert(flow::IMPORT_NOTES.into(), capture.notes.clone().into());
     }
@@ -344,4 +358,18 @@ fn import_events(
     let Some(measured) = measured else { return Ok(Imported { run, empty: false }) };
     let empty = measured.times.counts.calls == 0 && !durations::has_events(&run)?;
     Ok(Imported { run, empty })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_file_of_the_kernel_is_named_where_it_has_no_use() {
+        let none = Settings::new(PathBuf::from("perf.data"));
+        assert!(none.unused_of_kernel().is_empty());
+        let file = || Some(PathBuf::from("kernel"));
+        let all = Settings { kcore: file(), vmlinux: file(), kallsyms: file(), ..none };
+        assert_eq!(all.unused_of_kernel(), ["--kcore", "--vmlinux", "--kallsyms"]);
+    }
 }

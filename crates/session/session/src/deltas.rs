@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use kprism_flow::delta::{Plan, Spec};
 use kprism_image::symbols::{FunctionId, Symbols};
 use kprism_profile::Profile;
-use kprism_store::{Manifest, Run};
+use kprism_store::{Instrument, Manifest, Run};
 
 use crate::flow;
 use crate::progress::Progress;
@@ -29,7 +29,11 @@ pub fn measure(
         bail!("interval {name}: {}", flow::NO_PREEMPTION);
     }
     let profile = flow::profile(&loaded, plan, None, progress);
-    Ok((profile, loaded.manifest))
+    // The run's account is of an earlier decode: a stream may have been damaged since.
+    let account = flow::account_of(&loaded, &profile, run, progress);
+    let mut manifest = loaded.manifest;
+    manifest.accounts.insert(Instrument::Flow, account);
+    Ok((profile, manifest))
 }
 
 /// The address of a kernel function: one of a program has as many as the program is mapped.

@@ -77,7 +77,10 @@ impl Session {
     pub fn durations(&self) -> Result<(Profile, Times)> {
         match self.run.holds(Instrument::Durations) {
             true => durations::open(&self.run, &self.progress),
-            false => durations::flow::measure(&self.run, &self.progress),
+            false => {
+                let (profile, times, _) = durations::flow::measure(&self.run, &self.progress)?;
+                Ok((profile, times))
+            }
         }
     }
 

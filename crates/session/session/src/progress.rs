@@ -4,7 +4,9 @@
 //! The library prints nothing. It tells each step to a function that its user passes in; [`Progress::silent`] tells nobody.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kprism_store::Account;
 
 /// One thing to show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,10 +36,20 @@ pub enum Update<'t> {
     Clear,
 }
 
-/// Receiver of the updates. A copy tells the same function.
+/// Faults of what was read anew.
+#[derive(Debug, Default)]
+struct Found {
+    /// The first.
+    first: Option<String>,
+    /// The first that the result itself does not show.
+    untold: Option<String>,
+}
+
+/// Receiver of the updates. A copy tells the same function, and shares what was found.
 #[derive(Clone)]
 pub struct Progress {
     verbose: bool,
+    found: Arc<Mutex<Found>>,
     show: Arc<dyn Fn(Update<'_>) + Send + Sync>,
 }
 
@@ -50,7 +62,7 @@ impl fmt::Debug for Progress {
 impl Progress {
     /// Updates go to `show`, from any thread. `verbose`: details are wanted, even where they cost something.
     pub fn new(verbose: bool, show: impl Fn(Update<'_>) + Send + Sync + 'static) -> Self {
-        Progress { verbose, show: Arc::new(show) }
+        Progress { verbose, found: Arc::default(), show: Arc::new(show) }
     }
 
     /// Updates go nowhere.
@@ -98,8 +110,65 @@ impl Progress {
         (self.show)(Update::Clear);
     }
 
+    /// Takes the account of what was read just now. The run's own account is of the time when its tables were made: a stream
+    /// may have been damaged since.
+    pub fn found(&self, account: &Account) {
+        self.enter(account, false);
+    }
+
+    /// The same of an account that the result shows.
+    pub fn shown(&self, account: &Account) {
+        self.enter(account, true);
+    }
+
+    fn enter(&self, account: &Account, is_shown: bool) {
+        let Some(fault) = account.fault() else { return };
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        if !is_shown {
+            found.untold.get_or_insert_with(|| fault.clone());
+        }
+        found.first.get_or_insert(fault);
+    }
+
+    /// The same receiver, for another run: what was found is kept apart.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        Progress { found: Arc::default(), ..self.clone() }
+    }
+
+    /// The first fault of what was read so far; `None` if there was none, or nothing was read anew.
+    pub fn fault(&self) -> Option<String> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).first.clone()
+    }
+
+    /// The first of them that the result does not show.
+    pub fn untold(&self) -> Option<String> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).untold.clone()
+    }
+
     /// Whether details are wanted.
     pub fn is_verbose(&self) -> bool {
         self.verbose
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kprism_store::Fate;
+
+    #[test]
+    fn copies_share_the_first_fault_that_was_found() {
+        let progress = Progress::silent();
+        let copy = progress.clone();
+        copy.found(&Account::new().with(Fate::Lost, "bytes", 0));
+        assert_eq!(progress.fault(), None);
+        copy.shown(&Account::new().with(Fate::Lost, "bytes", 7));
+        assert_eq!(progress.untold(), None);
+        copy.found(&Account::new().with(Fate::Guessed, "names", 1));
+        assert_eq!(progress.fault().as_deref(), Some("lost 7 bytes"));
+        assert_eq!(progress.untold().as_deref(), Some("guessed 1 name"));
+        assert_eq!(progress.apart().fault(), None);
+        assert_eq!(Progress::silent().fault(), None);
     }
 }

@@ -46,9 +46,15 @@ pub fn show(
     out: &mut dyn Write,
 ) -> Result<bool> {
     let recorded = run.holds(Instrument::Durations);
-    let (profile, times) = match recorded {
-        true => durations::open(run, progress)?,
-        false => durations::flow::measure(run, progress)?,
+    let (profile, times, found) = match recorded {
+        true => {
+            let (profile, times) = durations::open(run, progress)?;
+            (profile, times, None)
+        }
+        false => {
+            let (profile, times, account) = durations::flow::measure(run, progress)?;
+            (profile, times, Some(account))
+        }
     };
     progress.clear();
     if profile.funcs.is_empty()
@@ -61,7 +67,11 @@ pub fn show(
         return Ok(empty);
     }
     let manifest = run.manifest()?;
-    let header = &Header::new(&manifest, &profile);
+    let mut header = Header::new(&manifest, &profile);
+    if let Some(found) = &found {
+        header.read_again(found);
+    }
+    let header = &header;
     let cost = manifest.durations.tracing_cost.as_ref();
     if !filter.tasks(&profile).contains(&true) {
         progress.say("no task matches");

@@ -66,6 +66,7 @@ pub fn show(
     let on_bus = loaded.method() == Method::Bus;
     // Before the views: their remarks are no damage.
     let account = loaded.account(&profile);
+    progress.shown(&account);
     let tables: Vec<(&str, Table)> = match view.name {
         None => {
             let mut all = Vec::new();
@@ -158,6 +159,7 @@ pub fn page(run: &Run, progress: &Progress) -> Result<(String, Account)> {
     let (map, touched) = loaded.map(&profile)?;
     // Before the advice: its remarks are no damage.
     let account = loaded.account(&profile);
+    progress.shown(&account);
     let advice = match (geometries.is_empty(), loaded.is_chosen()) {
         (true, _) => Err(NO_ADVICE.to_owned()),
         (false, true) => Err(NO_ADVICE_OF_CHOSEN.to_owned()),

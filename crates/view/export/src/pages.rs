@@ -35,10 +35,11 @@ pub fn of(path: &Path, instrument: Instrument, progress: &Progress) -> Result<St
     }
     match instrument {
         Instrument::Tlb => Ok(misses::page(&run, progress)?.0),
-        Instrument::Probe => Ok(probes::page(&run, &[])?.0),
+        Instrument::Probe => Ok(probes::page(&run, &[], progress)?.0),
         Instrument::Boot => {
             let boot = kprism_session::boot::load(path)?;
             let account = kprism_session::boot::account_of_run(path, &boot)?;
+            progress.shown(&account);
             let release = run.manifest()?.kernel.map_or_else(String::new, |k| format!(" of {}", k.release));
             boot::render(&boot, &format!("Boot{release}"), &account).context("HTML page")
         }
@@ -51,6 +52,7 @@ fn of_coverage(path: &Path, progress: &Progress) -> Result<String> {
     let options = Options { shows_text: true, ..Options::default() };
     let Loaded { cover, runs, built, account, .. } =
         load_and_tell(path, &options, &Part::default(), progress)?;
+    progress.shown(&account);
     progress.step("writing the page");
     let texts = Texts::new(None, &built);
     let title = path.display().to_string();

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use kprism_probe::stream::Item;
 use kprism_profile::Profile;
 use kprism_profile::units::grouped;
-use kprism_report::header::{account_text, head};
+use kprism_report::header::{account_text, head, part};
 use kprism_report::perfetto::Timeline;
 use kprism_report::{Shown, probe as view};
 use kprism_session::Progress;
@@ -46,6 +46,7 @@ fn export(
     let mut loaded = Loaded::open(&Run::open(request.input)?)?;
     without_counts(&loaded, progress)?;
     loaded.tasks = request.filter.pids.clone();
+    progress.found(&loaded.account_now()?);
     let (records, hint) = write(&loaded, request.output)?;
     progress.say(&format!("wrote {}{hint}", request.output.display()));
     loaded.whole()?;
@@ -103,11 +104,11 @@ fn text_file(request: &Request<'_>, json: bool, out: &mut dyn Write) -> Result<W
     }
     let shown = Shown { json, csv: !json, ..Shown::default() };
     if request.is_stdout() {
-        return Ok(Written::of_rows(show(&run, &request.filter.pids, &shown, out)?));
+        return Ok(Written::of_rows(show(&run, &request.filter.pids, &shown, progress, out)?));
     }
     let name = || path.display().to_string();
     let mut file = std::io::BufWriter::new(std::fs::File::create(path).with_context(name)?);
-    let empty = show(&run, &request.filter.pids, &shown, &mut file)?;
+    let empty = show(&run, &request.filter.pids, &shown, progress, &mut file)?;
     file.flush().with_context(name)?;
     progress.say(&format!("wrote {}", name()));
     loaded.whole()?;
@@ -118,15 +119,25 @@ fn text_file(request: &Request<'_>, json: bool, out: &mut dyn Write) -> Result<W
 ///
 /// # Errors
 /// The run holds no records of probes, or damaged ones.
-pub fn show(run: &Run, tasks: &[u32], shown: &Shown<'_>, out: &mut dyn Write) -> Result<bool> {
+pub fn show(
+    run: &Run,
+    tasks: &[u32],
+    shown: &Shown<'_>,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<bool> {
     let mut loaded = Loaded::open(run)?;
     loaded.tasks = tasks.to_vec();
     let (description, named) = (&loaded.description, |item: &Item, value| loaded.named(item, value));
-    if shown.csv {
-        return csv(&loaded, shown.rows, out);
-    }
     let manifest = run.manifest()?;
     let account = loaded.account(&manifest);
+    // The records as they are now: the run's account is of the time when they were recorded.
+    if !shown.csv {
+        progress.shown(&account);
+    } else {
+        progress.found(&account);
+        return csv(&loaded, shown.rows, out);
+    }
     if shown.json {
         let (mut rows, mut hidden) = (Vec::new(), 0);
         loaded.each(|hit, values| {
@@ -145,7 +156,7 @@ pub fn show(run: &Run, tasks: &[u32], shown: &Shown<'_>, out: &mut dyn Write) ->
         return Ok(nothing);
     }
     let last = manifest.option_facts().last;
-    write!(out, "{}", head(Some(&account), shown.style))?;
+    write!(out, "{}{}", part(&manifest.recorded_part(), shown.style), head(Some(&account), shown.style))?;
     writeln!(out, "{}", view::header(description, shown.rows, last, &named))?;
     let (mut lines, mut more) = (0, 0_u64);
     loaded.each(|hit, values| {
@@ -168,11 +179,12 @@ pub fn show(run: &Run, tasks: &[u32], shown: &Shown<'_>, out: &mut dyn Write) ->
 ///
 /// # Errors
 /// As [`show`].
-pub fn page(run: &Run, tasks: &[u32]) -> Result<(String, bool)> {
+pub fn page(run: &Run, tasks: &[u32], progress: &Progress) -> Result<(String, bool)> {
     let mut loaded = Loaded::open(run)?;
     loaded.tasks = tasks.to_vec();
     let manifest = run.manifest()?;
     let account = loaded.account(&manifest);
+    progress.shown(&account);
     let description = &loaded.description;
     let total = loaded.records();
     let mut rows = view::page::Rows::new(description, total);

@@ -274,6 +274,8 @@ pub fn parse(text: &[u8], place: &str) -> Result<Summary> {
 
 /// The numbers of all instruments of a run.
 fn of_run(path: &Path, wanted: &Wanted, progress: Progress) -> Result<(Summary, Option<Profile>)> {
+    // What is found in one run is not told of another.
+    let progress = progress.apart();
     let session = open_with(path, progress.clone())?;
     let instruments = session.instruments();
     let holds = |instrument| instruments.contains(&instrument);
@@ -314,6 +316,7 @@ fn of_run(path: &Path, wanted: &Wanted, progress: Progress) -> Result<(Summary, 
     }
     // Decoding enters its account into the manifest.
     facts(&mut summary, &session.run.manifest()?);
+    summary.fault = summary.fault.or_else(|| progress.fault());
     Ok((summary, of_flow))
 }
 

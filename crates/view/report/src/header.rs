@@ -42,6 +42,8 @@ pub struct Header {
     /// The account: how much of the execution is in the tables of a flow or of durations; `None` for tables of an older
     /// kprism.
     pub account: Option<Account>,
+    /// The part of the run that was recorded, if not all of it was.
+    pub recorded: Vec<String>,
     /// The condition of a recording of durations, and how many calls it left out.
     pub filtered: Vec<String>,
 }
@@ -68,8 +70,17 @@ impl Header {
             overflows: profile.totals.overflows(),
             stopped: manifest.stopped.clone(),
             account: [Instrument::Durations, Instrument::Flow].iter().find_map(|of| manifest.account(*of)),
+            recorded: manifest.recorded_part(),
             filtered: manifest.filtered("calls"),
         }
+    }
+
+    /// Adds what was found when the streams were replayed for this report.
+    pub fn read_again(&mut self, found: &Account) {
+        self.account = Some(match self.account.take() {
+            Some(account) => account.with_found(found),
+            None => found.clone(),
+        });
     }
 
     /// Formats the header as text, with the first places that could not be decoded.
@@ -110,6 +121,7 @@ impl Header {
             out.push_str(&style.alert(&text));
             out.push('\n');
         }
+        out.push_str(&part(&self.recorded, style));
         out.push_str(&head(self.account.as_ref(), style));
         // An account names these places itself.
         let unnamed = if self.account.is_some() { 0 } else { ERRORS_SHOWN };
@@ -154,7 +166,7 @@ impl Header {
 
     /// The header as JSON.
     pub fn to_json(&self) -> Value {
-        json!({
+        let mut value = json!({
             "command": self.command,
             "source": self.source,
             "kernel": self.kernel,
@@ -169,8 +181,17 @@ impl Header {
             "exit_code": self.exit_code,
             "stopped": self.stopped,
             "account": self.account,
-        })
+        });
+        if !self.recorded.is_empty() {
+            value["recorded_part"] = json!(self.recorded);
+        }
+        value
     }
+}
+
+/// The part of a run that was recorded, a line for each limit ([`Manifest::recorded_part`]).
+pub fn part(recorded: &[String], style: Style) -> String {
+    recorded.iter().map(|line| style.alert(line) + "\n").collect()
 }
 
 /// Says that nothing is known of what a result lacks.

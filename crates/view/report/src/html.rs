@@ -224,7 +224,8 @@ pub fn render_durations(
 fn report(header: &Header, data: embed::Data) -> Result<String, HtmlError> {
     let title = if header.command.is_empty() { "imported trace" } else { &header.command };
     let files = (include_str!("../assets/report.css"), include_str!("../assets/report.js"));
-    page(title, &[("", header.account.as_ref())], files, &data)
+    let recorded = header.recorded.join("; ");
+    page(title, &[(recorded.as_str(), header.account.as_ref())], files, &data)
 }
 
 /// Renders two runs side by side, as one file. `paths` are the runs' folders, `name` is the compared part.
@@ -242,7 +243,11 @@ pub fn render_diff(
     let title = format!("{name}: {} against {}", paths[1], paths[0]);
     let files = (include_str!("../assets/diff.css"), include_str!("../assets/diff.js"));
     let accounts = headers.map(|header| header.account.as_ref());
-    page(&title, &[("OLD", accounts[0]), ("NEW", accounts[1])], files, &data)
+    let [old, new] = [("OLD", headers[0]), ("NEW", headers[1])].map(|(name, header)| {
+        let recorded = header.recorded.iter().map(String::as_str);
+        std::iter::once(name).chain(recorded).collect::<Vec<_>>().join("; ")
+    });
+    page(&title, &[(old.as_str(), accounts[0]), (new.as_str(), accounts[1])], files, &data)
 }
 
 /// Renders a page from its data, program and style.

@@ -77,6 +77,10 @@ pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest) -> String {
             condition.iter().for_each(|text| line(name, printable(text)));
         }
     }
+    if facts.snapshots.is_some() || facts.snapshot_when.is_some() || facts.snapshot {
+        line("snapshots", facts.snapshots.map_or_else(|| "not counted".into(), grouped));
+        facts.snapshot_when.iter().for_each(|text| line("  when", printable(text)));
+    }
     if let Some(counts) = m.options.get("durations") {
         let number = |key: &str| counts[key].as_u64().map_or_else(|| "not counted".into(), grouped);
         line("calls", number("calls"));

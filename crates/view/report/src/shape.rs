@@ -14,12 +14,18 @@ use crate::table::Table;
 #[must_use]
 pub fn run(manifest: Option<&Manifest>, account: Option<&Account>) -> Value {
     let kernel = manifest.and_then(|m| m.kernel.as_ref()).map(|kernel| &kernel.release);
-    json!({
+    let mut value = json!({
         "command": manifest.map(|m| m.command.join(" ")),
         "kernel": kernel,
         "stopped": manifest.and_then(|m| m.stopped.as_ref()),
         "account": account,
-    })
+    });
+    // Only where not all was recorded.
+    let part = manifest.map(Manifest::recorded_part).unwrap_or_default();
+    if !part.is_empty() {
+        value["recorded_part"] = json!(part);
+    }
+    value
 }
 
 /// One account of several recordings: counts of one fate and unit are added up, and places name the recording. A recording

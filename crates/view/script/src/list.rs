@@ -125,7 +125,7 @@ impl Source {
             0 => Vec::new(),
             _ => {
                 progress.step("putting calls together");
-                measured::again(run, &mut Consumer::Rebuilt)?.rebuilt
+                measured::again(run, &mut Consumer::Rebuilt, progress)?.rebuilt
             }
         };
         Ok(Source::Durations(Box::new(Durations { run: run.clone(), profile, rebuilt })))
@@ -167,8 +167,11 @@ impl Source {
                 account = streams;
                 to
             }
-            Source::Durations(trace) => of_durations(*trace, options, levels, to)?,
-            Source::Probe(loaded) => return Ok(Listed { lines: of_probes(*loaded, &options, to)?, account }),
+            Source::Durations(trace) => of_durations(*trace, options, levels, progress, to)?,
+            Source::Probe(loaded) => {
+                progress.found(&loaded.account_now()?);
+                return Ok(Listed { lines: of_probes(*loaded, &options, to)?, account });
+            }
         };
         Ok(Listed { lines: written.finish().context("standard output")?, account })
     }
@@ -208,14 +211,20 @@ fn of_flow<'w>(
     }
 }
 
-fn of_durations<'w>(trace: Durations, options: Options, levels: usize, to: Output<'w>) -> Result<Output<'w>> {
+fn of_durations<'w>(
+    trace: Durations,
+    options: Options,
+    levels: usize,
+    progress: &Progress,
+    to: Output<'w>,
+) -> Result<Output<'w>> {
     let Durations { run, profile, rebuilt } = trace;
     let tasks = profile.tasks.into_iter().map(|task| (task.pid, task.tgid, task.comm));
     let mut lister = durations::Lister::new(options, levels, profile.funcs, tasks, rebuilt, to);
     let mut visit = |collector: &mut Collector<'_>, event: &Event<'_>, describe: Describe<'_>| {
         lister.event(collector, event, describe)
     };
-    measured::again(&run, &mut Consumer::Events(&mut visit))?;
+    measured::again(&run, &mut Consumer::Events(&mut visit), progress)?;
     Ok(lister.finish())
 }
 

@@ -43,7 +43,7 @@ pub fn page(run: &Run, view: View, sources: &Sources, progress: &Progress) -> Re
             report_page(&run, &manifest, &profile, progress)
         }
         View::Tlb => Ok(misses::page(run, progress)?.0),
-        View::Probe => Ok(probes::page(run, &[])?.0),
+        View::Probe => Ok(probes::page(run, &[], progress)?.0),
         View::Boot => {
             let (manifest, boot) = (run.manifest()?, boots::load(run.dir())?);
             let account = boots::account_of_run(run.dir(), &boot)?;

@@ -313,7 +313,7 @@ fn of_durations(
     progress: &Progress,
 ) -> Result<()> {
     let (profile, times) = if live {
-        let measured = durations::again(run, &mut durations::Consumer::None)?;
+        let measured = durations::again(run, &mut durations::Consumer::None, progress)?;
         (measured.profile, measured.times)
     } else {
         let opened = durations::open(run, progress)?;

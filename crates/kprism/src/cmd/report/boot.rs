@@ -38,6 +38,7 @@ pub fn run(args: &Args, io: &mut Io<'_>) -> Result<Outcome> {
     let boot = kprism_session::boot::load(io.input)?;
     let manifest = run.manifest()?;
     let account = kprism_session::boot::account_of_run(io.input, &boot)?;
+    io.progress.shown(&account);
     let rows = args.limit.unwrap_or(default_rows(args.json, ROWS));
     if let Some(file) = &args.html {
         let release = run

@@ -159,7 +159,7 @@ fn whole(args: &Args, given: &Given, io: &mut Io<'_>) -> Result<Outcome> {
     }
     if run.holds(Instrument::Probe) {
         given.only("the overview of probes", &["limit json csv pids"])?;
-        let empty = kprism_export::probes::show(&run, &args.select.pids, &shown, io.out)?;
+        let empty = kprism_export::probes::show(&run, &args.select.pids, &shown, io.progress, io.out)?;
         return Ok(Outcome::of_rows(empty));
     }
     if shown.csv {

@@ -27,9 +27,10 @@ pub struct Args {
 pub fn run(args: &Args, io: &mut Io<'_>) -> Result<Outcome> {
     let run = Run::open(io.input)?;
     if let Some(file) = &args.html {
-        let (page, empty) = page(&run, &args.pids)?;
+        let (page, empty) = page(&run, &args.pids, io.progress)?;
         write_file(file, page, io.progress)?;
         return Ok(Outcome::of_rows(empty));
     }
-    Ok(Outcome::of_rows(show(&run, &args.pids, &args.form.shown(ROWS, io.style), io.out)?))
+    let shown = args.form.shown(ROWS, io.style);
+    Ok(Outcome::of_rows(show(&run, &args.pids, &shown, io.progress, io.out)?))
 }

@@ -27,6 +27,7 @@ pub fn run(args: &Args, io: &mut Io<'_>) -> Result<Outcome> {
     let cpus = Cpus { all: &found.cpus, in_ns: found.in_ns };
     let manifest = run.manifest()?;
     let account = manifest.with_recording(cpus.account());
+    io.progress.shown(&account);
     let mut table = if args.each { cpus.changes() } else { cpus.places() };
     let shown = args.output.shown(ROWS, io.style);
     let outcome = Outcome::of_rows(shown.arrange(&mut table)?);

@@ -193,6 +193,7 @@ fn from_parts_with(
     });
     capture.kernel.1 = kernel_id.as_ref().map(ToString::to_string).unwrap_or_default();
     capture.cpu = cpu_model(&header.cpuid);
+    capture.ring = ring;
     losses(&history, &traces, &mut capture.notes);
     if info.conv.is_none() && !words.is_empty() {
         capture.notes.push(
@@ -498,6 +499,7 @@ fn fill(
         let first = switches(&trace, cpu, &spaces, history, entry, ns, &names, capture);
         capture.streams.push(Stream { label: label(&trace), pt: trace.pt, regions: placed, first });
     }
+    capture.programs_only = !in_kernel && branches;
     if in_kernel && kernel.is_empty() {
         capture.notes.push(
             "the kernel was traced, but its code is not here: record with `perf record --kcore`, or name it with \

@@ -20,9 +20,9 @@ pub(super) fn account(manifest: &Manifest, times: &Times, facts: &Facts) -> Acco
     };
     let account = account.with(Fate::Kept, "calls", counts.calls);
     let account = if facts.of_calls { by_bpf(account, manifest) } else { by_ftrace(account, counts, facts) };
+    let mut account = account;
+    account.entries.extend(of_trace(facts).entries);
     let account = account
-        .at(Fate::NotUnderstood, "places in the trace", facts.faults, facts.fault_places.clone())
-        .at(Fate::NotUnderstood, "formats of events", facts.formats.len() as u64, facts.formats.clone())
         .with(Fate::Guessed, "calls whose callers are not known", counts.uprooted)
         .with(Fate::Guessed, "calls across a jump of the clock", counts.clock_jumps)
         .with(Fate::Guessed, "calls shorter than what is in them", counts.overfull)
@@ -47,6 +47,13 @@ pub(super) fn account(manifest: &Manifest, times: &Times, facts: &Facts) -> Acco
         Some(cost) if cost.dropped => account.with(Fate::Guessed, "tracing's share of the times", None),
         _ => account,
     }
+}
+
+/// What the trace itself had of damage, for a reader that ends early or measures nothing.
+pub(super) fn of_trace(facts: &Facts) -> Account {
+    Account::new()
+        .at(Fate::NotUnderstood, "places in the trace", facts.faults, facts.fault_places.clone())
+        .at(Fate::NotUnderstood, "formats of events", facts.formats.len() as u64, facts.formats.clone())
 }
 
 fn by_ftrace(account: Account, counts: &Counts, facts: &Facts) -> Account {

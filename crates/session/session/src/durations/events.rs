@@ -32,7 +32,7 @@ pub fn events(run: &Run, filter: &Filter, progress: &Progress) -> Result<Events>
         tally.add(collector, event, describe);
         true
     };
-    again(run, &mut Consumer::Events(&mut visit))?;
+    again(run, &mut Consumer::Events(&mut visit), progress)?;
     let mut rows = tally.finish();
     let total = rows.iter().map(|of| of.count).sum();
     let task = |of: &Seen| Task { pid: of.pid, tgid: of.pid, comm: of.comm.clone(), root: 0 };

@@ -98,12 +98,16 @@ pub fn measure(run: &Run, progress: &Progress) -> Result<Measured> {
     Ok(measured)
 }
 
-/// Reads a run's trace again, for a consumer that needs more of it than the tables have.
+/// Reads a run's trace again, for a consumer that needs more of it than the tables have. Damage to the trace goes to `progress`
+/// ([`Progress::found`]).
 ///
 /// # Errors
 /// As [`measure`].
-pub fn again(run: &Run, consumer: &mut Consumer<'_>) -> Result<Measured> {
-    read_trace(run, &mut Facts::default(), consumer)
+pub fn again(run: &Run, consumer: &mut Consumer<'_>, progress: &Progress) -> Result<Measured> {
+    let mut facts = Facts::default();
+    let measured = read_trace(run, &mut facts, consumer)?;
+    progress.found(&account::of_trace(&facts));
+    Ok(measured)
 }
 
 /// Saves tables, sideband and manifest.

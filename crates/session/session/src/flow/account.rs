@@ -73,6 +73,14 @@ fn enter_nowhere(account: Account, profile: &Profile) -> Account {
     }
 }
 
+/// The account of the streams that a profile was decoded from, without the recorder's counts: they are of the whole run, and
+/// the profile may be of a part.
+pub(super) fn of_streams(loaded: &Loaded, profile: &Profile) -> Account {
+    let guessed = &profile.totals.guessed;
+    let account = loaded.account(Undecoded::of_profile(profile));
+    guessed.iter().fold(account, |account, (unit, n)| account.with(Fate::Guessed, unit, *n))
+}
+
 /// Why times are not nanoseconds.
 const NO_FREQUENCY: &str =
     "the recording does not tell it: a tick is shown as a nanosecond (import --tsc-hz)";
@@ -100,16 +108,7 @@ fn account(recorded: Option<&Recorded>, lengths: &Lengths, profile: &Profile, no
     for (kind, n) in &totals.packet_events {
         account = account.with(Fate::Seen, &format!("{kind} events"), *n);
     }
-    let places = profile.errors.iter().map(|e| {
-        format!("streams/cpu{}.pt, byte {:#x}, after {:#x}: {}", e.cpu, e.offset, e.ip, printable(&e.kind))
-    });
-    let undecoded = Undecoded {
-        errors: totals.errors(),
-        overflows: totals.overflows(),
-        lost_bytes: totals.lost_bytes(),
-        places: places.take(4).collect(),
-    };
-    account = undecoded.enter(account, notes);
+    account = Undecoded::of_profile(profile).enter(account, notes);
     for (unit, n) in &totals.guessed {
         account = account.with(Fate::Guessed, unit, *n);
     }
@@ -200,6 +199,26 @@ impl Undecoded {
                 places: Vec::new(),
             }
         })
+    }
+
+    /// The same, as a profile has them.
+    fn of_profile(profile: &Profile) -> Self {
+        let places = profile.errors.iter().map(|e| {
+            format!(
+                "streams/cpu{}.pt, byte {:#x}, after {:#x}: {}",
+                e.cpu,
+                e.offset,
+                e.ip,
+                printable(&e.kind)
+            )
+        });
+        let totals = &profile.totals;
+        Undecoded {
+            errors: totals.errors(),
+            overflows: totals.overflows(),
+            lost_bytes: totals.lost_bytes(),
+            places: places.take(4).collect(),
+        }
     }
 
     /// A remark on them; `None` if everything was decoded.

@@ -60,7 +60,7 @@ pub fn open(run: &Run, progress: &Progress) -> Result<(Profile, Manifest)> {
 pub fn decode(run: &Run, progress: &Progress) -> Result<(Profile, Manifest)> {
     let loaded = load(run, progress)?;
     let profile = profile(&loaded, Plan::default(), None, progress);
-    let account = with_events(account::of(&loaded, &profile), run, progress);
+    let account = account_of(&loaded, &profile, run, progress);
     let Loaded { mut manifest, notes, .. } = loaded;
     manifest.instructions = Some(profile.totals.instructions());
     manifest.decode_errors = Some(profile.totals.errors());
@@ -83,6 +83,11 @@ pub fn decode(run: &Run, progress: &Progress) -> Result<(Profile, Manifest)> {
         run.remove_tables();
     }
     Ok((profile, manifest))
+}
+
+/// The account of a profile of the whole flow.
+pub(crate) fn account_of(loaded: &Loaded, profile: &Profile, run: &Run, progress: &Progress) -> Account {
+    with_events(account::of(loaded, profile), run, progress)
 }
 
 /// Adds the counts of kernel events that were recorded beside the flow.
@@ -147,11 +152,13 @@ pub fn profile(loaded: &Loaded, plan: Plan, window: Option<Window>, progress: &P
         window,
         ..Options::default()
     };
-    kprism_flow::profile(&loaded.streams(), &loaded.symbols, &loaded.records, &options, &tick)
+    let profile = kprism_flow::profile(&loaded.streams(), &loaded.symbols, &loaded.records, &options, &tick);
+    progress.found(&account::of_streams(loaded, &profile));
+    profile
 }
 
-/// Replays the whole run for a listener. Remarks on the run's files, and on what could not be decoded, go to `progress`; the
-/// account of the streams is returned too.
+/// Replays the whole run for a listener. Remarks on the run's files, and on what could not be decoded, go to `progress`, and so
+/// does the account of the streams ([`Progress::found`]), which is returned too.
 pub fn follow(loaded: &Loaded, listener: &mut impl Listener, progress: &Progress) -> Account {
     loaded.remarks().iter().for_each(|note| progress.note(note));
     let streams = loaded.streams();
@@ -171,5 +178,8 @@ pub fn follow(loaded: &Loaded, listener: &mut impl Listener, progress: &Progress
     for (unit, n) in guessed.units() {
         progress.note(&format!("guessed: {} {unit}", grouped(n)));
     }
-    guessed.units().fold(loaded.account(undecoded), |account, (unit, n)| account.with(Fate::Guessed, unit, n))
+    let account = loaded.account(undecoded);
+    let account = guessed.units().fold(account, |account, (unit, n)| account.with(Fate::Guessed, unit, n));
+    progress.found(&account);
+    account
 }

@@ -65,6 +65,14 @@ impl Loaded {
         manifest.with_recording(account)
     }
 
+    /// The same, with the run's manifest as it is now.
+    ///
+    /// # Errors
+    /// The manifest cannot be read.
+    pub fn account_now(&self) -> Result<Account> {
+        Ok(self.account(&self.run.manifest()?))
+    }
+
     /// Number of records of [`Loaded::tasks`], up to the first bytes that are no record.
     pub fn records(&self) -> u64 {
         let whole = hits(&self.bytes).map_while(Result::ok);

@@ -130,6 +130,7 @@ impl Report<'_> {
             text += &style.alert(&format!("\nrecording ended early: {}", units::printable(why)));
         }
         text += &format!("\n{}\n", method_text(self.manifest, self.counts, self.geometries));
+        text += &header::part(&self.manifest.recorded_part(), style);
         text += &format!("{}\n", header::head(Some(self.account), style));
         let several = self.tables.len() > 1;
         for (name, table) in &self.tables {
