@@ -114,6 +114,9 @@ def ends_without_an_id(recording, program):
     for event in recording.events:
         if event.kind == COMM and event.body[8:].split(b"\0")[0].decode() == program:
             born.append(struct.unpack_from("<II", event.body))
+        if event.kind == FORK:
+            pid, _, tid = struct.unpack_from("<III", event.body)
+            born.append((pid, tid))
         if event.kind == SWITCH_CPU_WIDE and event.misc & SWITCH_OUT:
             last[event.tid] = event
     ended = {tid for pid, tid in born if (pid, tid) != born[0]} & last.keys()

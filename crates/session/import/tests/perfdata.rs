@@ -42,6 +42,25 @@ fn what_was_exported_comes_back() {
     assert_eq!(code(0x1000, false).map(|c| c.0), Some(0x40_1000));
 }
 
+/// A thread that has exited leaves the CPU without an id: it is the one that ran there, by an earlier record.
+#[test]
+fn a_switch_of_a_dead_thread_is_of_the_one_that_ran() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = small(dir.path());
+    let mut data = fs::read(out.join("data")).unwrap();
+    // SWITCH_CPU_WIDE, out: the head, the next task, the trailer with the task that leaves.
+    let head = [15, 0, 0, 0, 0, 0x20, 48, 0];
+    let at = data.windows(8).position(|window| window == head).expect("a switch");
+    assert_eq!(data[at + 16..at + 24], [7, 0, 0, 0, 7, 0, 0, 0]);
+    data[at + 16..at + 24].fill(0xff);
+    fs::write(out.join("data"), &data).unwrap();
+    let capture = import(&out, &out.join("symfs"));
+    assert_eq!(capture.notes, Vec::<String>::new());
+    let [switch] = &capture.switches[..] else { panic!("one switch: {:?}", capture.switches) };
+    assert_eq!((switch.prev.pid, switch.prev.tgid, &*switch.prev.comm), (7, 7, "seven"));
+    assert_eq!((switch.next.pid, &*switch.next.comm), (8, "eight"));
+}
+
 /// A file truncated at any byte gives the available data and notes on the missing data, or an error that there is none.
 #[test]
 fn cut_off_anywhere() {

@@ -70,7 +70,10 @@ pub fn export(input: &Path, output: &Path, progress: &Progress) -> Result<Accoun
         ret_compression: settings.ret_compression.unwrap_or(true),
     };
     let left_out = export::export(&source, output)?;
-    let account = account(left_out, &notes, manifest.option_facts().import_notes, &manifest.clock);
+    let mut account = account(left_out, &notes, manifest.option_facts().import_notes, &manifest.clock);
+    if manifest.account(Instrument::Flow).is_none() {
+        account = account.at(Fate::NotUnderstood, "decode errors", None, vec![NOT_DECODED.to_owned()]);
+    }
     if left_out > 0 {
         notes.push(format!("{left_out} pieces of code are left out: {LEFT_OUT}"));
     }
@@ -85,6 +88,9 @@ pub fn export(input: &Path, output: &Path, progress: &Progress) -> Result<Accoun
     progress.say(&format!("wrote {name}; see: perf script -i {name} --symfs {name}/symfs --itrace=bei0ns"));
     Ok(account)
 }
+
+/// Why the decode errors are not known.
+const NOT_DECODED: &str = "the run was not decoded, so nothing tells whether its code is whole";
 
 /// Why a piece of code is in no process.
 const LEFT_OUT: &str = "by estimated times, no process had their address space when they were seen";
