@@ -156,6 +156,17 @@ fn coroutines_are_resumed_not_called() {
     let counted = ["main", "scheduler", "coroutine", "wait_for_turn", "step", "__swapcontext"].map(calls);
     let switches = 2 * (ROUNDS + 1) + 2 * ROUNDS;
     assert_eq!(counted, [1, 1, 2, 2, 2 * ROUNDS, switches]);
+    // A listing has a call once, however often its stack was left.
+    let lines = ok(&["script", "calls", "--json", "--comm", "coroutines", "-i", text(&run)]);
+    let lines = String::from_utf8(lines).expect("UTF-8");
+    let listed = |name: &str| {
+        let of = |line: &&str| line.contains(&format!("\"symbol\":\"{name}\""));
+        lines.lines().filter(of).count() as u64
+    };
+    assert_eq!(listed("step"), 2 * ROUNDS);
+    // Those that are under way at the end have no end.
+    assert!(listed("coroutine") <= 2 && listed("wait_for_turn") <= 2, "{lines}");
+    assert!((switches - 2..=switches).contains(&listed("__swapcontext")), "{}", listed("__swapcontext"));
 }
 
 /// An annotated function of `truth`.
