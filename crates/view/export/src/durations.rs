@@ -68,8 +68,8 @@ pub fn show(
     }
     let manifest = run.manifest()?;
     let mut header = Header::new(&manifest, &profile);
-    if let Some(found) = &found {
-        header.read_again(found);
+    if let Some(found) = found {
+        header.read_again(&manifest.with_recording(found));
     }
     let header = &header;
     let cost = manifest.durations.tracing_cost.as_ref();
