@@ -492,7 +492,8 @@ mod tests {
         let map = |n: u64| {
             words(&[1 | 48 << 48, 5 | 5 << 32, n << 12, 1 << 12, 0, u64::from_le_bytes(*b"//anon\0\0")])
         };
-        let fork = |pid: u64| words(&[7 | 32 << 48, pid | 5 << 32, pid | 5 << 32, 0]);
+        // A fork has a time; one of 0 is of a process that was there before.
+        let fork = |pid: u64| words(&[7 | 32 << 48, pid | 5 << 32, pid | 5 << 32, 1]);
         for (forks, notes) in [(children, 0), (children + 2, 1)] {
             let records: Vec<u8> =
                 (0..OWN).flat_map(map).chain((0..forks).flat_map(|n| fork(100 + n))).collect();
