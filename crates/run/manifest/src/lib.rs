@@ -14,6 +14,7 @@ mod here;
 mod instrument;
 mod manifest;
 mod option_facts;
+pub mod recorded;
 
 pub use account::{Account, Entry, Fate, NOT_WHOLE, PLACES, WHOLE};
 pub use environment::{Difference, Environment};
@@ -24,3 +25,4 @@ pub use manifest::{
     Clock, Kernel, KernelModule, KernelTree, Manifest, NO_CLOCK, PerfClock, Processor, RunKind,
 };
 pub use option_facts::{CONDITION, OptionFacts};
+pub use recorded::Recorded;
