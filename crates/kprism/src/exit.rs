@@ -6,7 +6,7 @@
 //! | 0 | done |
 //! | 1 | nothing matched: an empty table, no runs, something necessary missing in `check` |
 //! | 2 | error; also of the command line itself |
-//! | 3 | a rule of `kprism gate` fired |
+//! | 3 | a rule of `kprism gate` fired, or has no verdict |
 //! | 4 | with `--strict`: something was lost, not understood or guessed, whether anything matched or not |
 //!
 //! `kprism lab run` is different, so that it can stand in front of any command: it ends with the guest
@@ -39,7 +39,7 @@ impl Outcome {
     }
 }
 
-/// A rule of `kprism gate` fired.
+/// A rule of `kprism gate` fired, or has no verdict.
 pub const GATE: u8 = 3;
 /// `kprism lab run` gave the command up after `--timeout`.
 pub const TIMED_OUT: u8 = 124;

@@ -54,6 +54,52 @@ fn one_instruction_more_is_counted_and_named() {
     assert_eq!((&same["failed"], &same["rules"][0]["change"]), (&false.into(), &0.0.into()));
 }
 
+/// A stored run of the lab, with these options of its recorder.
+fn stored(dir: &Path, name: &str, options: &Value) -> std::path::PathBuf {
+    let (from, to) =
+        (Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cmd/diff.in/plain.data"), dir.join(name));
+    fs::create_dir_all(to.join("tables")).unwrap();
+    for table in fs::read_dir(from.join("tables")).unwrap() {
+        let table = table.unwrap();
+        fs::copy(table.path(), to.join("tables").join(table.file_name())).unwrap();
+    }
+    let mut manifest: Value = serde_json::from_slice(&fs::read(from.join("manifest.json")).unwrap()).unwrap();
+    for (name, value) in options.as_object().unwrap() {
+        manifest["options"][name] = value.clone();
+    }
+    fs::write(to.join("manifest.json"), manifest.to_string()).unwrap();
+    to
+}
+
+/// What `diff` tells of a pair of runs, the gate does not pass over.
+#[test]
+fn runs_that_did_not_record_the_same_have_no_verdict() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = stored(dir.path(), "old", &serde_json::json!({}));
+    let baseline = dir.path().join("baseline.json");
+    ok(&["gate", text(&old), "--save", text(&baseline)]);
+    let window = stored(dir.path(), "window", &serde_json::json!({"from": "__x64_sys_mmap"}));
+    let rule = ["--fail-if", "insns > +0", "--fail-if", "insns > 1G", "--json"];
+    for against in [&old, &baseline] {
+        let judged = |new: &Path| {
+            let output = kprism(&[&["gate", text(new), "--baseline", text(against)], &rule[..]].concat());
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            let verdict: Value = serde_json::from_slice(&output.stdout).expect(&said);
+            (output.status.code(), verdict)
+        };
+        assert_eq!(judged(&old).0, Some(0));
+        let (code, verdict) = judged(&window);
+        assert_eq!(code, Some(3), "{verdict:#}");
+        let states: Vec<&str> =
+            (0..2).map(|rule| verdict["rules"][rule]["state"].as_str().unwrap()).collect();
+        assert_eq!(states, ["no verdict", "passed"]);
+        assert_eq!(verdict["rules"][0]["why"], "not the same was recorded: from: none → __x64_sys_mmap");
+        assert!(verdict["rules"][0]["change"].is_null());
+    }
+    let shown = json(&["diff", text(&old), text(&window), "--json"]);
+    assert_eq!(shown["environment"]["recorded"][0]["part"], "from");
+}
+
 #[test]
 fn lines_that_a_patch_adds_must_have_run() {
     needs(&[QEMU, APT, GCC]);

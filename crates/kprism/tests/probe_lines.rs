@@ -217,11 +217,11 @@ fn aggregates_are_exact_with_several_threads() {
     let mut lines = csv.lines();
     assert_eq!(
         lines.next().unwrap(),
-        "probe,key,histogram,from,to,count,sum(value),sum(big),sum(*bad),min(value),min(big),max(value),max(big),avg(value),avg(big),latest(big),latest(value)"
+        "probe,key,histogram,from,to,values,count,sum(value),sum(big),sum(*bad),min(value),min(big),max(value),max(big),avg(value),avg(big),latest(big),latest(value)"
     );
     let sum: i128 = calls.iter().filter(|call| call.0 == 0).map(|call| call.2).sum();
     let zero = lines.find(|line| line.starts_with("seen,0,")).unwrap();
-    assert_eq!(zero.split(',').nth(7), Some(&*sum.to_string()), "{zero}");
+    assert_eq!(zero.split(',').nth(8), Some(&*sum.to_string()), "{zero}");
     let file = case.ok(&["export", "-i", "run", "-o", "counts.csv"]);
     assert_eq!(std::fs::read_to_string(case.dir.path().join("counts.csv")).unwrap(), csv, "{file}");
     // Other formats have records alone: a file without any would be taken for a recording without hits.

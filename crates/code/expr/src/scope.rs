@@ -176,6 +176,11 @@ pub trait Scope: Types {
         false
     }
 
+    /// Returns true before the first instruction of a function: none of its time has passed, and `$duration` has no meaning.
+    fn at_entry(&self) -> bool {
+        false
+    }
+
     /// Tells where the callers of the place are. The error is the reason why they are not known.
     fn callers(&self) -> Result<Callers, String> {
         Err("who called is not known here".to_owned())

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use kprism_flow::Guessed;
 use kprism_flow::event::Event;
-use kprism_flow::replay::calls::{Begin, Calls, End, Stacks};
+use kprism_flow::replay::calls::{Begin, Calls, End, Ending, Stacks};
 use kprism_flow::replay::{self, Code, Listener, TracePosition};
 use kprism_image::Image;
 use kprism_image::resolve::Resolve;
@@ -46,6 +46,8 @@ struct Frame {
     node: u32,
     func: u32,
     counts: bool,
+    /// True if the call is counted as one without an end already.
+    told: bool,
     /// Sums over its callees.
     called_ns: u64,
     called_on_cpu_ns: u64,
@@ -79,9 +81,16 @@ impl Heard {
     fn drop_from(&mut self, task: usize, depth: usize) {
         while self.thread(task).stack.len() > depth {
             if let Some(frame) = self.tasks[task].stack.pop() {
-                self.counts.unfinished += 1;
-                self.tree.unfinished(frame.func);
+                self.without_end(&frame);
             }
+        }
+    }
+
+    /// Counts a call of which the beginning or the end was not seen. One that left its stack and came back is counted once.
+    fn without_end(&mut self, frame: &Frame) {
+        if !frame.told {
+            self.counts.unfinished += 1;
+            self.tree.unfinished(frame.func);
         }
     }
 }
@@ -98,7 +107,8 @@ impl Calls for Heard {
         let thread = self.thread(at.task);
         let parent = thread.stack.last().map_or(thread.root, |f| f.node);
         let node = self.tree.child(parent, func, call.kind == FrameKind::Interrupt);
-        let frame = Frame { node, func, counts: call.counts, called_ns: 0, called_on_cpu_ns: 0 };
+        let (counts, told) = (call.counts, call.again);
+        let frame = Frame { node, func, counts, told, called_ns: 0, called_on_cpu_ns: 0 };
         self.tasks[at.task].stack.push(frame);
     }
 
@@ -115,9 +125,8 @@ impl Calls for Heard {
             parent.called_ns = parent.called_ns.saturating_add(ns);
             parent.called_on_cpu_ns = parent.called_on_cpu_ns.saturating_add(on_cpu);
         }
-        if !frame.counts {
-            self.counts.unfinished += 1;
-            return self.tree.unfinished(frame.func);
+        if !frame.counts || call.ending != Ending::Seen {
+            return self.without_end(&frame);
         }
         self.counts.calls += 1;
         let ended = Ended {
@@ -182,5 +191,23 @@ impl Collector {
         let totals = Totals { per_cpu: heard.cpus, ..Totals::default() };
         let profile = Profile { funcs, tasks, nodes: heard.tree.nodes, totals, ..Profile::default() };
         Measured { profile, times, ..Measured::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_came_back_to_its_stack_is_counted_once() {
+        let mut heard = Heard::default();
+        let thread = heard.thread(0);
+        for told in [false, true] {
+            let frame = Frame { node: 0, func: 0, counts: true, told, called_ns: 0, called_on_cpu_ns: 0 };
+            thread.stack.push(frame);
+        }
+        heard.drop_from(0, 0);
+        assert_eq!(heard.counts.unfinished, 1);
+        assert_eq!(heard.tree.func_times(1)[0].unfinished, 1);
     }
 }

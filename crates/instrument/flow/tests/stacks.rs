@@ -6,7 +6,7 @@ mod hand;
 mod replayed;
 
 use hand::{CLOCK, Code, Pt};
-use kprism_flow::replay::calls::{Begin, Calls, End, Stacks};
+use kprism_flow::replay::calls::{Begin, Calls, End, Ending, Stacks};
 use kprism_flow::replay::{self, Inputs, Listener, TracePosition, replay};
 use kprism_flow::{Options, Stream, profile};
 use kprism_image::Image;
@@ -481,11 +481,11 @@ struct Listed {
 
 impl Calls for Listed {
     fn begin(&mut self, _: &TracePosition<'_>, call: Begin) {
-        assert!(!(call.goes_on && call.counts));
+        assert!(!(call.again && call.counts));
         *self.begun.entry(call.func).or_default() += u64::from(call.counts);
     }
     fn end(&mut self, _: &TracePosition<'_>, call: End) {
-        if !call.goes_on {
+        if call.ending != Ending::Left {
             let ended = self.ended.entry(call.func).or_default();
             *ended = (ended.0 + 1, ended.1 + call.insns);
         }

@@ -98,6 +98,10 @@ pub struct Sampled {
     pub event: Option<String>,
     /// Its samples.
     pub samples: Option<u64>,
+    /// Those of them that are misses.
+    pub misses: Option<u64>,
+    /// The event that counts the same misses: with it, these are left out.
+    pub counted_by: Option<String>,
 }
 
 /// Accesses on the bus by what they meant, as far as the account has them.

@@ -10,10 +10,10 @@ use kprism_profile::{Counts, Profile};
 use kprism_report::calltree::Weight;
 use kprism_report::compared::Comparison;
 use kprism_report::diff::{self, Diff, Scale, Within};
-use kprism_report::environment::Compared;
+use kprism_report::environment::{Compared, unknown};
 use kprism_report::header::{Header, head};
 use kprism_report::{Style, boot, durations, html, shape};
-use kprism_store::{Environment, Instrument, Run};
+use kprism_store::{Instrument, Manifest, Run};
 use serde_json::json;
 
 use super::cover;
@@ -100,8 +100,7 @@ struct Opened {
     header: Header,
     /// Of a recording of durations, which counts no instructions.
     counts: Option<Counts>,
-    environment: Option<Environment>,
-    options: serde_json::Value,
+    manifest: Manifest,
 }
 
 impl Opened {
@@ -144,8 +143,7 @@ fn open(path: &Path, progress: &Progress) -> Result<Opened> {
         true => Some(kprism_store::load_times(&run, &profile)?.counts),
         false => None,
     };
-    let options = serde_json::to_value(&manifest.options)?;
-    Ok(Opened { profile, header, counts, environment: manifest.environment, options })
+    Ok(Opened { profile, header, counts, manifest })
 }
 
 /// Options of coverage, those of [`COVERAGE`] too.
@@ -256,8 +254,7 @@ pub fn run(
     let new_path = new;
     let (old, new) = (open(&args.old, progress)?, open(new_path, progress)?);
     let weight = weight(args, [&old, &new])?;
-    let environment = Compared::new(old.environment.as_ref(), new.environment.as_ref())
-        .with_recorders(&old.options, &new.options);
+    let environment = Compared::of_runs([&old.manifest, &new.manifest]);
     let (within, name) = match (&args.syscall, &args.function) {
         (Some(name), _) => (Within::Syscall(name), name.as_str()),
         (_, Some(name)) => (Within::Function(name), name.as_str()),
@@ -268,14 +265,19 @@ pub fn run(
         progress.say("neither run has what is to be compared");
         return Ok(Outcome::NothingMatched);
     };
+    let recorded = [old.manifest.recorded(), new.manifest.recorded()];
+    let accounts = [&old, &new].map(|run| run.header.account.as_ref());
+    let unknown = unknown(recorded.each_ref(), accounts);
+    let diff = diff.with_gaps(unknown, [&old, &new].map(|run| run.counts.is_some()));
     let scale = match diff.invocations {
         Some(calls) if !args.sums => Scale::PerCall(calls),
         _ => Scale::Sums,
     };
     if let Some(file) = &args.html {
         let paths = [args.old.display().to_string(), new_path.display().to_string()];
-        let page = html::render_diff(&diff, scale, [&old.header, &new.header], &paths, name)
-            .context("HTML comparison")?;
+        let page =
+            html::render_diff(&diff, scale, [&old.header, &new.header], &paths, name, Some(&environment))
+                .context("HTML comparison")?;
         write_file(file, page, progress)?;
         return Ok(Outcome::Done);
     }
@@ -339,8 +341,10 @@ fn diff_boots(
     let (old, new) = (kprism_session::boot::load(&args.old)?, kprism_session::boot::load(new)?);
     let account = kprism_session::boot::account_of_run;
     let accounts = [account(paths[0], &old)?, account(paths[1], &new)?];
+    let environment = Compared::of_runs(manifests.each_ref());
     if let Some(file) = &args.html {
-        let page = boot::render_two((&old, &titles[0]), (&new, &titles[1]), accounts.each_ref().map(Some))
+        let sides = ((&old, titles[0].as_str()), (&new, titles[1].as_str()));
+        let page = boot::render_two(sides.0, sides.1, accounts.each_ref().map(Some), Some(&environment))
             .context("HTML page")?;
         write_file(file, page, progress)?;
         return Ok(Outcome::Done);
@@ -353,11 +357,13 @@ fn diff_boots(
     if args.json {
         let mut value = boot::compared_json(&compared, &changes);
         value["runs"] = json!({"old": shape::run(Some(&manifests[0]), Some(&accounts[0])), "new": shape::run(Some(&manifests[1]), Some(&accounts[1]))});
+        value["environment"] = environment.to_json();
         print_json(&value, out)?;
     } else {
         for (side, account) in ["OLD", "NEW"].iter().zip(&accounts) {
             write!(out, "{} {}", style.bold(side), head(Some(account), style))?;
         }
+        write!(out, "{}", environment.to_text())?;
         write!(out, "{}", boot::compared_text(&compared, &changes, style))?;
     }
     Ok(Outcome::Done)

@@ -37,7 +37,10 @@ only if a rank test calls it significant.
   kprism gate now --save baseline.json
   kprism gate now --baseline baseline.json --fail-if 'kernel_insns > +0.1%'
 
-Exit codes: 0 no rule fired, 2 error, 3 a rule fired, 4 none fired and a run is not whole (--strict).",
+Changes between runs that did not record the same (windows, conditions, CPUs,
+TLB models, recorder) have no verdict, which fails like a rule that fired.
+
+Exit codes: 0 no rule fired, 2 error, 3 a rule fired or has no verdict, 4 none fired and a run is not whole (--strict).",
         metric::help()
     )
 }

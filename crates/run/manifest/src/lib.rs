@@ -15,6 +15,7 @@ mod instrument;
 mod manifest;
 mod option_facts;
 mod part;
+pub mod recorded;
 
 pub use account::{Account, Entry, Fate, NOT_WHOLE, PLACES, WHOLE};
 pub use environment::{Difference, Environment};
@@ -25,3 +26,4 @@ pub use manifest::{
     Clock, Kernel, KernelModule, KernelTree, Manifest, NO_CLOCK, PerfClock, Processor, RunKind, table_path,
 };
 pub use option_facts::{CONDITION, OptionFacts};
+pub use recorded::Recorded;

@@ -239,15 +239,18 @@ impl Settings {
         if guest.network == Network::User {
             m.notes.push("the guest had a network (--net): no two such runs are the same".to_owned());
         }
-        let (mut when, mut from, mut until) = (None, None, None);
+        let (mut when, mut kept, mut from, mut until) = (None, None, None, None);
         match &self.observe {
             Observe::Nothing | Observe::Everything => {}
-            Observe::Snapshot { when: condition, .. } => when = Some(condition.clone()),
+            Observe::Snapshot { when: condition, bytes } => {
+                (when, kept) = (Some(condition.clone()), Some(*bytes))
+            }
             Observe::Window { from: opens, until: closes } => (from, until) = (opens.clone(), closes.clone()),
         }
         let own = [
             ("boot", (job.span == Span::Boot).into()),
             ("snapshot_when", when.into()),
+            ("snapshot_bytes", kept.into()),
             ("from", from.into()),
             ("until", until.into()),
             ("packets", serde_json::json!(self.packets.arguments())),

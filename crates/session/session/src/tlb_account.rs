@@ -89,14 +89,29 @@ fn models(counts: &Counts, read: &Read, user: bool) -> Account {
 }
 
 fn sampled(counts: &Counts, read: &Read) -> Account {
-    Account::new()
-        .with(Fate::Seen, "samples", seen_samples(counts))
+    left_out_as_counted(counts)
         .with(Fate::Kept, "samples", counts.samples)
         .with(Fate::Lost, "samples", counts.lost)
         .with(Fate::NotUnderstood, "misses without an address", counts.without_address)
         .with(Fate::NotUnderstood, "samples of no known event", counts.of_no_known_event)
         .with(Fate::NotUnderstood, "samples cut short", counts.cut_short)
         .with(Fate::Guessed, "misses, estimated from the samples", read.misses)
+}
+
+/// Samples seen, and those that are left out because another event counts the same misses.
+fn left_out_as_counted(counts: &Counts) -> Account {
+    let account = Account::new().with(Fate::Seen, "samples", seen_samples(counts));
+    let left_out = || counts.events.iter().flatten().filter(|event| event.counted_by.is_some());
+    let places = left_out().map(|event| {
+        let name = |name: &Option<String>| name.clone().unwrap_or_default();
+        format!("{}: {} counts the same misses", name(&event.event), name(&event.counted_by))
+    });
+    let places: Vec<String> = places.collect();
+    if places.is_empty() {
+        return account;
+    }
+    let samples = left_out().try_fold(0u64, |sum, event| Some(sum.saturating_add(event.misses?)));
+    account.at(Fate::Seen, "samples of misses that another event counts too, left out", samples, places)
 }
 
 fn seen_samples(counts: &Counts) -> Option<u64> {
@@ -140,6 +155,18 @@ mod tests {
 
     fn account(counts: &Value, read: &Read) -> Account {
         super::account(&Counts::parse(counts.to_string().as_bytes()).unwrap(), read)
+    }
+
+    #[test]
+    fn samples_of_misses_that_another_event_counts_are_named() {
+        let text = json!({"method": "sampled", "samples": 2, "lost": 0, "without_address": 0,
+            "of_no_known_event": 0, "cut_short": 0, "vcpus": [], "events": [
+                {"event": "page-faults", "samples": 2, "misses": 2, "counted_by": null},
+                {"event": "minor-faults", "samples": 1, "misses": 1, "counted_by": "page-faults"}]});
+        let told = account(&text, &Read { misses: 2, ..Read::default() });
+        let unit = "samples of misses that another event counts too, left out";
+        assert_eq!((told.count(Fate::Seen, "samples"), told.count(Fate::Seen, unit)), (Some(3), Some(1)));
+        assert!(told.to_text().contains("minor-faults: page-faults counts the same misses"));
     }
 
     #[test]

@@ -286,6 +286,9 @@ impl Tester<'_> {
             first.values = values(&of_good);
         }
         let verdict = judge(&self.rules, Some(good), &side)?;
+        if let Some(why) = verdict.no_verdict() {
+            bail!("BAD, {}, cannot be judged: {why}", self.settings.bad);
+        }
         if !verdict.failed() {
             let found = verdict.findings.iter().map(|finding| {
                 let shown = |value| finding.rule.metric.show(value);
@@ -308,7 +311,10 @@ impl Tester<'_> {
         self.progress.step(&format!("trying {}", revision.short()));
         let judged = self.record(revision, tree).and_then(|(run, side)| {
             let verdict = judge(&self.rules, self.good.as_ref(), &side)?;
-            Ok((run, verdict))
+            match verdict.no_verdict() {
+                Some(why) => bail!("{why}"),
+                None => Ok((run, verdict)),
+            }
         });
         let (state, values, run) = match judged {
             Ok((run, verdict)) => {

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use kprism_profile::Filter;
 use kprism_report::compared::{Comparison, Section, Side, cover, durations, faults, probe, tlb};
 use kprism_report::cover::{chosen, diff};
+use kprism_report::environment::{Compared, unknown};
 use kprism_session::cover as covers;
 use kprism_session::probe as probes;
 use kprism_session::tlb::{Loaded, Method};
@@ -85,7 +86,12 @@ pub fn of_durations(paths: [&Path; 2], filter: &Filter, progress: &Progress) -> 
         Ok((profile, times, manifest))
     };
     let (old, new) = (open(paths[0])?, open(paths[1])?);
-    let (facts, section) = durations::compare([(&old.0, &old.1), (&new.0, &new.1)], filter);
+    let (facts, section) = {
+        let accounts = [&old.2, &new.2].map(|manifest| manifest.account(Instrument::Durations));
+        let recorded = [old.2.recorded(), new.2.recorded()];
+        let unknown = unknown(recorded.each_ref(), accounts.each_ref().map(Option::as_ref));
+        durations::compare([(&old.0, &old.1), (&new.0, &new.1)], filter, unknown)
+    };
     let one =
         |path, run: &(_, _, Manifest)| side(path, &run.2, "", run.2.accounts.get(&Instrument::Durations));
     let mut notes = Vec::new();
@@ -104,6 +110,7 @@ pub fn of_durations(paths: [&Path; 2], filter: &Filter, progress: &Progress) -> 
     Ok(Comparison {
         what: "durations of functions",
         sides: [one(paths[0], &old), one(paths[1], &new)],
+        environment: Some(Compared::of_runs([&old.2, &new.2])),
         facts,
         notes,
         sections: vec![section],
@@ -130,12 +137,7 @@ pub fn of_misses(paths: [&Path; 2], progress: &Progress) -> Result<Comparison> {
     };
     let (old, new) = (open(paths[0])?, open(paths[1])?);
     progress.clear();
-    let method = |loaded: &Loaded| match loaded.method() {
-        Method::Model => "by models",
-        Method::Bus => "off the memory bus",
-        Method::Sampled => "by samples",
-        Method::Unknown => "found in a way that is not known",
-    };
+    let method = |loaded: &Loaded| loaded.method().words();
     if old.0.method() != new.0.method() {
         bail!(
             "{} has misses {}, {} {}: their numbers do not mean the same; record both with one --method",
@@ -162,7 +164,11 @@ pub fn of_misses(paths: [&Path; 2], progress: &Progress) -> Result<Comparison> {
         symbols: run.4.as_ref(),
         comms,
     });
-    let (facts, sections) = tlb::compare([&inputs[0], &inputs[1]]);
+    let environments = [&old, &new].map(|run| run.0.manifest.environment.as_ref());
+    let recorded = [old.0.recorded()?, new.0.recorded()?];
+    let unknown = unknown(recorded.each_ref(), [Some(&old.3), Some(&new.3)]);
+    let (facts, sections) = tlb::compare([&inputs[0], &inputs[1]], unknown);
+    let environment = Compared::new(environments, recorded.each_ref().map(Some));
     let about = |run: &[kprism_tlb::Geometry], loaded: &Loaded| match run.first() {
         Some(geometry) => {
             let condition = loaded.condition().map(|text| format!(" for which `{text}`"));
@@ -190,6 +196,7 @@ pub fn of_misses(paths: [&Path; 2], progress: &Progress) -> Result<Comparison> {
             side(paths[0], &old.0.manifest, &about(&old.1, &old.0), Some(&old.3)),
             side(paths[1], &new.0.manifest, &about(&new.1, &new.0), Some(&new.3)),
         ],
+        environment: Some(environment),
         facts,
         notes,
         sections,
@@ -265,6 +272,7 @@ pub fn of_probes(paths: [&Path; 2], tasks: &[u32], progress: &Progress) -> Resul
     Ok(Comparison {
         what: "probes",
         sides: [side(paths[0], &old.2, "", Some(&old.3)), side(paths[1], &new.2, "", Some(&new.3))],
+        environment: Some(Compared::of_runs([&old.2, &new.2])),
         facts,
         notes,
         sections,
@@ -281,6 +289,11 @@ pub fn of_coverage(
     let changes = diff::changes(covers[0], covers[1], filter);
     let [(_, before), (_, after)] = covers.map(|cover| chosen(cover, filter));
     let (facts, sections): (_, Vec<Section>) = cover::compare(covers, [&before, &after], &changes, filter);
+    let manifests = paths.map(|path| Run::open(path).and_then(|run| run.manifest()).ok());
+    let environment = match &manifests {
+        [Some(old), Some(new)] => Some(Compared::of_runs([old, new])),
+        _ => None,
+    };
     let one = |path: &Path, loaded: &covers::Loaded| -> Result<Side> {
         let mut manifest = Manifest::new(kprism_store::RunKind::Import, 0);
         if let Ok(run) = Run::open(path) {
@@ -295,6 +308,7 @@ pub fn of_coverage(
     Ok(Comparison {
         what: "coverage",
         sides: [one(paths[0], runs[0])?, one(paths[1], runs[1])?],
+        environment,
         facts,
         notes: Vec::new(),
         sections,

@@ -4,7 +4,7 @@
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use kprism_cover::Cover;
 use kprism_report::cover::{self, Each};
 use kprism_session::cover::{RESET_OBJECTS, RESETS, executed, load_and_tell, profile_use, tell_problems};
@@ -33,6 +33,9 @@ fn coverage(
     write: impl FnOnce(&Cover, &mut dyn Write) -> std::io::Result<()>,
 ) -> Result<Written> {
     let loaded = load_and_tell(request.input, &request.cover, &request.part(), request.progress)?;
+    if loaded.cover.sources.is_empty() {
+        bail!("{}: of what ran no line of source is known: nothing can be written", request.input.display());
+    }
     request.to_file(out, |out| Ok(write(&loaded.cover, out)?))?;
     Ok(Written::with(loaded.account))
 }
@@ -65,6 +68,12 @@ pub(crate) fn samples(request: &Request<'_>, out: &mut dyn Write) -> Result<Writ
     let debug = &request.cover.debug;
     let (profile, problems, account) = executed::sampled(request.input, debug, &request.part(), progress)?;
     tell_problems(&problems, progress);
+    if profile.functions.is_empty() {
+        bail!(
+            "{}: no function that ran has lines of source: there are no samples to write",
+            request.input.display()
+        );
+    }
     let name = || request.output.display().to_string();
     let is_gcc = suffix(request.output) == "afdo";
     let write = if is_gcc { samples::gcc } else { samples::llvm };

@@ -49,6 +49,8 @@ pub fn choose(request: &Request<'_>) -> Result<&'static Format> {
         _ if request.view.is_some() => {
             bail!("NAME names a view of `export tlb`; other subjects have one each")
         }
+        // Only a flow has these, whatever else the run holds.
+        Subject::Syscalls | Subject::Tree | Subject::Tasks | Subject::Errors | Subject::Delta => Of::Profile,
         _ if Run::open(request.input)?.holds(Instrument::Probe) => Of::Probes,
         _ => Of::Profile,
     };

@@ -10,6 +10,7 @@
 //! | [`summary`] | the numbers of a run that rules are about |
 //! | [`metric`] | one number of a summary, by name |
 //! | [`rule`] | the text of a rule |
+//! | `comparable` | whether both sides recorded the same |
 //! | [`rank`] | whether two groups of runs differ, for machines whose counts vary |
 //! | [`verdict`] | rules held against summaries |
 //! | [`blame`] | functions and paths behind a difference |
@@ -23,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 pub mod blame;
+mod comparable;
 pub mod metric;
 pub mod rank;
 pub mod render;

@@ -13,7 +13,7 @@ use kprism_report::cover::patch;
 use kprism_report::rows;
 use kprism_session::cover::{Loaded, Options};
 use kprism_session::{Progress, open_with};
-use kprism_store::{Environment, Instrument, Manifest};
+use kprism_store::{Environment, Instrument, Manifest, Recorded};
 use serde::{Deserialize, Serialize};
 
 /// Version of the file.
@@ -33,6 +33,9 @@ pub struct Summary {
     /// The environment of an exact run; `None` where counts vary from run to run, or may.
     #[serde(default)]
     pub environment: Option<Environment>,
+    /// What was recorded, and how; `None` in files of older versions, which do not tell.
+    #[serde(default)]
+    pub recorded: Option<Recorded>,
     /// Why the recording is not whole; `None` if it is.
     #[serde(default)]
     pub fault: Option<String>,
@@ -302,6 +305,8 @@ fn of_run(path: &Path, wanted: &Wanted, progress: Progress) -> Result<(Summary, 
             models => models.into_iter().map(|model| model.name).collect(),
         };
         summary.tlb = Some(names.into_iter().zip(all).collect());
+        // With the method and the models, which the manifest does not hold.
+        summary.recorded = Some(loaded.recorded()?);
     }
     if wanted.cover || wanted.patch.is_some() {
         let loaded = session.cover(&Options::default())?;
@@ -336,6 +341,7 @@ fn facts(summary: &mut Summary, manifest: &Manifest) {
     summary.command.clone_from(&manifest.command);
     summary.kernel = manifest.kernel.as_ref().map(|kernel| kernel.release.clone()).unwrap_or_default();
     summary.environment.clone_from(&manifest.environment);
+    summary.recorded.get_or_insert_with(|| manifest.recorded());
     summary.exit_code = manifest.exit_code;
     summary.fault = manifest.fault();
 }

@@ -8,6 +8,7 @@ use kprism_profile::{Profile, units};
 use kprism_report::environment::Compared;
 
 use crate::blame::{self, Blame};
+use crate::comparable;
 use crate::rank;
 use crate::rule::Rule;
 use crate::summary::{Patched, Summary};
@@ -30,6 +31,8 @@ pub enum State {
     Fired,
     /// It is true of the medians, but the runs do not differ significantly.
     Noise,
+    /// Its numbers do not mean the same, or do not mean what it says. This is no success.
+    NoVerdict,
 }
 
 /// A rule held against the runs.
@@ -45,6 +48,8 @@ pub struct Finding {
     pub state: State,
     /// The probability of such a difference by chance; `None` where values are exact.
     pub probability: Option<f64>,
+    /// Why there is no verdict.
+    pub why: Option<String>,
 }
 
 /// All rules held against the runs.
@@ -67,22 +72,27 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// True if a rule fired.
+    /// True if a rule fired, or one could not be judged.
     pub fn failed(&self) -> bool {
-        self.findings.iter().any(|finding| finding.state == State::Fired)
+        self.findings.iter().any(|finding| matches!(finding.state, State::Fired | State::NoVerdict))
+    }
+
+    /// Why a rule could not be judged; `None` if all could.
+    pub fn no_verdict(&self) -> Option<&str> {
+        self.findings.iter().find_map(|finding| finding.why.as_deref())
     }
 }
 
 impl Finding {
-    /// The change against the baseline, in the metric's unit.
+    /// The change against the baseline, in the metric's unit; `None` without one, or without a verdict.
     pub fn change(&self) -> Option<f64> {
-        Some(self.new - self.old?)
+        self.why.is_none().then_some(self.new - self.old?)
     }
 
     /// The change in percent of the baseline; `None` if that is 0.
     pub fn percent(&self) -> Option<f64> {
         let old = self.old.filter(|old| *old != 0.0)?;
-        Some(100.0 * (self.new - old) / old)
+        Some(100.0 * self.change()? / old)
     }
 
     /// The change as text: `+1,024 (+0.31 %)`; empty without a baseline.
@@ -104,9 +114,10 @@ impl Finding {
 pub fn judge(rules: &[Rule], old: Option<&Side>, new: &Side) -> Result<Verdict> {
     let Some(first) = new.summaries.first() else { bail!("no run to judge") };
     let findings = rules.iter().map(|rule| find(rule, old, new)).collect::<Result<Vec<_>>>()?;
-    let environment = old
-        .and_then(|old| old.summaries.first())
-        .map(|old| Compared::new(old.environment.as_ref(), first.environment.as_ref()));
+    let environment = old.and_then(|old| old.summaries.first()).map(|old| {
+        let environments = [old, first].map(|summary| summary.environment.as_ref());
+        Compared::new(environments, [old, first].map(|summary| summary.recorded.as_ref()))
+    });
     let fired: Vec<&Rule> = findings.iter().filter(|f| f.state == State::Fired).map(|f| &f.rule).collect();
     let blame = match (fired.is_empty(), old) {
         (false, Some(old)) => Some(blame::find(&fired, old, new)),
@@ -149,12 +160,14 @@ fn find(rule: &Rule, old: Option<&Side>, new: &Side) -> Result<Finding> {
     let varies = news.len() > 1 || olds.as_ref().is_some_and(|olds| olds.len() > 1);
     let probability =
         olds.as_deref().filter(|_| varies && rule.is_relative()).map(|olds| rank::probability(olds, &news));
+    let why = comparable::why_not(rule, old, new);
     let state = match (rule.holds(old_value, new_value), probability) {
+        _ if why.is_some() => State::NoVerdict,
         (false, _) => State::Passed,
         (true, Some(probability)) if probability >= rank::LEVEL => State::Noise,
         (true, _) => State::Fired,
     };
-    Ok(Finding { rule: rule.clone(), old: old_value, new: new_value, state, probability })
+    Ok(Finding { rule: rule.clone(), old: old_value, new: new_value, state, probability, why })
 }
 
 fn notes(old: Option<&Side>, new: &Side, findings: &[Finding]) -> Vec<String> {
@@ -250,6 +263,66 @@ mod tests {
         let more = judge(&rules(&["insns > +1%"]), Some(&old), &side(&[120, 121, 125, 119, 130])).unwrap();
         assert_eq!(more.findings[0].state, State::Fired);
         assert!(more.findings[0].probability.is_some_and(|p| p < 0.01));
+    }
+
+    /// A side whose runs were recorded so.
+    fn recorded(insns: u64, parts: &[(&str, &str)]) -> Side {
+        let mut side = side(&[insns]);
+        let mut recorded = kprism_store::Recorded::default();
+        for (part, value) in parts {
+            recorded.add(*part, *value);
+        }
+        side.summaries[0].recorded = Some(recorded);
+        side.summaries[0].tlb = Some(vec![("skylake".into(), 1), ("zen".into(), 1)]);
+        side
+    }
+
+    #[test]
+    fn a_change_between_runs_that_recorded_something_else_has_no_verdict() {
+        let old = recorded(100, &[("from", "a"), ("clock", "x")]);
+        let judged = |texts: &[&str], new: &Side| judge(&rules(texts), Some(&old), new).unwrap();
+        let same = judged(&["insns > +0"], &recorded(90, &[("from", "a"), ("clock", "y")]));
+        assert_eq!((same.findings[0].state, same.failed()), (State::Passed, false));
+        let window = judged(&["insns > +0", "insns > 1k"], &recorded(90, &[("clock", "x")]));
+        let states: Vec<State> = window.findings.iter().map(|finding| finding.state).collect();
+        assert_eq!(states, [State::NoVerdict, State::Passed]);
+        assert!(window.failed());
+        assert_eq!(window.no_verdict(), Some("not the same was recorded: from: a → none"));
+        assert!(window.blame.is_none());
+        let times = judged(&["cpu_time > +0"], &recorded(90, &[("from", "a"), ("clock", "y")]));
+        assert_eq!(times.findings[0].state, State::NoVerdict);
+    }
+
+    #[test]
+    fn tlb_rules_are_about_their_own_model() {
+        use kprism_store::recorded::{FIRST_TLB, tlb_model};
+        let (first, zen) = (tlb_model("skylake"), tlb_model("zen"));
+        let old = recorded(1, &[(FIRST_TLB, "skylake (1)"), (&first, "skylake (1)"), (&zen, "zen (1)")]);
+        let new = recorded(1, &[(FIRST_TLB, "skylake (2)"), (&first, "skylake (2)"), (&zen, "zen (1)")]);
+        let verdict = judge(
+            &rules(&["tlb_misses > +0", "tlb_misses[skylake] > +0", "tlb_misses[zen] > +0", "insns > +0"]),
+            Some(&old),
+            &new,
+        );
+        let states: Vec<State> = verdict.unwrap().findings.iter().map(|finding| finding.state).collect();
+        assert_eq!(states, [State::NoVerdict, State::NoVerdict, State::Passed, State::Passed]);
+    }
+
+    #[test]
+    fn a_clock_whose_frequency_is_not_known_gives_no_time_to_judge() {
+        let mut manifest = kprism_store::Manifest::new(kprism_store::RunKind::Import, 1);
+        manifest.clock.tsc_hz = 0;
+        let mut new = side(&[1]);
+        new.summaries[0].recorded = Some(manifest.recorded());
+        let judged = |texts: &[&str]| judge(&rules(texts), None, &new).unwrap();
+        assert_eq!(judged(&["cpu_time > 5us"]).findings[0].state, State::NoVerdict);
+        assert_eq!(judged(&["insns > 5"]).findings[0].state, State::Passed);
+    }
+
+    #[test]
+    fn a_baseline_that_does_not_tell_what_was_recorded_is_noted() {
+        let verdict = judge(&rules(&["insns > +0"]), Some(&side(&[1])), &recorded(1, &[])).unwrap();
+        assert!(verdict.environment.unwrap().to_text().contains("not known whether the same was recorded"));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::path::Path;
 use kprism_gate::render::{junit, sarif};
 use kprism_gate::summary::{Flow, Function, Summary, Syscall};
 use kprism_gate::{Rule, Side, Verdict, judge};
-use kprism_store::Environment;
+use kprism_store::{Environment, Recorded};
 use kprism_test::{python_with, schema, test};
 
 /// Names with markup, quotes, control characters and characters that XML does not have.
@@ -38,7 +38,16 @@ fn side(insns: u64, vary: bool) -> Side {
     Side { summaries: (0..if vary { 5 } else { 1 }).map(|n| summary(n * 7)).collect(), profile: None }
 }
 
-/// Verdicts of every kind: all passed, some fired, a difference that is noise, a hostile name in a rule.
+/// A side with a window that begins there.
+fn recorded(from: &str) -> Side {
+    let mut side = side(100, false);
+    let mut recorded = Recorded::default();
+    recorded.add("from", from);
+    side.summaries[0].recorded = Some(recorded);
+    side
+}
+
+/// Verdicts of every kind: all passed, some fired, a difference that is noise, one that cannot be judged, a hostile name in a rule.
 fn verdicts() -> Vec<(&'static str, Verdict)> {
     let rules = |texts: &[&str]| -> Vec<Rule> {
         texts.iter().map(|text| Rule::parse(text).expect("a rule")).collect()
@@ -53,6 +62,7 @@ fn verdicts() -> Vec<(&'static str, Verdict)> {
             of(&["insns > +0", "kernel_insns[mmap] > +1%", &hostile], &side(100, false), &side(200, false)),
         ),
         ("noise", of(&["insns > +0"], &side(100, true), &side(101, true))),
+        ("unjudged", of(&["insns > +0"], &recorded("a"), &recorded(HOSTILE))),
     ]
 }
 
@@ -75,6 +85,7 @@ fn junit_is_as_its_schema_has_it() {
         validated(script, "xmlschema", &schema, &file);
         assert_eq!(text.contains("<failure "), name == "fired", "{text}");
         assert_eq!(text.contains("<skipped "), name == "noise", "{text}");
+        assert_eq!(text.contains("<error "), name == "unjudged", "{text}");
     }
 }
 
@@ -92,7 +103,7 @@ fn sarif_is_as_its_schema_has_it() {
         validated(script, "jsonschema", &schema, &file);
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         let results = value["runs"][0]["results"].as_array().unwrap().len();
-        assert_eq!(results > 0, name == "fired", "{text}");
+        assert_eq!(results > 0, ["fired", "unjudged"].contains(&name), "{text}");
     }
 }
 

@@ -87,7 +87,7 @@ pub fn add(lake: &Lake, folder: &Path, options: &AddOptions, progress: &Progress
     };
     let (mut journal, mut bytes) = (Journal::default(), 0);
     progress.step(&format!("adding {}", folder.display()));
-    let Tables { tables, added, fault } = tables::all(&facts, &options.labels, progress)?;
+    let Tables { tables, added, unmeasured, fault } = tables::all(&facts, &options.labels, progress)?;
     if let Some(fault) = fault {
         progress
             .note(&format!("{}: not whole: {fault}; the table manifest has it as fault", folder.display()));
@@ -99,7 +99,7 @@ pub fn add(lake: &Lake, folder: &Path, options: &AddOptions, progress: &Progress
             Table::Rows(columns) => tables::raw(&table, columns, &stage.folder)?,
         };
         let more = added.get(&*table).map_or(&[][..], Vec::as_slice);
-        bytes += finish(&raw, &stage.folder, &table, more, (&run_id, part))?;
+        bytes += finish(&raw, &stage.folder, &table, (more, &unmeasured), (&run_id, part))?;
         let list = if table == "manifest" { &mut journal.manifest } else { &mut journal.data };
         list.push((stage.relative.join(format!("{table}.parquet")), to));
     }
@@ -172,12 +172,13 @@ fn is_there(lake: &Lake, facts: &Facts, options: &AddOptions) -> Result<Option<b
     )
 }
 
-/// Adds the columns `run_id` and `part`, and `more`, to a table that was written, and waits until it is on the disk.
+/// Adds the columns `run_id` and `part`, and `more`, to a table that was written, and waits until it is on the disk. Columns whose
+/// names end in one of `unmeasured` are NULL.
 fn finish(
     raw: &Path,
     folder: &Path,
     table: &str,
-    more: &[Column],
+    (more, unmeasured): (&[Column], &[&str]),
     (run_id, part): (&str, i64),
 ) -> Result<u64> {
     let path = folder.join(format!("{table}.parquet"));
@@ -197,7 +198,13 @@ fn finish(
         };
         let more = more.iter().map(|c| Column { name: c.name.clone(), values: picked(&c.values) });
         let others = columns.into_iter().filter(|column| !matches!(&*column.name, "run_id" | "part"));
-        own(rows).into_iter().chain(others).chain(more).collect()
+        let measured = |mut column: Column| {
+            if unmeasured.iter().any(|end| column.name.ends_with(end)) {
+                column.values = column.values.unknown();
+            }
+            column
+        };
+        own(rows).into_iter().chain(others.chain(more).map(measured)).collect()
     };
     let mut notes = source.notes();
     notes.retain(|note| note.key != "kprism.run_id" && note.key != "kprism.schema");

@@ -83,6 +83,13 @@ impl Values {
         }
     }
 
+    /// As many rows of the same type, all NULL.
+    pub fn unknown(&self) -> Self {
+        let mut values = self.none();
+        values.pad(self.len());
+        values
+    }
+
     /// Appends NULLs up to `rows` rows.
     pub fn pad(&mut self, rows: usize) {
         match self {

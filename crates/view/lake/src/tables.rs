@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use kprism_gate::summary::Wanted;
 use kprism_profile::{NO_PARENT, Profile};
 use kprism_session::{Progress, cover, open_profile, probe};
-use kprism_store::{Instrument, NamedTable, Run, Values as Stored, manifest_tables, stack_keys};
+use kprism_store::{Instrument, Manifest, NamedTable, Run, Values as Stored, manifest_tables, stack_keys};
 use parquet::data_type::ByteArray;
 use serde_json::Value;
 
@@ -62,8 +62,21 @@ pub struct Tables {
     /// Columns that a run's own table has not, by the table's name: the keys of contexts, and what each function took, which
     /// would otherwise be summed over all contexts of all runs by each query.
     pub added: BTreeMap<&'static str, Vec<Column>>,
+    /// Ends of the names of columns that the recorder did not measure: their values are NULL, whatever the run's own tables hold.
+    pub unmeasured: Vec<&'static str>,
     /// Why the recording is not whole, if it is not. A run without an account says nothing.
     pub fault: Option<String>,
+}
+
+/// Ends of names of columns with instructions.
+const INSTRUCTIONS: &str = "insns";
+/// Ends of names of columns with times.
+const TIMES: &str = "_ns";
+
+/// What a run's recorder did not measure: a recording of durations counts no instructions, and some have no clock.
+fn unmeasured(of_durations: bool, manifest: &Manifest) -> Vec<&'static str> {
+    let instructions = of_durations.then_some(INSTRUCTIONS);
+    instructions.into_iter().chain((!manifest.clock.counts()).then_some(TIMES)).collect()
 }
 
 /// The tables of a run. A flow or durations that were not decoded yet, or by another kprism, are decoded.
@@ -109,7 +122,8 @@ pub fn all(facts: &Facts, labels: &BTreeMap<String, String>, progress: &Progress
     if run.tlb_counts().exists() {
         own("tlb_counters", tlb_counters(run)?);
     }
-    Ok(Tables { tables, added, fault: manifest.recording_fault() })
+    let unmeasured = unmeasured(run.holds(Instrument::Durations), &manifest);
+    Ok(Tables { tables, added, unmeasured, fault: manifest.recording_fault() })
 }
 
 /// `stack_key` of contexts; calls, instructions and time of functions themselves.
@@ -249,5 +263,21 @@ fn numbers(value: &Value, path: String, found: &mut Vec<(String, i64)>) {
             items.iter().enumerate().for_each(|(i, value)| numbers(value, below(&i.to_string()), found));
         }
         _ => found.extend(value.as_i64().map(|number| (path, number))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kprism_store::{NO_CLOCK, RunKind};
+
+    use super::*;
+
+    #[test]
+    fn what_was_not_measured_is_named() {
+        let mut manifest = Manifest::new(RunKind::Import, 1);
+        assert!(unmeasured(false, &manifest).is_empty());
+        assert_eq!(unmeasured(true, &manifest), [INSTRUCTIONS]);
+        manifest.clock.name = NO_CLOCK.into();
+        assert_eq!(unmeasured(false, &manifest), [TIMES]);
     }
 }

@@ -8,6 +8,7 @@ use kprism_store::Account;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::environment::Compared as Environments;
 use crate::html::{self, HtmlError};
 use crate::shape;
 use crate::table::{Cell, Column, Style, Table};
@@ -260,9 +261,9 @@ pub fn render_two(
     old: (&Boot, &str),
     new: (&Boot, &str),
     accounts: [Option<&Account>; 2],
+    compared: Option<&Environments>,
 ) -> Result<String, HtmlError> {
     let (css, js) = (include_str!("../assets/boot.css"), include_str!("../assets/boot.js"));
-    let heads = [("OLD", accounts[0]), ("NEW", accounts[1])];
     let title = format!("{} and {}", old.1, new.1);
-    html::page(&title, &heads, (css, js), &[side(old.0, old.1), side(new.0, new.1)])
+    html::page_of_two(&title, accounts, compared, (css, js), &[side(old.0, old.1), side(new.0, new.1)])
 }

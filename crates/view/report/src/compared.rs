@@ -19,6 +19,7 @@ use kprism_store::Account;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use crate::environment::Compared;
 use crate::html::{self, HtmlError};
 use crate::table::{Cell, Style, Table};
 use crate::tlb::page::TableData;
@@ -85,6 +86,8 @@ pub struct Comparison {
     pub what: &'static str,
     /// OLD and NEW.
     pub sides: [Side; 2],
+    /// Their environments, and what was recorded; `None` of files that are no runs.
+    pub environment: Option<Compared>,
     /// Sums.
     pub facts: Vec<Fact>,
     /// Remarks.
@@ -144,7 +147,7 @@ impl Comparison {
         };
         let title = format!("{}: {} against {}", self.what, data.sides[1].path, data.sides[0].path);
         let [old, new] = self.sides.each_ref().map(|side| side.account.as_ref());
-        html::page(&title, &[("OLD", old), ("NEW", new)], (css, js), &data)
+        html::page_of_two(&title, [old, new], self.environment.as_ref(), (css, js), &data)
     }
 
     /// Keeps so many rows of each table in text and JSON; 0 keeps all.
@@ -165,6 +168,7 @@ impl Comparison {
                 out += &format!("    {}\n", style.alert(&format!("not whole: {}", printable(fault))));
             }
         }
+        out += &self.environment.as_ref().map(Compared::to_text).unwrap_or_default();
         for Fact { name, values: [old, new], .. } in &self.facts {
             out += &format!("{name}: {} → {}\n", old.text(), new.text());
         }
@@ -190,6 +194,7 @@ impl Comparison {
         let mut value = json!({
             "compares": self.what,
             "runs": {"old": self.sides[0], "new": self.sides[1]},
+            "environment": self.environment.as_ref().map(Compared::to_json),
             "facts": facts,
             "notes": self.notes,
         });
@@ -219,16 +224,21 @@ pub fn paired<K: Ord, T>(
     all.into_iter().collect()
 }
 
-/// `new` if only the new run has it, `gone` if only the old one; else nothing.
-pub fn only<T>(pair: &[Option<T>; 2]) -> Cell {
-    Cell::Text(
-        match pair {
-            [None, Some(_)] => "new",
-            [Some(_), None] => "gone",
-            _ => "",
-        }
-        .into(),
-    )
+/// `new` if only the new run has it, `gone` if only the old one; else nothing. Where it is not known whether the other run
+/// had it, too, `only NEW` and `only OLD`.
+pub(crate) fn only_of<T>(pair: &[Option<T>; 2], unknown: [bool; 2]) -> &'static str {
+    match (pair, unknown) {
+        ([None, Some(_)], [true, _]) => "only NEW",
+        ([Some(_), None], [_, true]) => "only OLD",
+        ([None, Some(_)], _) => "new",
+        ([Some(_), None], _) => "gone",
+        _ => "",
+    }
+}
+
+/// The same as a cell.
+pub fn only<T>(pair: &[Option<T>; 2], unknown: [bool; 2]) -> Cell {
+    Cell::Text(only_of(pair, unknown).into())
 }
 
 /// Difference of two counts; no overflow for any values.
@@ -236,16 +246,29 @@ pub fn difference(old: u64, new: u64) -> i64 {
     (i128::from(new) - i128::from(old)).clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }
 
-/// Old, new, and their difference, as counts.
-pub fn counts<T>(pair: &[Option<T>; 2], of: impl Fn(&T) -> u64) -> [Cell; 3] {
-    let [old, new] = pair.each_ref().map(|side| side.as_ref().map_or(0, &of));
-    [Cell::CountDiff(difference(old, new)), Cell::Count(old), Cell::Count(new)]
+/// A number of both runs. What a run does not have is zero, unless that is not known there.
+fn numbers<T>(pair: &[Option<T>; 2], unknown: [bool; 2], of: impl Fn(&T) -> u64) -> [Option<u64>; 2] {
+    [0, 1].map(|side: usize| pair[side].as_ref().map(&of).or_else(|| (!unknown[side]).then_some(0)))
+}
+
+fn with_difference(
+    [old, new]: [Option<u64>; 2],
+    value: fn(u64) -> Cell,
+    change: fn(i64) -> Cell,
+) -> [Cell; 3] {
+    let differs = old.zip(new).map_or(Cell::Nothing, |(old, new)| change(difference(old, new)));
+    let cell = |number: Option<u64>| number.map_or(Cell::Nothing, value);
+    [differs, cell(old), cell(new)]
+}
+
+/// Their difference, old and new, as counts; nothing where one is not known.
+pub fn counts<T>(pair: &[Option<T>; 2], unknown: [bool; 2], of: impl Fn(&T) -> u64) -> [Cell; 3] {
+    with_difference(numbers(pair, unknown, of), Cell::Count, Cell::CountDiff)
 }
 
 /// The same of nanoseconds.
-pub fn times<T>(pair: &[Option<T>; 2], of: impl Fn(&T) -> u64) -> [Cell; 3] {
-    let [old, new] = pair.each_ref().map(|side| side.as_ref().map_or(0, &of));
-    [Cell::NsDiff(difference(old, new)), Cell::Ns(old), Cell::Ns(new)]
+pub fn times<T>(pair: &[Option<T>; 2], unknown: [bool; 2], of: impl Fn(&T) -> u64) -> [Cell; 3] {
+    with_difference(numbers(pair, unknown, of), Cell::Ns, Cell::NsDiff)
 }
 
 /// The faults of an account in words.
@@ -262,4 +285,21 @@ pub fn faults(account: &kprism_store::Account) -> Vec<String> {
             format!("{fate}: {count} {}", entry.unit)
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_run_does_not_have_is_zero_or_not_known() {
+        let pair = [Some(7), None];
+        let zero = counts(&pair, [false; 2], |n| *n);
+        assert_eq!(zero, [Cell::CountDiff(-7), Cell::Count(7), Cell::Count(0)]);
+        let unknown = counts(&pair, [false, true], |n| *n);
+        assert_eq!(unknown, [Cell::Nothing, Cell::Count(7), Cell::Nothing]);
+        assert_eq!(unknown[0].json(), Value::Null);
+        assert_eq!(only(&pair, [true, false]), Cell::Text("gone".into()));
+        assert_eq!(only(&pair, [false, true]), Cell::Text("only OLD".into()));
+    }
 }

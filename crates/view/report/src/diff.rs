@@ -99,6 +99,10 @@ pub struct Diff {
     pub invocations: Option<[u64; 2]>,
     /// Number of calls of a system call of which only the body is counted; see [`tree::SyscallTree::shared`].
     pub shared: [u64; 2],
+    /// True where what the run does not have is not known, rather than zero; see [`crate::environment::unknown`].
+    pub unknown: [bool; 2],
+    /// True where the run's recorder counts no instructions.
+    pub uncounted: [bool; 2],
 }
 
 /// A function in both runs.
@@ -151,6 +155,12 @@ impl Diff {
         }
         diff.shared = parts.map(|part| part.map_or(0, |p| p.shared));
         Some(diff)
+    }
+
+    /// Tells what is not known of OLD and of NEW: functions and paths that the run does not have, and instructions.
+    #[must_use]
+    pub fn with_gaps(self, unknown: [bool; 2], uncounted: [bool; 2]) -> Self {
+        Diff { unknown, uncounted, ..self }
     }
 
     /// The cost of every path including its callees, in OLD and in NEW. Calls are the path's own.

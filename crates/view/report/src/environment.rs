@@ -5,7 +5,7 @@
 //! come from that alone.
 
 use kprism_profile::units::printable;
-use kprism_store::{Difference, Environment};
+use kprism_store::{Account, Difference, Entry, Environment, Fate, Manifest, Recorded};
 use serde_json::{Value, json};
 
 /// Differences listed as text.
@@ -18,65 +18,24 @@ pub struct Compared {
     pub ids: [Option<String>; 2],
     /// The parts that differ; empty if one is not known.
     pub differences: Vec<Difference>,
-    /// What was recorded of the command, where that differs: no part of an environment.
-    pub recorded: Vec<Difference>,
-}
-
-/// Settings of recorders that choose what is recorded, as a manifest's options have them; those below `settings` first.
-const CHOICES: [&str; 21] = [
-    "settings.functions",
-    "settings.not_functions",
-    "settings.graph",
-    "settings.not_graph",
-    "settings.depth",
-    "settings.longer_than",
-    "settings.scope",
-    "settings.interrupts",
-    "settings.events",
-    "settings.more_events",
-    "settings.sleep_time",
-    "settings.top_level",
-    "backend",
-    "hook",
-    "aggregate",
-    "functions",
-    "longer_than_ns",
-    "condition",
-    "from",
-    "until",
-    "snapshot_when",
-];
-
-/// The choices that differ between two manifests' options.
-fn choices(old: &Value, new: &Value) -> Vec<Difference> {
-    let of = |options: &Value, key: &str| {
-        let value = key.split('.').fold(options, |value, key| &value[key]);
-        match value {
-            Value::Null | Value::Bool(false) => None,
-            Value::Array(all) if all.is_empty() => None,
-            Value::String(text) => Some(text.clone()),
-            value => Some(value.to_string()),
-        }
-    };
-    let difference = |key: &&str| Difference {
-        part: key.trim_start_matches("settings.").replace('_', " "),
-        old: of(old, key),
-        new: of(new, key),
-    };
-    CHOICES.iter().map(difference).filter(|difference| difference.old != difference.new).collect()
+    /// What was recorded of the command, where that differs: no part of an environment. `None` if a run does not tell: a summary
+    /// of an older version.
+    pub recorded: Option<Vec<Difference>>,
 }
 
 impl Compared {
-    /// Compares the environments of an old and a new run.
-    pub fn new(old: Option<&Environment>, new: Option<&Environment>) -> Self {
+    /// Compares the environments of an old and a new run, and what was recorded of them.
+    pub fn new(environments: [Option<&Environment>; 2], recorded: [Option<&Recorded>; 2]) -> Self {
+        let [old, new] = environments;
         let differences = old.zip(new).map(|(old, new)| old.differences(new)).unwrap_or_default();
-        Compared { ids: [old, new].map(|e| e.map(|e| e.id.clone())), differences, recorded: Vec::new() }
+        let recorded = recorded[0].zip(recorded[1]).map(|(old, new)| old.differences(new));
+        Compared { ids: environments.map(|e| e.map(|e| e.id.clone())), differences, recorded }
     }
 
-    /// Compares what was recorded, too, by the options of the manifests.
-    #[must_use]
-    pub fn with_recorders(self, old: &Value, new: &Value) -> Self {
-        Compared { recorded: choices(old, new), ..self }
+    /// The same of two manifests.
+    pub fn of_runs([old, new]: [&Manifest; 2]) -> Self {
+        let recorded = [old.recorded(), new.recorded()];
+        Self::new([old.environment.as_ref(), new.environment.as_ref()], recorded.each_ref().map(Some))
     }
 
     /// True if both are known and the same.
@@ -84,15 +43,28 @@ impl Compared {
         self.ids[0].is_some() && self.ids[0] == self.ids[1]
     }
 
+    /// True if it is known that the same was recorded.
+    pub fn recorded_same(&self) -> bool {
+        self.recorded.as_ref().is_some_and(Vec::is_empty)
+    }
+
     /// A line if they are the same or one is not known, else also a line for each difference; then what was recorded, where
     /// that differs. Without that it is empty if neither is known: recordings of processors have none.
     pub fn to_text(&self) -> String {
-        let mut text = self.environments();
-        if !self.recorded.is_empty() {
-            text += "not the same was recorded: counts may differ for that reason alone\n";
-            text += &lines(&self.recorded);
+        self.environments() + &self.recorders()
+    }
+
+    fn recorders(&self) -> String {
+        match &self.recorded {
+            None => {
+                "it is not known whether the same was recorded: an older kprism saved one of the two\n".into()
+            }
+            Some(recorded) if recorded.is_empty() => String::new(),
+            Some(recorded) => format!(
+                "not the same was recorded: counts may differ for that reason alone\n{}",
+                lines(recorded)
+            ),
         }
-        text
     }
 
     fn environments(&self) -> String {
@@ -107,17 +79,14 @@ impl Compared {
             [Some(old), Some(new)] => (old, new),
         };
         if old == new {
-            let cause = match self.recorded.is_empty() {
-                true => ": what differs comes from the command",
-                false => "",
-            };
+            let cause = if self.recorded_same() { ": what differs comes from the command" } else { "" };
             return format!("the same environment ({old}){cause}\n");
         }
         let text = format!("environments differ ({old}, {new}): counts may differ for that reason alone\n");
         text + &lines(&self.differences)
     }
 
-    /// The same as JSON; `same` is null if one is not known.
+    /// The same as JSON; `same` is null if one is not known, and so is `recorded`.
     pub fn to_json(&self) -> Value {
         let same = self.ids.iter().all(Option::is_some).then(|| self.is_same());
         json!({
@@ -129,6 +98,18 @@ impl Compared {
         })
     }
 }
+
+/// Whether what a run does not have is not known there, rather than zero: not the same was recorded, or its account tells of losses.
+/// A run without an account says nothing, and its header says that.
+pub fn unknown(recorded: [&Recorded; 2], accounts: [Option<&Account>; 2]) -> [bool; 2] {
+    let [old, new] = recorded;
+    let same = old.sees_the_same(new);
+    let misses = |entry: &Entry| entry.is_fault() && entry.fate != Fate::Guessed;
+    accounts.map(|account| !same || account.is_some_and(|account| account.entries.iter().any(misses)))
+}
+
+/// Said where something is not known for that reason.
+pub const UNKNOWN: &str = "–: not known, as not the same was recorded or something was lost";
 
 /// A line for each of the first differences.
 fn lines(differences: &[Difference]) -> String {
@@ -149,38 +130,72 @@ fn lines(differences: &[Difference]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use kprism_store::RunKind;
+
     use super::*;
+
+    fn compared(old: Option<&Environment>, new: Option<&Environment>) -> Compared {
+        let nothing = Recorded::default();
+        Compared::new([old, new], [Some(&nothing), Some(&nothing)])
+    }
 
     #[test]
     fn differences_are_named_and_the_unknown_is_said() {
         let of = |qemu: &str| Environment::new([("qemu".to_owned(), qemu.to_owned())]);
-        let compared = Compared::new(Some(&of("9")), Some(&of("10")));
-        assert!(!compared.is_same());
-        assert!(compared.to_text().ends_with("reason alone\n  qemu: 9 → 10\n"), "{}", compared.to_text());
-        assert_eq!(compared.to_json()["differences"][0]["new"], "10");
-        let same = Compared::new(Some(&of("9")), Some(&of("9")));
+        let differ = compared(Some(&of("9")), Some(&of("10")));
+        assert!(!differ.is_same());
+        assert!(differ.to_text().ends_with("reason alone\n  qemu: 9 → 10\n"), "{}", differ.to_text());
+        assert_eq!(differ.to_json()["differences"][0]["new"], "10");
+        let same = compared(Some(&of("9")), Some(&of("9")));
         assert!(same.is_same() && same.to_text().starts_with("the same environment"));
-        assert!(Compared::new(None, Some(&of("9"))).to_text().starts_with("the old run states no"));
-        assert_eq!(Compared::new(None, None).to_text(), "");
+        assert!(compared(None, Some(&of("9"))).to_text().starts_with("the old run states no"));
+        assert_eq!(compared(None, None).to_text(), "");
     }
 
     #[test]
     fn what_was_recorded_is_a_reason_of_its_own() {
         let environment = Environment::new([("qemu".to_owned(), "9".to_owned())]);
-        let compared = |old: Value, new: Value| {
-            Compared::new(Some(&environment), Some(&environment)).with_recorders(&old, &new)
+        let run = |options: Value| {
+            let mut manifest = Manifest::new(RunKind::Host, 1);
+            manifest.environment = Some(environment.clone());
+            manifest.options = serde_json::from_value(options).unwrap();
+            manifest
         };
-        let ftrace = json!({"backend": "ftrace", "settings": {"functions": ["vfs_*"], "depth": null}});
-        let bpf = json!({"backend": "bpf", "aggregate": true, "mem_mib": 512});
-        let text = compared(ftrace.clone(), bpf).to_text();
+        let ftrace = run(json!({"backend": "ftrace", "settings": {"functions": ["vfs_*"], "depth": null}}));
+        let bpf = run(json!({"backend": "bpf", "aggregate": true, "share": "x"}));
+        let text = Compared::of_runs([&ftrace, &bpf]).to_text();
         let (first, rest) = text.split_once('\n').unwrap();
         assert_eq!(first, format!("the same environment ({})", environment.id));
         assert_eq!(
             rest,
-            "not the same was recorded: counts may differ for that reason alone\n  functions: [\"vfs_*\"] → none\n  \
-             backend: ftrace → bpf\n  aggregate: none → true\n"
+            "not the same was recorded: counts may differ for that reason alone\n  aggregate: none → true\n  \
+             backend: ftrace → bpf\n  functions: [\"vfs_*\"] → none\n"
         );
-        assert!(compared(ftrace.clone(), ftrace).to_text().ends_with("comes from the command\n"));
-        assert_eq!(compared(json!({"from": "a"}), json!({})).to_json()["recorded"][0]["part"], "from");
+        assert!(Compared::of_runs([&ftrace, &ftrace]).to_text().ends_with("comes from the command\n"));
+        let window = Compared::of_runs([&run(json!({"from": "a"})), &run(json!({}))]);
+        assert_eq!(window.to_json()["recorded"][0]["part"], "from");
+    }
+
+    #[test]
+    fn what_a_run_lacks_is_zero_only_if_nothing_was_lost() {
+        let recorded = Recorded::default();
+        let account = |fate, count| Account::new().with(fate, "bytes", count);
+        let of = |account: Account| unknown([&recorded; 2], [Some(&account), None]);
+        assert_eq!(of(account(Fate::Lost, Some(0))), [false, false]);
+        assert_eq!(of(account(Fate::Guessed, Some(3))), [false, false]);
+        assert_eq!(of(account(Fate::Lost, Some(3))), [true, false]);
+        assert_eq!(of(account(Fate::NotUnderstood, None)), [true, false]);
+        let mut window = Recorded::default();
+        window.add("from", "a");
+        assert_eq!(unknown([&recorded, &window], [None; 2]), [true; 2]);
+    }
+
+    #[test]
+    fn a_run_that_does_not_tell_what_was_recorded_is_not_the_same() {
+        let environment = Environment::new([("qemu".to_owned(), "9".to_owned())]);
+        let old = Compared::new([Some(&environment); 2], [None, Some(&Recorded::default())]);
+        assert!(old.to_text().contains("not known whether the same was recorded"), "{}", old.to_text());
+        assert!(!old.to_text().contains("comes from the command"));
+        assert!(old.to_json()["recorded"].is_null());
     }
 }

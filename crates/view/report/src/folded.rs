@@ -7,14 +7,14 @@ use kprism_profile::{NO_PARENT, Profile};
 use std::io::{self, Write};
 
 /// Writes one line per calling context that has a weight of its own. Kernel functions end in `_[k]`, the
-/// mark by which flame graph tools colour them.
+/// mark by which flame graph tools colour them. Returns the number of lines.
 ///
 /// # Errors
 /// Writing to `out` fails.
-pub fn write(profile: &Profile, filter: &Filter, weight: Weight, out: &mut impl Write) -> io::Result<()> {
+pub fn write(profile: &Profile, filter: &Filter, weight: Weight, out: &mut impl Write) -> io::Result<usize> {
     let taken = filter.tasks(profile);
     let task_of = profile.task_of_nodes();
-    let mut stack = Vec::new();
+    let (mut stack, mut lines) = (Vec::new(), 0);
     for (i, node) in profile.nodes.iter().enumerate() {
         let own = if weight == Weight::Time { node.ns } else { node.insns };
         let Some(task) = task_of[i].filter(|&t| own > 0 && taken[t as usize]) else { continue };
@@ -31,8 +31,9 @@ pub fn write(profile: &Profile, filter: &Filter, weight: Weight, out: &mut impl 
             write!(out, ";{}{}", frame(&func.name), if func.kernel { "_[k]" } else { "" })?;
         }
         writeln!(out, " {own}")?;
+        lines += 1;
     }
-    Ok(())
+    Ok(lines)
 }
 
 /// The format has no escapes, so names must not contain its separators.

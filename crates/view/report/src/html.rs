@@ -18,6 +18,7 @@ mod prune;
 mod trees;
 
 use crate::diff::{Diff, Scale};
+use crate::environment::Compared;
 use crate::header::{self, Header};
 use crate::lanes::{self, Lane};
 use crate::table::Style;
@@ -88,6 +89,17 @@ struct PageHead {
     label: String,
     text: String,
     whole: bool,
+}
+
+/// The head on what else two runs differ in; none if they are the same, or nothing is known of it.
+impl From<&Compared> for PageHead {
+    fn from(compared: &Compared) -> Self {
+        PageHead {
+            label: "Environments of the runs, and what was recorded".to_owned(),
+            text: compared.to_text().trim_end().to_owned(),
+            whole: compared.is_same() && compared.recorded_same(),
+        }
+    }
 }
 
 /// An account that a page is headed by, with the name of its run where the page is of several.
@@ -228,7 +240,8 @@ fn report(header: &Header, data: embed::Data) -> Result<String, HtmlError> {
     page(title, &[(recorded.as_str(), header.account.as_ref())], files, &data)
 }
 
-/// Renders two runs side by side, as one file. `paths` are the runs' folders, `name` is the compared part.
+/// Renders two runs side by side, as one file. `paths` are the runs' folders, `name` is the compared part; `compared` tells
+/// whether they were recorded in the same way, where that is not given.
 ///
 /// # Errors
 /// As [`render`].
@@ -238,6 +251,7 @@ pub fn render_diff(
     headers: [&Header; 2],
     paths: &[String; 2],
     name: &str,
+    compared: Option<&Compared>,
 ) -> Result<String, HtmlError> {
     let data = compare::Data::new(diff, scale, headers, paths, name);
     let title = format!("{name}: {} against {}", paths[1], paths[0]);
@@ -247,17 +261,54 @@ pub fn render_diff(
         let recorded = header.recorded.iter().map(String::as_str);
         std::iter::once(name).chain(recorded).collect::<Vec<_>>().join("; ")
     });
-    page(&title, &[(old.as_str(), accounts[0]), (new.as_str(), accounts[1])], files, &data)
+    let mut heads = heads_of_two([(old.as_str(), accounts[0]), (new.as_str(), accounts[1])], compared);
+    heads.extend(diff.unknown.contains(&true).then(|| PageHead {
+        label: "What is not known".to_owned(),
+        text: NOT_ZERO.to_owned(),
+        whole: false,
+    }));
+    headed(&title, heads, files, &data)
+}
+
+/// Said on a page of columns of numbers, in which what is not known is 0.
+const NOT_ZERO: &str = "Not the same was recorded, or something was lost: what only one run has may have run in the other, too. It is not known, \
+     and 0 in the tables below.";
+
+/// The heads of a page of two runs.
+fn heads_of_two(runs: [Headed<'_>; 2], compared: Option<&Compared>) -> Vec<PageHead> {
+    let mut heads: Vec<PageHead> = runs.iter().map(PageHead::new).collect();
+    heads.extend(compared.map(PageHead::from).filter(|head| !head.text.is_empty()));
+    heads
+}
+
+/// Renders a page of two runs, with their accounts and what else they differ in.
+pub(crate) fn page_of_two(
+    title: &str,
+    accounts: [Option<&Account>; 2],
+    compared: Option<&Compared>,
+    files: (&str, &str),
+    data: &impl Serialize,
+) -> Result<String, HtmlError> {
+    let [old, new] = accounts;
+    headed(title, heads_of_two([("OLD", old), ("NEW", new)], compared), files, data)
 }
 
 /// Renders a page from its data, program and style.
 pub(crate) fn page(
     title: &str,
     heads: &[Headed<'_>],
+    files: (&str, &str),
+    data: &impl Serialize,
+) -> Result<String, HtmlError> {
+    headed(title, heads.iter().map(PageHead::new).collect(), files, data)
+}
+
+fn headed(
+    title: &str,
+    heads: Vec<PageHead>,
     (css, js): (&str, &str),
     data: &impl Serialize,
 ) -> Result<String, HtmlError> {
-    let heads = heads.iter().map(PageHead::new).collect();
     let data = inert(&serde_json::to_string(data)?);
     let generator = concat!("kprism ", env!("CARGO_PKG_VERSION"));
     Ok(Page { title, generator, policy: POLICY, css, js, data: &data, heads }.render()?)

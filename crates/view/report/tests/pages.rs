@@ -124,7 +124,7 @@ fn compare(old: &Profile, new: &Profile, within: Within<'_>, name: &str) -> Stri
     let scale = diff.invocations.map_or(Scale::Sums, Scale::PerCall);
     let headers = [old, new].map(|p| Header::new(&sample::manifest(), p));
     let paths = ["plain".to_owned(), "<b>traced".to_owned()];
-    html::render_diff(&diff, scale, [&headers[0], &headers[1]], &paths, name).unwrap()
+    html::render_diff(&diff, scale, [&headers[0], &headers[1]], &paths, name, None).unwrap()
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use kprism_flow::Guessed;
 use kprism_flow::event::Event;
-use kprism_flow::replay::calls::{Begin, Calls, End, Stacks};
+use kprism_flow::replay::calls::{Begin, Calls, End, Ending, Stacks};
 use kprism_flow::replay::{Code, Listener, TracePosition};
 use kprism_image::Image;
 use kprism_image::resolve::Resolve;
@@ -230,9 +230,9 @@ impl<R: Resolve> Lines<'_, '_, R> {
         if leaf && let Some(waiting) = self.waiting.take() {
             let out = self.out.buffer();
             out.extend_from_slice(&waiting.prefix);
-            write_amounts(out, wall, call.insns);
+            write_amounts_of(out, wall, call);
             write_name(out, waiting.indent, &waiting.name, waiting.kind);
-            out.extend_from_slice(b";\n");
+            let _ = writeln!(out, ";{}", remark(call.ending));
             return self.out.end_line();
         }
         let name = name.symbol.clone();
@@ -242,9 +242,9 @@ impl<R: Resolve> Lines<'_, '_, R> {
         }
         let out = self.out.buffer();
         self.prefixes[at.lane].append(out, at.ns());
-        write_amounts(out, wall, call.insns);
+        write_amounts_of(out, wall, call);
         write_indent(out, indent);
-        let _ = writeln!(out, "}} /* {name} */");
+        let _ = writeln!(out, "}} /* {name} */{}", remark(call.ending));
         self.out.end_line();
     }
 
@@ -261,14 +261,15 @@ impl<R: Resolve> Lines<'_, '_, R> {
         self.prefixes[at.lane].append(out, call.start_ns);
         let _ = match self.form {
             Form::Text => {
-                write_amounts(out, wall, call.insns);
+                write_amounts_of(out, wall, call);
                 let (us, ns) = (call.on_cpu_ns / 1000, call.on_cpu_ns % 1000);
-                writeln!(out, "{us:>9}.{ns:03} us on CPU  {name}")
+                writeln!(out, "{us:>9}.{ns:03} us on CPU  {name}{}", remark(call.ending))
             }
             Form::Json => {
                 out.extend_from_slice(b"\"syscall\":");
                 json::string(out, &name);
                 let End { on_cpu_ns, insns, .. } = call;
+                let wall = Wall(wall, call.ending);
                 writeln!(out, ",\"wall_ns\":{wall},\"on_cpu_ns\":{on_cpu_ns},\"insns\":{insns}}}")
             }
         };
@@ -276,7 +277,11 @@ impl<R: Resolve> Lines<'_, '_, R> {
     }
 
     fn json_end(&mut self, at: &TracePosition<'_>, call: &End, depth: usize) {
-        let wall = at.ns().saturating_sub(call.start_ns);
+        if call.ending == Ending::Left {
+            // One object for each call, when it is over.
+            return;
+        }
+        let wall = Wall(at.ns().saturating_sub(call.start_ns), call.ending);
         let name = self.names.get(call.func);
         let out = self.out.buffer();
         self.prefixes[at.lane].append(out, call.start_ns);
@@ -323,7 +328,7 @@ impl<R: Resolve> Calls for Lines<'_, '_, R> {
         self.prefixes[at.lane].append(&mut prefix, at.ns());
         let name = self.names.get(call.func).clone();
         // The line of a call that began before is not another call.
-        let kind = if call.goes_on { FrameKind::Resumed } else { call.kind };
+        let kind = if call.again { FrameKind::Resumed } else { call.kind };
         self.waiting = Some(Waiting { task: at.task, depth: call.depth, indent, prefix, name, kind });
     }
 
@@ -339,8 +344,6 @@ impl<R: Resolve> Calls for Lines<'_, '_, R> {
         if let (Some(indent), true) = (shown, wanted) {
             match self.form {
                 Form::Text => self.graph_end(at, &call, indent),
-                // One object for each call, when it is over.
-                Form::Json if call.goes_on => {}
                 Form::Json => self.json_end(at, &call, indent),
             }
         }
@@ -348,6 +351,37 @@ impl<R: Resolve> Calls for Lines<'_, '_, R> {
             && *root == Some(call.depth)
         {
             *root = None;
+        }
+    }
+}
+
+/// The duration of a call in JSON: null if its end was not seen.
+struct Wall(u64, Ending);
+
+impl std::fmt::Display for Wall {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.1 {
+            Ending::Seen => self.0.fmt(f),
+            Ending::Untraced | Ending::Left => f.write_str("null"),
+        }
+    }
+}
+
+/// Said behind a call that did not end where its line is.
+fn remark(ending: Ending) -> &'static str {
+    match ending {
+        Ending::Seen => "",
+        Ending::Untraced => " /* its end was not traced */",
+        Ending::Left => " /* it left its stack */",
+    }
+}
+
+/// Writes duration and instructions of a call in columns, or blanks if its end was not seen.
+fn write_amounts_of(out: &mut Vec<u8>, ns: u64, call: &End) {
+    match call.ending {
+        Ending::Seen => write_amounts(out, ns, call.insns),
+        Ending::Untraced | Ending::Left => {
+            let _ = write!(out, "{:27}", "");
         }
     }
 }

@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use kprism_export::{misses, probes, report_page};
 use kprism_report::cover::page as cover_page;
 use kprism_report::diff::{Diff, Scale, Within};
+use kprism_report::environment::{Compared, unknown};
 use kprism_report::header::Header;
 use kprism_report::{boot, html};
 use kprism_session::cover::sources::Texts;
@@ -77,10 +78,12 @@ pub fn diff(old: &Path, new: &Path, progress: &Progress) -> Result<String> {
             let paths = (old, new);
             let (old, new) = (boots::load(old)?, boots::load(new)?);
             let accounts = [boots::account_of_run(paths.0, &old)?, boots::account_of_run(paths.1, &new)?];
+            let manifests = [Run::open(paths.0)?.manifest()?, Run::open(paths.1)?.manifest()?];
             return boot::render_two(
                 (&old, &names[0]),
                 (&new, &names[1]),
                 [Some(&accounts[0]), Some(&accounts[1])],
+                Some(&Compared::of_runs(manifests.each_ref())),
             )
             .context("HTML page");
         }
@@ -100,5 +103,10 @@ pub fn diff(old: &Path, new: &Path, progress: &Progress) -> Result<String> {
     let diff = diff.context("neither run has anything to compare")?;
     let headers = [&old, &new].map(|(profile, manifest)| Header::new(manifest, profile));
     let [first, second] = &headers;
-    html::render_diff(&diff, Scale::Sums, [first, second], &names, "all").context("HTML comparison")
+    let compared = Compared::of_runs([&old.1, &new.1]);
+    let recorded = [old.1.recorded(), new.1.recorded()];
+    let unknown = unknown(recorded.each_ref(), headers.each_ref().map(|header| header.account.as_ref()));
+    let diff = diff.with_gaps(unknown, [false; 2]);
+    html::render_diff(&diff, Scale::Sums, [first, second], &names, "all", Some(&compared))
+        .context("HTML comparison")
 }

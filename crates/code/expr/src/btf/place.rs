@@ -199,6 +199,10 @@ impl Scope for Place<'_> {
         })
     }
 
+    fn at_entry(&self) -> bool {
+        self.moment == ProbePoint::Entry
+    }
+
     fn space(&self) -> Space {
         Space::Kernel
     }

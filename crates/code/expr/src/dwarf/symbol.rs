@@ -62,6 +62,10 @@ impl Scope for Bare<'_, '_> {
         self.debug.frame_at(self.moment, self.pc)
     }
 
+    fn at_entry(&self) -> bool {
+        self.moment == ProbePoint::Entry
+    }
+
     fn space(&self) -> Space {
         self.space
     }

@@ -127,6 +127,12 @@ impl Lower<'_> {
             "duration" if scope.measures() => {
                 return simple(self, Input::Measured, Int::LONG, "measured by the recording, ns");
             }
+            "duration" if scope.at_entry() => {
+                let why =
+                    format!("{}: no time of the call has passed, `{shown}` would be 0", scope.describe());
+                return Err(Error::new(span, why)
+                    .help("it is known where the function returns, FUNC%return, and inside of it, FUNC+N or FUNC:LINE"));
+            }
             "duration" => {
                 let place = "clock now - clock at entry, ns".to_owned();
                 self.note(&shown, "built in", &Ty::Int(Int::LONG), place);
@@ -196,4 +202,65 @@ fn shorten(names: &[String]) -> String {
         shown.push("…");
     }
     shown.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ast::Tag;
+    use crate::ctype::{Def, TypeRef, Types};
+    use crate::ir::Space;
+    use crate::lower::{Env, condition};
+    use crate::scope::{Scope, Sym};
+
+    /// A place in a function: at its entry, or where it returns.
+    struct Place {
+        at_entry: bool,
+    }
+
+    impl Types for Place {
+        fn get(&self, _: TypeRef) -> std::result::Result<Def, String> {
+            Err("none".to_owned())
+        }
+
+        fn find(&self, _: Tag, _: &str) -> std::result::Result<Option<Ty>, String> {
+            Ok(None)
+        }
+    }
+
+    impl Scope for Place {
+        fn returned(&self) -> std::result::Result<(Ty, Location), String> {
+            Err("none".to_owned())
+        }
+
+        fn frame(&self) -> std::result::Result<Rc<Sym>, String> {
+            Ok(Rc::new(Sym::Const(0)))
+        }
+
+        fn space(&self) -> Space {
+            Space::Kernel
+        }
+
+        fn at_entry(&self) -> bool {
+            self.at_entry
+        }
+
+        fn describe(&self) -> String {
+            "work, at entry".to_owned()
+        }
+    }
+
+    #[test]
+    fn a_duration_is_not_known_where_a_function_begins() {
+        let of = |at_entry, text| condition(text, Env { scope: &Place { at_entry }, vars: &[] });
+        assert!(of(false, "$duration > 1us").is_ok());
+        assert!(of(true, "$pid == 1").is_ok());
+        for text in ["$duration > 1us", "$duration == 0 || $pid == 1"] {
+            let said = of(true, text).unwrap_err().render(text);
+            assert!(
+                said.contains("no time of the call has passed") && said.contains("FUNC%return"),
+                "{said}"
+            );
+        }
+    }
 }

@@ -24,8 +24,19 @@ pub struct Begin {
     pub kind: FrameKind,
     /// True if it counts as a call: it was not under way before, and is no jump into its middle.
     pub counts: bool,
-    /// True for a call that the listener saw end with [`End::goes_on`]: the program came back to its stack.
-    pub goes_on: bool,
+    /// True if the listener has seen it begin, and leave its stack, before: the program comes back to that stack.
+    pub again: bool,
+}
+
+/// Why a call is off its task's stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// It ended.
+    Seen,
+    /// It ended where nothing was traced: its duration is not known.
+    Untraced,
+    /// The program left its stack for another, as goroutines do. It may go on later ([`Begin::again`]).
+    Left,
 }
 
 /// A call that ends.
@@ -39,14 +50,14 @@ pub struct End {
     pub depth: usize,
     /// The kind of its entry.
     pub kind: FrameKind,
-    /// True if the call is not over: the program leaves the stack on which it is.
-    pub goes_on: bool,
     /// Time of entry, ns.
     pub start_ns: u64,
     /// The part of its duration that its task spent on a CPU, ns.
     pub on_cpu_ns: u64,
     /// Instructions that its task executed in it and in its callees.
     pub insns: u64,
+    /// Why it is off the stack.
+    pub ending: Ending,
 }
 
 /// Receives calls, in the order in which they begin and end.
@@ -119,7 +130,12 @@ impl Stacks {
         self.thread(at);
         let Event { ip, func, flags, .. } = *event;
         let arrival = Arrival { ip, func, flags, space: self.spaces[at.lane], counts_inside: false };
-        let stack = &mut AtEvent { stacks: self, at, calls };
+        // Where the flow is known again, calls are off the stack that ended before.
+        let ending = match event.kind {
+            EventKind::Start | EventKind::Resume => Ending::Untraced,
+            _ => Ending::Seen,
+        };
+        let stack = &mut AtEvent { stacks: self, at, calls, ending };
         match event.kind {
             EventKind::Call => {
                 stack.push(&arrival, func, FrameKind::Call, ip, true);
@@ -147,7 +163,7 @@ impl Stacks {
         // A task seen for the first time was already in the function in which it runs.
         let is_known = event.kind != EventKind::Space && func != NO_FUNC;
         if is_known && self.threads[at.task].stack.is_empty() {
-            let stack = &mut AtEvent { stacks: self, at, calls };
+            let stack = &mut AtEvent { stacks: self, at, calls, ending };
             stack.push(&arrival, func, FrameKind::Resumed, NO_RETURN, false);
         }
     }
@@ -158,6 +174,8 @@ struct AtEvent<'s, 'p, C> {
     stacks: &'s mut Stacks,
     at: &'s TracePosition<'p>,
     calls: &'s mut C,
+    /// That of the calls that are taken off the stack.
+    ending: Ending,
 }
 
 impl<C: Calls> AtEvent<'_, '_, C> {
@@ -168,26 +186,6 @@ impl<C: Calls> AtEvent<'_, '_, C> {
             top.aux = at.space;
             top.kernel = true;
         }
-    }
-
-    /// Ends the innermost call, or takes it off the stack if it goes on later.
-    fn end(&mut self, goes_on: bool) {
-        let thread = &mut self.stacks.threads[self.at.task];
-        let Some(frame) = thread.stack.pop() else { return };
-        self.calls.end(
-            self.at,
-            End {
-                func: frame.func,
-                body: (frame.body != NO_FUNC).then_some(frame.body),
-                depth: thread.stack.len(),
-                kind: frame.kind,
-                goes_on,
-                start_ns: frame.start_ns,
-                // A stack that another task left may have run more than this task ever did.
-                on_cpu_ns: thread.cpu.wrapping_sub(frame.start_cpu),
-                insns: thread.insns.wrapping_sub(frame.start_insns),
-            },
-        );
     }
 }
 
@@ -203,11 +201,26 @@ impl<C: Calls> TaskStack for AtEvent<'_, '_, C> {
         // A replay has no calling contexts.
         let node = 0;
         thread.stack.push(Frame::begin(node, func, kind, ret_ip, is_kernel(at.ip), now));
-        self.calls.begin(self.at, Begin { func, depth, kind, counts, goes_on: false });
+        self.calls.begin(self.at, Begin { func, depth, kind, counts, again: false });
     }
 
     fn pop(&mut self) {
-        self.end(false);
+        let thread = &mut self.stacks.threads[self.at.task];
+        let Some(frame) = thread.stack.pop() else { return };
+        self.calls.end(
+            self.at,
+            End {
+                func: frame.func,
+                body: (frame.body != NO_FUNC).then_some(frame.body),
+                depth: thread.stack.len(),
+                kind: frame.kind,
+                start_ns: frame.start_ns,
+                // A stack that another task left may have run more than this task ever did.
+                on_cpu_ns: thread.cpu.wrapping_sub(frame.start_cpu),
+                insns: thread.insns.wrapping_sub(frame.start_insns),
+                ending: self.ending,
+            },
+        );
     }
 
     fn insns(&self) -> u64 {
@@ -231,9 +244,9 @@ impl<C: Calls> TaskStack for AtEvent<'_, '_, C> {
         let (task, thread) = (self.at.task, &self.stacks.threads[self.at.task]);
         let stack =
             Stack { task, insns: thread.insns, cpu: thread.cpu, frames: thread.stack.clone(), at: None };
-        while !self.frames().is_empty() {
-            self.end(true);
-        }
+        let ending = std::mem::replace(&mut self.ending, Ending::Left);
+        self.truncate(0);
+        self.ending = ending;
         stack
     }
 
@@ -247,11 +260,54 @@ impl<C: Calls> TaskStack for AtEvent<'_, '_, C> {
             let Frame { func, kind, .. } = frame;
             let depth = self.frames().len();
             self.frames().push(frame);
-            self.calls.begin(self.at, Begin { func, depth, kind, counts: false, goes_on: true });
+            self.calls.begin(self.at, Begin { func, depth, kind, counts: false, again: true });
         }
     }
 
     fn task(&self) -> usize {
         self.at.task
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replay::Task;
+    use crate::stack::pace::Pace;
+
+    const CODE: u64 = 0x40_1000;
+
+    #[derive(Default)]
+    struct Heard(Vec<(u32, Ending)>);
+
+    impl Calls for Heard {
+        fn begin(&mut self, _: &TracePosition<'_>, _: Begin) {}
+
+        fn end(&mut self, _: &TracePosition<'_>, call: End) {
+            self.0.push((call.func, call.ending));
+        }
+    }
+
+    fn event(kind: EventKind, func: u32, flags: u8) -> Event {
+        Event { kind, flags, insns: 0, func, link: 0, ip: CODE }
+    }
+
+    /// A call is under way where a window ends. In the next one the program is in its caller.
+    #[test]
+    fn a_call_that_a_gap_ends_is_told_from_one_that_returned() {
+        let tasks = [Task::default()];
+        let pace = Pace::default();
+        let at = TracePosition { lane: 0, cpu: 0, task: 0, tasks: &tasks, names: 0, base: 0, ran: 0, pace };
+        let (mut stacks, mut heard) = (Stacks::default(), Heard::default());
+        for event in [
+            event(EventKind::Start, 1, flag::INNER),
+            event(EventKind::Call, 2, flag::ENTRY),
+            event(EventKind::Ret, 1, flag::INNER),
+            event(EventKind::Call, 3, flag::ENTRY),
+            event(EventKind::Start, 1, flag::INNER),
+        ] {
+            stacks.event(&at, &event, &mut heard);
+        }
+        assert_eq!(heard.0, [(2, Ending::Seen), (3, Ending::Untraced)]);
     }
 }

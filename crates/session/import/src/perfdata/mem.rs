@@ -11,6 +11,10 @@
 //! | AMD's `ibs_op//` with raw data (`perf record -R`) | those with `DcL1TlbMiss` and `DcL2TlbMiss` in IbsOpData3 |
 //! | the kernel's `page-faults` | all: a walk was made, and found no page |
 //!
+//! Some events count the same misses: `page-faults` all that `minor-faults` and `major-faults` count, and a load that misses is
+//! sampled by `mem_inst_retired.stlb_miss_loads` and by `mem-loads`. The one that counts more is taken, the other is named in
+//! [`Samples::same`].
+//!
 //! Layout of a sample: perf_event_open(2), `perf_output_sample` in the kernel's kernel/events/core.c. IBS: AMD's PPR
 //! (MSRC001_1037), the kernel's arch/x86/events/amd/ibs.c.
 
@@ -90,6 +94,9 @@ pub struct Samples {
     pub misses: Vec<Miss>,
     /// Samples by event name: all, and those that are misses.
     pub events: BTreeMap<String, (u64, u64)>,
+    /// Events whose misses another event counts too, each with that event: their samples are no misses here, or each would be
+    /// there twice.
+    pub same: BTreeMap<String, String>,
     /// Programs' mappings, in order of time.
     pub maps: Vec<Map>,
     /// Names of threads: time, thread, process, name.
@@ -184,6 +191,59 @@ fn what(attr: &Attr, name: &str) -> What {
     }
 }
 
+/// Misses that events count, as bits of [`Attr`]'s privileges and kinds: of user and kernel code, in this order.
+const LOADS: u16 = 1;
+const STORES: u16 = 1 << 2;
+const MINOR: u16 = 1 << 4;
+const MAJOR: u16 = 1 << 6;
+
+/// `exclude_user` and `exclude_kernel` of `struct perf_event_attr`.
+const EXCLUDE_USER: u64 = 1 << 4;
+const EXCLUDE_KERNEL: u64 = 1 << 5;
+
+/// What an event counts: the unit that counts it (processors with two kinds of cores have two), and the kinds of misses.
+fn counted(attr: &Attr, what: What, name: &str) -> (u64, u16) {
+    let unit = match attr.kind {
+        // Of several units of one type, the upper half tells which.
+        kind::RAW => attr.config >> 32 << 32 | u64::from(attr.kind),
+        kind => kind.into(),
+    };
+    let kinds = match what {
+        What::Misses(Access::Load) => LOADS,
+        What::Misses(Access::Store) => STORES,
+        What::Misses(Access::Unknown) => match attr.config {
+            PAGE_FAULTS => MINOR | MAJOR,
+            config if config == FAULTS[1] => MINOR,
+            _ => MAJOR,
+        },
+        What::Told if name.contains("load") => LOADS,
+        What::Told if name.contains("store") => STORES,
+        What::Told | What::Ibs => LOADS | STORES,
+        What::Nothing => 0,
+    };
+    let of_user = if attr.flags & EXCLUDE_USER == 0 { kinds } else { 0 };
+    let of_kernel = if attr.flags & EXCLUDE_KERNEL == 0 { kinds << 1 } else { 0 };
+    (unit, of_user | of_kernel)
+}
+
+/// Of the events with misses, those that count what another one counts: their indices, each with that of the other one. Those that
+/// count most kinds are taken first, and of these those that count nothing else.
+fn counted_twice(events: &[(usize, What, u64, u16)]) -> Vec<(usize, usize)> {
+    let mut order: Vec<_> = events.iter().collect();
+    order.sort_by_key(|(at, what, _, kinds)| {
+        (std::cmp::Reverse(kinds.count_ones()), !matches!(what, What::Misses(_)), *at)
+    });
+    let mut taken: Vec<(usize, u64, u16)> = Vec::new();
+    let mut twice = Vec::new();
+    for &(at, _, unit, kinds) in order {
+        match taken.iter().find(|(_, of, known)| *of == unit && known & kinds != 0) {
+            Some((by, ..)) => twice.push((at, *by)),
+            None => taken.push((at, unit, kinds)),
+        }
+    }
+    twice
+}
+
 /// Reads the misses of a recording.
 #[must_use]
 pub fn read(files: &Files) -> Samples {
@@ -209,12 +269,14 @@ pub fn read(files: &Files) -> Samples {
     };
     let (mut told, mut summed, mut inherited, mut bare) = (0u64, 0u64, 0, 0u64);
     let mut comms = Comms::default();
+    // The events of the misses, by index.
+    let mut of_events: Vec<usize> = Vec::new();
     for event in contents.events {
         let ns = event.trailer.time.unwrap_or(0);
         match event.record {
             Record::Sample(body) => {
                 let of = |at: usize| contents.header.attrs.get(at).zip(kinds.get(at));
-                let Some((attr, (what, name))) = event.attr.and_then(of) else {
+                let Some((at, (attr, (what, name)))) = event.attr.and_then(|at| Some((at, of(at)?))) else {
                     out.nameless += 1;
                     continue;
                 };
@@ -228,6 +290,7 @@ pub fn read(files: &Files) -> Samples {
                     Some(miss) if miss.va != 0 => {
                         count.1 += 1;
                         out.misses.push(miss);
+                        of_events.push(at);
                     }
                     Some(_) => out.nowhere += 1,
                     None => {}
@@ -260,6 +323,19 @@ pub fn read(files: &Files) -> Samples {
             "{bare} processes began after {MAX_INHERITED} inherited mappings: misses in what they inherited name no file"
         ));
     }
+    let with_misses: std::collections::BTreeSet<usize> = of_events.iter().copied().collect();
+    let events =
+        contents.header.attrs.iter().zip(&kinds).enumerate().filter(|(at, _)| with_misses.contains(at));
+    let events = events.map(|(at, (attr, (what, name)))| {
+        let (unit, kinds) = counted(attr, *what, name);
+        (at, *what, unit, kinds)
+    });
+    let twice = counted_twice(&events.collect::<Vec<_>>());
+    for (at, by) in &twice {
+        out.same.insert(kinds[*at].1.clone(), kinds[*by].1.clone());
+    }
+    let mut events = of_events.into_iter();
+    out.misses.retain(|_| events.next().is_none_or(|of| twice.iter().all(|(at, _)| *at != of)));
     out.lost = told.max(summed);
     out.misses.sort_by_key(|miss| miss.ns);
     out
@@ -430,12 +506,17 @@ mod tests {
 
     /// A file with two events, page faults and context switches, with these sample types, ids, and records.
     fn of_two(sample_type: u64, ids: [u64; 2], records: &[u8]) -> Vec<u8> {
+        of_events([PAGE_FAULTS, 3], sample_type, ids, records)
+    }
+
+    /// The same with these events of the kernel.
+    fn of_events(configs: [u64; 2], sample_type: u64, ids: [u64; 2], records: &[u8]) -> Vec<u8> {
         const FIRST: u64 = 104;
         let (ids_at, step) = (FIRST + 2 * 144, 144);
         let data_at = ids_at + 16;
         let mut file = MAGIC.to_vec();
         file.extend(words(&[FIRST, step, FIRST, 2 * step, data_at, records.len() as u64, 0, 0, 0, 0, 0, 0]));
-        for (place, config) in [(0, PAGE_FAULTS), (1, 3)] {
+        for (place, config) in (0..).zip(configs) {
             let mut attr = (u64::from(kind::SOFTWARE) | 128 << 32).to_le_bytes().to_vec();
             attr.extend(words(&[config, 1, sample_type]));
             attr.resize(128, 0);
@@ -482,6 +563,44 @@ mod tests {
         // A record that ends before the place of an id is damaged.
         let samples = of_bytes(of_two(common | first, [7, 8], &sample_of(&[7, 0x40_1000])));
         assert_eq!((samples.misses.len(), samples.notes.len()), (0, 1), "{samples:?}");
+    }
+
+    /// All faults are sampled, and the minor ones again: each is there once. Minor and major ones are different ones.
+    #[test]
+    fn a_fault_that_two_events_count_is_one() {
+        let kind = sample::IDENTIFIER | sample::IP | sample::TID | sample::TIME | sample::ADDR;
+        let of = |id: u64, ns: u64| sample_of(&[id, 0x40_1000, 5 | 6 << 32, ns, 0x7f00_0000_1000]);
+        let records = [of(8, 1), of(7, 2), of(7, 3)].concat();
+        let [minor, major] = [FAULTS[1], FAULTS[2]];
+        let both = of_bytes(of_events([PAGE_FAULTS, minor], kind, [7, 8], &records));
+        assert_eq!(both.misses.iter().map(|miss| miss.ns).collect::<Vec<_>>(), [2, 3]);
+        let named: Vec<_> = both.same.iter().map(|(event, by)| (event.as_str(), by.as_str())).collect();
+        assert_eq!(named, [("type 1 config 0x5", "page-faults")]);
+        let other = of_bytes(of_events([minor, major], kind, [7, 8], &records));
+        assert_eq!((other.misses.len(), other.same.len()), (3, 0));
+    }
+
+    #[test]
+    fn events_of_other_units_or_privileges_count_something_else() {
+        let loads = Attr { kind: 4, config: STLB_MISS_LOADS, ..Attr::default() };
+        let told = Attr { kind: 4, ..Attr::default() };
+        let twice = |events: &[(&Attr, What, &str)]| {
+            let events = (0..).zip(events).map(|(at, (attr, what, name))| {
+                let (unit, kinds) = counted(attr, *what, name);
+                (at, *what, unit, kinds)
+            });
+            counted_twice(&events.collect::<Vec<_>>())
+        };
+        let exact = (&loads, What::Misses(Access::Load), "stlb_miss_loads");
+        assert_eq!(twice(&[(&told, What::Told, "mem-loads"), exact]), [(0, 1)]);
+        assert!(twice(&[(&told, What::Told, "mem-stores"), exact]).is_empty());
+        let atom = Attr { kind: 10, ..told.clone() };
+        assert!(twice(&[(&atom, What::Told, "cpu_atom/mem-loads/"), exact]).is_empty());
+        let user = Attr { flags: EXCLUDE_KERNEL, ..loads.clone() };
+        let kernel = Attr { flags: EXCLUDE_USER, ..loads.clone() };
+        let load = What::Misses(Access::Load);
+        assert!(twice(&[(&user, load, "a:u"), (&kernel, load, "a:k")]).is_empty());
+        assert_eq!(twice(&[(&user, load, "a:u"), exact]), [(0, 1)]);
     }
 
     /// More mappings than children may inherit: whose are missing is told.

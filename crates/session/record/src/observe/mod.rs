@@ -153,16 +153,19 @@ fn manifest(settings: &Settings, qemu: &Qemu) -> Manifest {
     manifest.created = date::now();
     manifest.command = settings.command.clone();
     manifest.stopped = Some(NOT_ENDED.into());
-    let (mut when, mut from, mut until) = (None, None, None);
+    let (mut when, mut kept, mut from, mut until) = (None, None, None, None);
     match &settings.observe {
         Observe::Nothing | Observe::Everything => {}
-        Observe::Snapshot { when: condition, .. } => when = Some(condition.clone()),
+        Observe::Snapshot { when: condition, bytes } => {
+            (when, kept) = (Some(condition.clone()), Some(*bytes))
+        }
         Observe::Window { from: opens, until: closes } => (from, until) = (opens.clone(), closes.clone()),
     }
     let options = [
         ("qemu", json!(qemu.version)),
         ("begin", json!(if settings.begin == Begin::AtMark { "mark" } else { "kernel" })),
         ("snapshot_when", json!(when)),
+        ("snapshot_bytes", json!(kept)),
         ("from", json!(from)),
         ("until", json!(until)),
         ("packets", json!(settings.packets.arguments())),

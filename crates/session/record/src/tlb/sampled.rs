@@ -80,7 +80,9 @@ pub fn import(path: &Path, root: &Path, kallsyms: Option<&Path>, output: &Path) 
     let of_events: Vec<_> = samples
         .events
         .iter()
-        .map(|(name, (all, misses))| json!({"event": name, "samples": all, "misses": misses}))
+        .map(|(name, (all, misses))| {
+            json!({"event": name, "samples": all, "misses": misses, "counted_by": samples.same.get(name)})
+        })
         .collect();
     notes.extend(copies(&run, &samples, root)?);
     let account = json!({"method": "sampled", "samples": samples.misses.len(), "period": squares / sum,

@@ -15,7 +15,8 @@ use std::collections::HashMap;
 use anyhow::{Context, Result};
 use kprism_image::sideband::Record;
 use kprism_image::symbols::Symbols;
-use kprism_store::{Account, Manifest, MissRow, Run};
+use kprism_store::recorded::{FIRST_TLB, TLB_EVENTS, TLB_METHOD, tlb_model};
+use kprism_store::{Account, Manifest, MissRow, Recorded, Run};
 use kprism_tlb::Geometry;
 use kprism_tlb::counters::{BySide, Counter};
 use kprism_tlb::counts::{self, Counts};
@@ -64,6 +65,19 @@ pub enum Method {
     Sampled,
     /// The recorder's counts do not tell, or are not there.
     Unknown,
+}
+
+impl Method {
+    /// In words, after "misses".
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Method::Model => "by models",
+            Method::Bus => "off the memory bus",
+            Method::Sampled => "by samples",
+            Method::Unknown => "found in a way that is not known",
+        }
+    }
 }
 
 impl Loaded {
@@ -122,6 +136,29 @@ impl Loaded {
             Some(counts::Method::Model | counts::Method::User) => Method::Model,
             None => Method::Unknown,
         }
+    }
+
+    /// What was recorded, with the method and the models. Two models of one name may differ: a user may describe them.
+    ///
+    /// # Errors
+    /// As [`Loaded::geometries`].
+    pub fn recorded(&self) -> Result<Recorded> {
+        let mut recorded = self.manifest.recorded();
+        recorded.add(TLB_METHOD, self.method().words());
+        let taken = self.counts.events.iter().flatten();
+        let taken = taken.filter(|event| event.counted_by.is_none() && event.misses != Some(0));
+        let events: Vec<&str> = taken.filter_map(|event| event.event.as_deref()).collect();
+        if !events.is_empty() {
+            recorded.add(TLB_EVENTS, events.join(", "));
+        }
+        for (number, model) in self.geometries()?.iter().enumerate() {
+            let parts = serde_json::to_string(&(&model.levels, &model.walk_caches, model.pcid))?;
+            if number == 0 {
+                recorded.add_hashed(FIRST_TLB, &model.name, &parts);
+            }
+            recorded.add_hashed(tlb_model(&model.name), &model.name, &parts);
+        }
+        Ok(recorded)
     }
 
     /// The condition that the misses meet, if only such were kept.

@@ -29,6 +29,7 @@ pub fn value(verdict: &Verdict) -> Value {
                 "change": finding.change(),
                 "change_percent": finding.percent(),
                 "probability": finding.probability,
+                "why": finding.why,
             })
         })
         .collect();

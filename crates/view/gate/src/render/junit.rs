@@ -7,11 +7,13 @@ use kprism_report::xml::escaped;
 use crate::render::text;
 use crate::verdict::{State, Verdict};
 
-/// Writes it: a test case for each rule. A change that is not significant is a test that was skipped.
+/// Writes it: a test case for each rule. A change that is not significant is a test that was skipped, and a rule
+/// without a verdict is one with an error.
 pub fn write(verdict: &Verdict) -> String {
     let count = |state| verdict.findings.iter().filter(|finding| finding.state == state).count();
     let (all, failed, noise) = (verdict.findings.len(), count(State::Fired), count(State::Noise));
-    let counts = format!("tests=\"{all}\" failures=\"{failed}\" errors=\"0\"");
+    let unknown = count(State::NoVerdict);
+    let counts = format!("tests=\"{all}\" failures=\"{failed}\" errors=\"{unknown}\"");
     let mut out = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites {counts} time=\"0\">\n  \
          <testsuite name=\"kprism gate\" {counts} skipped=\"{noise}\" time=\"0\">\n"
@@ -26,6 +28,10 @@ pub fn write(verdict: &Verdict) -> String {
             State::Passed => "/>\n".to_owned(),
             State::Noise => {
                 format!("><skipped message=\"{values}: the runs do not differ significantly\"/></testcase>\n")
+            }
+            State::NoVerdict => {
+                let why = escaped(finding.why.as_deref().unwrap_or_default());
+                format!("><error message=\"no verdict: {why}\" type=\"rule\"/></testcase>\n")
             }
             State::Fired => format!(
                 "><failure message=\"{values}\" type=\"rule\">{}</failure></testcase>\n",

@@ -52,9 +52,12 @@ pub fn write(verdict: &Verdict) -> String {
         }
         text += "\n</details>\n";
     }
+    let unjudged = verdict.findings.iter().filter_map(|finding| {
+        Some(format!("no verdict on {}: {}", finding.rule.text, finding.why.as_ref()?))
+    });
     let environment =
         verdict.environment.iter().flat_map(|e| e.to_text().lines().map(str::to_owned).collect::<Vec<_>>());
-    let remarks: Vec<String> = environment.chain(verdict.notes.iter().cloned()).collect();
+    let remarks: Vec<String> = unjudged.chain(environment).chain(verdict.notes.iter().cloned()).collect();
     if !remarks.is_empty() {
         text += "\n";
     }

@@ -76,6 +76,7 @@ pub(crate) fn word(state: State) -> &'static str {
         State::Passed => "passed",
         State::Fired => "failed",
         State::Noise => "noise",
+        State::NoVerdict => "no verdict",
     }
 }
 

@@ -6,11 +6,12 @@ use serde_json::{Value, json};
 
 use crate::verdict::{Finding, State, Verdict};
 
-/// Writes it: a result for each rule that fired, with the functions behind it as logical locations. Nothing tells which
+/// Writes it: a result for each rule that fired or has no verdict, with the functions behind it as logical locations. Nothing tells which
 /// file a function is in, so that results have no physical ones.
 pub fn write(verdict: &Verdict) -> String {
     let rule = |finding: &Finding| json!({"id": printable(&finding.rule.text), "shortDescription": {"text": finding.rule.metric.kind.about}});
-    let fired = verdict.findings.iter().filter(|finding| finding.state == State::Fired);
+    let fired =
+        verdict.findings.iter().filter(|finding| matches!(finding.state, State::Fired | State::NoVerdict));
     let locations: Vec<Value> = verdict
         .blame
         .iter()
@@ -30,6 +31,10 @@ pub fn write(verdict: &Verdict) -> String {
             shown(finding.new),
             finding.change_text()
         );
+        let text = match &finding.why {
+            Some(why) => format!("no verdict: {why}; {}", text.trim()),
+            None => text,
+        };
         let mut result = json!({
             "ruleId": printable(&finding.rule.text),
             "level": "error",

@@ -23,19 +23,25 @@ pub fn write(verdict: &Verdict, style: Style) -> String {
     for finding in &verdict.findings {
         let shown = |value| finding.rule.metric.show(value);
         let state = match finding.state {
-            State::Fired => style.alert(word(finding.state)),
+            State::Fired | State::NoVerdict => style.alert(word(finding.state)),
             State::Passed | State::Noise => word(finding.state).to_owned(),
         };
         text += &format!("{state}  {}: ", printable(&finding.rule.text));
         text += &match finding.old {
-            Some(old) => format!("{} → {}, {}", shown(old), shown(finding.new), finding.change_text()),
+            Some(old) => format!("{} → {}", shown(old), shown(finding.new)),
             None => shown(finding.new),
         };
+        if finding.change().is_some() {
+            text += &format!(", {}", finding.change_text());
+        }
         if let Some(probability) = finding.probability {
             text += &format!(
                 ", medians of {} and {} runs, p = {probability:.3}",
                 verdict.runs[0], verdict.runs[1]
             );
+        }
+        if let Some(why) = &finding.why {
+            text += &format!(" ({why})");
         }
         text += "\n";
     }

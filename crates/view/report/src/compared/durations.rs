@@ -37,8 +37,8 @@ fn functions<'a>(
 }
 
 /// The sums, and the table of functions, those with the greatest difference in total time first. `filter` chooses tasks;
-/// distributions are of all tasks, so with it there are none.
-pub fn compare(runs: [(&Profile, &Times); 2], filter: &Filter) -> (Vec<Fact>, Section) {
+/// distributions are of all tasks, so with it there are none. `unknown`: what the run does not have is not known there.
+pub fn compare(runs: [(&Profile, &Times); 2], filter: &Filter, unknown: [bool; 2]) -> (Vec<Fact>, Section) {
     let [old, new] = runs.map(|(profile, of)| functions(profile, of, filter));
     let sum = |all: &[((String, String), Function<'_>)], of: fn(&Row) -> u64| {
         all.iter().map(|(_, function)| of(&function.row)).fold(0, u64::saturating_add)
@@ -70,13 +70,13 @@ pub fn compare(runs: [(&Profile, &Times); 2], filter: &Filter) -> (Vec<Fact>, Se
             pair.each_ref().map(side)
         };
         let mut line = Vec::new();
-        line.extend(times(pair, |f| f.row.total_ns));
-        line.extend(counts(pair, |f| f.row.calls));
-        line.extend(times(pair, |f| f.row.self_ns));
+        line.extend(times(pair, unknown, |f| f.row.total_ns));
+        line.extend(counts(pair, unknown, |f| f.row.calls));
+        line.extend(times(pair, unknown, |f| f.row.self_ns));
         line.extend(percentile(50.0));
         line.extend(percentile(99.0));
         line.push(shape.as_ref().map_or(Cell::Nothing, Shape::shift_cell));
-        line.extend([only(pair), Cell::Text(name.clone()), Cell::Text(module.clone())]);
+        line.extend([only(pair, unknown), Cell::Text(name.clone()), Cell::Text(module.clone())]);
         lines.push(line);
         shapes.push(shape);
     }

@@ -120,10 +120,11 @@ fn probes(runs: [&Input<'_>; 2]) -> Section {
     for (place, pair) in paired(old, new) {
         let known = pair.each_ref().map(|side| side.as_ref().and_then(Option::as_ref));
         let mut line = Vec::new();
-        line.extend(counts(&known, |c| c.hits));
-        line.extend(counts(&known, |c| c.passed));
+        // A place without a probe, or without counts, was hit nobody knows how often.
+        line.extend(counts(&known, [true; 2], |c| c.hits));
+        line.extend(counts(&known, [true; 2], |c| c.passed));
         line.extend(known.map(|c| c.map_or(Cell::Nothing, |c| Cell::Count(c.lost))));
-        line.extend([only(&pair), Cell::Text(place)]);
+        line.extend([only(&pair, [false; 2]), Cell::Text(place)]);
         lines.push(line);
     }
     let columns = [
@@ -140,6 +141,18 @@ fn probes(runs: [&Input<'_>; 2]) -> Section {
     ];
     let about = "Hits of each place, and those whose condition held: records and lost ones, or counted hits.";
     Section::new("probes", "Probes", about, Table::new(&columns, lines))
+}
+
+/// Whether a key or value that the run does not have at this place is not known there: it had no such probe, another condition,
+/// or lost hits.
+fn lacks(runs: [&Input<'_>; 2], place: &str) -> [bool; 2] {
+    let probes = runs.map(|run| run.description.probes.iter().position(|probe| probe.place == place));
+    let condition = |side: usize| probes[side].map(|at| &runs[side].description.probes[at].condition);
+    let same = condition(0) == condition(1);
+    [0, 1].map(|side: usize| {
+        let counts = probes[side].and_then(|at| runs[side].description.counts.get(at));
+        !same || counts.is_none_or(|counts| counts.lost > 0)
+    })
 }
 
 type Keyed<'a> = ((String, String), (&'a Row, &'a Tally));
@@ -186,9 +199,9 @@ fn keys(runs: [&Input<'_>; 2]) -> Section {
                 .each_ref()
                 .map(|side| side.map_or(Vec::new(), |(row, tally)| bins(histogram, row, tally))),
         });
-        let mut line: Vec<Cell> = counts(pair, |(row, _)| row.count).into();
+        let mut line: Vec<Cell> = counts(pair, lacks(runs, place), |(row, _)| row.count).into();
         line.push(shape.as_ref().map_or(Cell::Nothing, Shape::shift_cell));
-        line.extend([only(pair), Cell::Text(key.clone()), Cell::Text(place.clone())]);
+        line.extend([only(pair, lacks(runs, place)), Cell::Text(key.clone()), Cell::Text(place.clone())]);
         lines.push(line);
         shapes.push(shape);
     }
@@ -236,9 +249,10 @@ fn values(runs: [&Input<'_>; 2]) -> Section {
             is_time: false,
             bins: pair.each_ref().map(|side| side.as_ref().map_or(Vec::new(), Numbers::bins)),
         };
-        let mut line: Vec<Cell> = counts(&pair, |numbers| numbers.count).into();
+        let unknown = lacks(runs, &place);
+        let mut line: Vec<Cell> = counts(&pair, unknown, |numbers| numbers.count).into();
         line.extend(pair.each_ref().map(mean));
-        line.extend([shape.shift_cell(), only(&pair), Cell::Text(name), Cell::Text(place)]);
+        line.extend([shape.shift_cell(), only(&pair, unknown), Cell::Text(name), Cell::Text(place)]);
         lines.push(line);
         shapes.push(Some(shape));
     }

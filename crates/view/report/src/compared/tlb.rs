@@ -59,12 +59,13 @@ fn section(
     about: &str,
     names: &[(&'static str, &'static str)],
     [old, new]: [Named; 2],
+    unknown: [bool; 2],
 ) -> Section {
     let mut pairs = paired(old, new);
     pairs.sort_by_key(|(_, [a, b])| Reverse(a.unwrap_or(0).abs_diff(b.unwrap_or(0))));
     let line = |(texts, pair): &(Vec<String>, [Option<u64>; 2])| {
-        let mut line: Vec<Cell> = counts(pair, |n| *n).into();
-        line.push(only(pair));
+        let mut line: Vec<Cell> = counts(pair, unknown, |n| *n).into();
+        line.push(only(pair, unknown));
         line.extend(texts.iter().map(|text| Cell::Text(text.clone())));
         line
     };
@@ -78,8 +79,8 @@ fn section(
     Section::new(id, title, about, Table::new(&columns, pairs.iter().map(line).collect()))
 }
 
-/// Compares them. Misses are those of the first geometry.
-pub fn compare(runs: [&Input<'_>; 2]) -> (Vec<Fact>, Vec<Section>) {
+/// Compares them. Misses are those of the first geometry. `unknown`: what the run does not have is not known there.
+pub fn compare(runs: [&Input<'_>; 2], unknown: [bool; 2]) -> (Vec<Fact>, Vec<Section>) {
     let facts = vec![
         Fact { key: "misses", name: "misses", values: runs.map(|run| Cell::Count(run.profile.all()[0])) },
         Fact {
@@ -94,6 +95,7 @@ pub fn compare(runs: [&Input<'_>; 2]) -> (Vec<Fact>, Vec<Section>) {
         "Objects are the same if name and kind are; several of one name are added up.",
         &[("object", "object"), ("kind", "kind")],
         runs.map(objects),
+        unknown,
     )];
     if let [Some(old), Some(new)] = runs.map(|run| run.symbols) {
         let of = |run: &Input<'_>, symbols| {
@@ -107,11 +109,12 @@ pub fn compare(runs: [&Input<'_>; 2]) -> (Vec<Fact>, Vec<Section>) {
             "Functions whose instructions missed.",
             &names,
             both,
+            unknown,
         ));
     }
     let of = |run: &Input<'_>| of_table(&crate::tlb::tasks(run.profile, &[""], run.comms, false), &["comm"]);
     let about = "Processes by name; several of one name are added up.";
-    sections.push(section("processes", "Processes", about, &[("comm", "process")], runs.map(of)));
+    sections.push(section("processes", "Processes", about, &[("comm", "process")], runs.map(of), unknown));
     sections.push(curves(runs));
     (facts, sections)
 }

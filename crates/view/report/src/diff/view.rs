@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 
 use super::{Amount, Diff, FunctionAmount, SIDES, Side};
 use crate::calltree::Weight;
+use crate::compared::only_of;
+use crate::environment::UNKNOWN;
 use crate::table::{Cell, Style, Table};
 use kprism_profile::units;
 
@@ -43,41 +45,67 @@ fn difference(old: u64, new: u64) -> i64 {
     if new < old { -size } else { size }
 }
 
+/// The difference, if both are known.
+fn both(pair: [Option<u64>; 2]) -> Option<i64> {
+    Some(difference(pair[0]?, pair[1]?))
+}
+
+/// The numbers of a function in both runs; `None` is not known.
+struct Cells<'a> {
+    diff: &'a Diff,
+    scale: Scale,
+    rows: [Option<FunctionAmount>; 2],
+}
+
+impl Cells<'_> {
+    /// In a run that does not have it, the function took nothing, if that is known.
+    fn side(&self, side: Side) -> Option<FunctionAmount> {
+        let at = side as usize;
+        self.rows[at].or_else(|| (!self.diff.unknown[at]).then(FunctionAmount::default))
+    }
+
+    fn of(&self, value: fn(&FunctionAmount) -> u64) -> [Option<u64>; 2] {
+        SIDES.map(|side| Some(self.scale.apply(side, value(&self.side(side)?))))
+    }
+
+    fn insns(&self, value: fn(&FunctionAmount) -> u64) -> [Option<u64>; 2] {
+        let all = self.of(value);
+        SIDES.map(|side| all[side as usize].filter(|_| !self.diff.uncounted[side as usize]))
+    }
+}
+
 /// A table of the functions that only one run has, or that cost more or less, sorted by the difference of their own
 /// instructions or time. It has all columns; for people, select those of [`shown`] with [`Table::select`].
 pub fn functions_table(diff: &Diff, weight: Weight, scale: Scale) -> Table {
     let mut rows = Vec::new();
     for row in diff.functions() {
-        let [old, new] = row.rows;
-        let change = match (old, new) {
-            (None, _) => "new",
-            (_, None) => "gone",
-            _ => "",
-        };
         let func = &diff.funcs[row.func as usize];
-        let amounts = [old.unwrap_or_default(), new.unwrap_or_default()];
-        let get = |value: fn(&FunctionAmount) -> u64| {
-            SIDES.map(|side| scale.apply(side, value(&amounts[side as usize])))
-        };
-        let [self_insns, total_insns, self_ns, total_ns] =
-            [get(|f| f.own.insns), get(|f| f.total_insns), get(|f| f.own.ns), get(|f| f.total_ns)];
-        let calls = SIDES.map(|side| scale.calls(side, amounts[side as usize].own.calls));
-        let same = |pair: [u64; 2]| pair[0] == pair[1];
+        let change = only_of(&row.rows, diff.unknown);
+        let cells = Cells { diff, scale, rows: row.rows };
+        let (self_insns, total_insns) = (cells.insns(|f| f.own.insns), cells.insns(|f| f.total_insns));
+        let (self_ns, total_ns) = (cells.of(|f| f.own.ns), cells.of(|f| f.total_ns));
+        let calls = SIDES.map(|side| match cells.side(side) {
+            Some(amount) => scale.calls(side, amount.own.calls),
+            None => Cell::Nothing,
+        });
+        let same = |pair: [Option<u64>; 2]| pair[0] == pair[1];
         let equal =
             [self_insns, total_insns, self_ns, total_ns].into_iter().all(same) && calls[0] == calls[1];
         if equal && change.is_empty() {
             continue;
         }
-        let mut cells = vec![Cell::Text(change.into())];
-        for [old, new] in [self_insns, total_insns] {
-            cells.extend([Cell::Count(old), Cell::Count(new), Cell::CountDiff(difference(old, new))]);
+        let mut line = vec![Cell::Text(change.into())];
+        for pair in [self_insns, total_insns] {
+            line.extend(pair.map(|value| value.map_or(Cell::Nothing, Cell::Count)));
+            line.push(both(pair).map_or(Cell::Nothing, Cell::CountDiff));
         }
-        for [old, new] in [self_ns, total_ns] {
-            cells.extend([Cell::Ns(old), Cell::Ns(new), Cell::NsDiff(difference(old, new))]);
+        for pair in [self_ns, total_ns] {
+            line.extend(pair.map(|value| value.map_or(Cell::Nothing, Cell::Ns)));
+            line.push(both(pair).map_or(Cell::Nothing, Cell::NsDiff));
         }
-        cells.extend(calls);
-        cells.extend([Cell::Text(func.name.clone()), Cell::Text(func.module.clone())]);
-        rows.push(cells);
+        line.extend(calls);
+        line.extend([Cell::Text(func.name.clone()), Cell::Text(func.module.clone())]);
+        rows.push(line);
     }
     let mut table = Table::new(
         &[
@@ -161,7 +189,10 @@ pub fn paths_table(diff: &Diff, weight: Weight, scale: Scale, frames: usize) -> 
             vec![
                 Cell::Text(if p.side == Side::Old { "OLD" } else { "NEW" }.into()),
                 Cell::Percent(units::percent(weigh(&p.total), whole)),
-                Cell::Count(scale.apply(p.side, p.total.insns)),
+                match diff.uncounted[p.side as usize] {
+                    true => Cell::Nothing,
+                    false => Cell::Count(scale.apply(p.side, p.total.insns)),
+                },
                 Cell::Ns(scale.apply(p.side, p.total.ns)),
                 scale.calls(p.side, p.total.calls),
                 Cell::Text(stack(diff, p.node, frames)),
@@ -196,6 +227,12 @@ fn stack(diff: &Diff, node: u32, frames: usize) -> String {
     names.join(" < ")
 }
 
+/// Calls of the compared part, if it is one of calls; `None` if it is not known how many the run made.
+fn invocations(diff: &Diff, side: Side) -> Option<u64> {
+    let at = side as usize;
+    diff.invocations.map(|calls| calls[at]).filter(|&calls| calls > 0 || !diff.unknown[at])
+}
+
 /// A summary of both runs in one line.
 pub fn headline(diff: &Diff, name: &str, scale: Scale, style: Style) -> String {
     let totals = diff.totals();
@@ -208,7 +245,11 @@ pub fn headline(diff: &Diff, name: &str, scale: Scale, style: Style) -> String {
         if old == 0 { String::new() } else { format!(" (×{:.2})", new as f64 / old as f64) }
     };
     let calls = match diff.invocations {
-        Some([old, new]) => format!("{} → {} calls; ", units::grouped(old), units::grouped(new)),
+        Some(_) => {
+            let known =
+                |side: Side| invocations(diff, side).map_or_else(|| "not known".to_owned(), units::grouped);
+            format!("{} → {} calls; ", known(Side::Old), known(Side::New))
+        }
         None => String::new(),
     };
     let note = match diff.shared {
@@ -223,6 +264,7 @@ pub fn headline(diff: &Diff, name: &str, scale: Scale, style: Style) -> String {
     // Recordings of durations do not count instructions.
     let instructions = match (old_insns, new_insns) {
         (0, 0) => String::new(),
+        _ if diff.uncounted.contains(&true) => String::new(),
         (old, new) => {
             format!("{} → {} instructions{}, ", units::count(old), units::count(new), times(old, new))
         }
@@ -244,8 +286,13 @@ pub fn to_text(diff: &Diff, name: &str, scale: Scale, tables: [&Table; 2], style
         true => "\nno function differs\n".to_owned(),
         false => format!("\n{}\n{}", style.bold("functions"), functions.to_text(style)),
     };
+    let not_known = diff.unknown.contains(&true);
     if !paths.rows.is_empty() {
-        out += &format!("\n{}\n{}", style.bold("paths that only one run took"), paths.to_text(style));
+        let title = if not_known { "paths that only one run has" } else { "paths that only one run took" };
+        out += &format!("\n{}\n{}", style.bold(title), paths.to_text(style));
+    }
+    if not_known && functions.rows.iter().flatten().any(|cell| *cell == Cell::Nothing) {
+        out += &format!("\n{UNKNOWN}\n");
     }
     out
 }
@@ -258,8 +305,10 @@ pub fn to_json(diff: &Diff, scale: Scale, functions: &Table, paths: &Table) -> V
         let contexts =
             diff.nodes.iter().filter(|n| n.parent != NO_PARENT && n.amounts[side as usize].is_some());
         json!({
-            "instructions": amount.insns, "ns": amount.ns, "contexts": contexts.count(),
-            "calls": diff.invocations.map(|calls| calls[side as usize]),
+            "instructions": (!diff.uncounted[side as usize]).then_some(amount.insns),
+            "ns": amount.ns, "contexts": contexts.count(),
+            "calls": invocations(diff, side),
+            "absent_is_zero": !diff.unknown[side as usize],
             "calls_body_only": diff.shared[side as usize],
         })
     };

@@ -98,5 +98,5 @@ pub fn render_syscall(
     };
     let scale = diff.invocations.map_or(Scale::Sums, Scale::PerCall);
     let paths = ["baseline".to_owned(), tracer.to_owned()];
-    render_diff(&diff, scale, headers, &paths, syscall).map(Some)
+    render_diff(&diff, scale, headers, &paths, syscall, None).map(Some)
 }

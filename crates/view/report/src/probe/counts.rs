@@ -205,7 +205,8 @@ pub fn for_page(place: &str, tally: &Tally, totals: &Totals, limit: usize, named
     all
 }
 
-/// CSV: a row for each combination of keys, with a column for each aggregate, and a row for each slot of its histograms.
+/// CSV: a row for each combination of keys, with its `count` and a column for each aggregate, and a row for each slot of its
+/// histograms, with the number of `values` in it. A row has one of the two, so that no sum over a column counts a hit twice.
 pub fn csv<'t>(
     all: impl Iterator<Item = (&'t str, &'t Tally, &'t Totals)> + Clone,
     named: Named<'_>,
@@ -224,7 +225,7 @@ pub fn csv<'t>(
     }
     let head: Vec<String> = names.iter().map(|name| quoted(name) + ",").collect();
     let more: String = titles.iter().map(|title| format!(",{}", quoted(title))).collect();
-    let mut out = format!("probe,{}histogram,from,to,count{more}\n", head.concat());
+    let mut out = format!("probe,{}histogram,from,to,values,count{more}\n", head.concat());
     let empty = ",".repeat(titles.len());
     for (place, tally, totals) in all {
         for row in &totals.rows {
@@ -247,12 +248,12 @@ pub fn csv<'t>(
                     None => ",".to_owned(),
                 }
             };
-            out += &format!("{start},,,{}{}\n", row.count, titles.iter().map(value).collect::<String>());
+            out += &format!("{start},,,,{}{}\n", row.count, titles.iter().map(value).collect::<String>());
             for (histogram, filled) in tally.histograms.iter().zip(&row.histograms) {
                 for (slot, n) in &filled.slots {
                     let (from, to) = histogram.scale.range(*slot);
                     let [from, to] = [from, to].map(|n| n.map_or_else(String::new, |n| n.to_string()));
-                    out += &format!("{start}{},{from},{to},{n}{empty}\n", quoted(&histogram.name));
+                    out += &format!("{start}{},{from},{to},{n},{empty}\n", quoted(&histogram.name));
                 }
             }
         }
