@@ -551,7 +551,7 @@ fn switches(
     capture: &mut Capture,
 ) -> Option<(u32, u64)> {
     let task = |thread: Thread, t: u64| match thread {
-        spaces::UNKNOWN => Task { pid: thread.0, tgid: thread.1, comm: "unknown".to_owned(), t },
+        tasks::UNKNOWN => Task { pid: thread.0, tgid: thread.1, comm: "unknown".to_owned(), t },
         known => names.task(known, t, cpu),
     };
     if !spaces.turns.is_empty() {

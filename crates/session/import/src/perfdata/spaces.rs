@@ -21,7 +21,7 @@ use kprism_pt::{LastIp, Packet};
 
 use super::evidence::{Evidence, Ran, Told, Use};
 use super::streams::Trace;
-use super::tasks::{History, Thread};
+use super::tasks::{History, Thread, UNKNOWN};
 use super::timeline::walk;
 
 /// A place in a stream where another task continues.
@@ -33,9 +33,6 @@ pub(crate) struct TurnAt {
     pub asid: Option<u64>,
     pub thread: Thread,
 }
-
-/// A task that no record tells: -1, as in perf's records.
-pub(crate) const UNKNOWN: Thread = (u32::MAX, u32::MAX);
 
 /// The result of searching a stream's packets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -7,10 +7,11 @@ use kprism_perfdata::attr::kind;
 use kprism_perfdata::record::sample;
 use kprism_perfdata::{Auxtrace, Event, Fields, Header, Mapped, Record, Trailer};
 
-use super::spaces::UNKNOWN;
-
 /// A thread: (thread id, process id).
 pub(crate) type Thread = (u32, u32);
+
+/// A task that no record tells: -1, as in perf's records.
+pub(crate) const UNKNOWN: Thread = (u32::MAX, u32::MAX);
 
 /// A task switch.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,10 +118,10 @@ pub(crate) fn history<'a>(mut events: Vec<Event<'a>>, header: &Header) -> Histor
     for Event { record, trailer, attr } in events {
         let ns = trailer.time.unwrap_or(0);
         let task = trailer.tid.zip(trailer.pid).filter(|t| t.0 != NOBODY);
-        if let Some((tid, pid)) = task {
-            if pid != NOBODY {
-                h.process_of.insert(tid, pid);
-            }
+        if let Some((tid, pid)) = task
+            && pid != NOBODY
+        {
+            h.process_of.insert(tid, pid);
         }
         match record {
             Record::Mmap(m) if m.path == VSYSCALL => h.vsyscall = true,
