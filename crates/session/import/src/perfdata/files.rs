@@ -125,6 +125,27 @@ fn load(place: &Path) -> Option<Found> {
     Some(Found { place: place.to_owned(), bytes })
 }
 
+/// A small ELF file with a build id and no code.
+#[cfg(test)]
+pub(super) fn with_build_id(id: &[u8; 20]) -> Vec<u8> {
+    let mut out = vec![0; 64];
+    out[..20].copy_from_slice(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x03\0\x3e\0");
+    out[20] = 1;
+    // Program headers behind the head: a note of 36 bytes.
+    out[32] = 64;
+    out[52..58].copy_from_slice(&[64, 0, 56, 0, 1, 0]);
+    out[58] = 64;
+    for word in [4 | 4 << 32, 120, 120, 120, 36, 36, 4u64] {
+        out.extend(word.to_le_bytes());
+    }
+    for half in [4u32, 20, 3] {
+        out.extend(half.to_le_bytes());
+    }
+    out.extend(b"GNU\0");
+    out.extend(id);
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,25 +188,4 @@ mod tests {
         assert!(finder.notes[1].contains(&"08".repeat(20)), "{:?}", finder.notes);
         assert!(finder.find("/lib/x.so (deleted)", &[7; 20]).is_some(), "it is the same file");
     }
-}
-
-/// A small ELF file with a build id and no code.
-#[cfg(test)]
-pub(super) fn with_build_id(id: &[u8; 20]) -> Vec<u8> {
-    let mut out = vec![0; 64];
-    out[..20].copy_from_slice(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x03\0\x3e\0");
-    out[20] = 1;
-    // Program headers behind the head: a note of 36 bytes.
-    out[32] = 64;
-    out[52..58].copy_from_slice(&[64, 0, 56, 0, 1, 0]);
-    out[58] = 64;
-    for word in [4 | 4 << 32, 120, 120, 120, 36, 36, 4u64] {
-        out.extend(word.to_le_bytes());
-    }
-    for half in [4u32, 20, 3] {
-        out.extend(half.to_le_bytes());
-    }
-    out.extend(b"GNU\0");
-    out.extend(id);
-    out
 }

@@ -290,15 +290,17 @@ mod tests {
         let node = |parent, func, insns, kind| Node { parent, func, calls: 0, insns, ns: 0, kind };
         let func = |kernel| Func { kernel, ..Func::default() };
         let task = |pid, root| Task { pid, tgid: pid, comm: String::new(), root };
-        let mut profile = Profile::default();
-        profile.funcs = vec![func(true), func(false)];
-        profile.tasks = vec![task(0, 0), task(7, 1)];
-        profile.nodes = vec![
-            node(NO_PARENT, 0, 0, FrameKind::Root),
-            node(NO_PARENT, 0, 0, FrameKind::Root),
-            node(0, 0, 100, FrameKind::Call),
-            node(1, 1, 100, FrameKind::Call),
-        ];
+        let mut profile = Profile {
+            funcs: vec![func(true), func(false)],
+            tasks: vec![task(0, 0), task(7, 1)],
+            nodes: vec![
+                node(NO_PARENT, 0, 0, FrameKind::Root),
+                node(NO_PARENT, 0, 0, FrameKind::Root),
+                node(0, 0, 100, FrameKind::Call),
+                node(1, 1, 100, FrameKind::Call),
+            ],
+            ..Profile::default()
+        };
         let of = |profile: &Profile| {
             let account = enter_no_task(Account::new(), profile);
             account.count(Fate::NotUnderstood, "instructions of programs in no known task")
@@ -324,8 +326,8 @@ mod tests {
     #[test]
     fn instructions_in_no_function_are_told() {
         let node = |parent, insns, kind| Node { parent, func: 0, calls: 0, insns, ns: 0, kind };
-        let mut profile = Profile::default();
-        profile.nodes = vec![node(NO_PARENT, 0, FrameKind::Root), node(0, 5, FrameKind::Call)];
+        let nodes = vec![node(NO_PARENT, 0, FrameKind::Root), node(0, 5, FrameKind::Call)];
+        let mut profile = Profile { nodes, ..Profile::default() };
         let of = |profile: &Profile| {
             let account = enter_nowhere(Account::new(), profile);
             account.count(Fate::NotUnderstood, "instructions in no known function")
