@@ -174,16 +174,20 @@ fn new_threads_have_their_parents_names_and_dead_ones_their_numbers() {
     let last = whole.last().unwrap().0;
     // pid, ppid, tid, ptid, time
     add(&mut bytes, 7, &[3172 << 32 | 3172, 3172 << 32 | 9000, last + 1], (3172, last + 1));
-    let sample = *places(9).last().unwrap();
-    let tid =
-        sample + 8 + SMALL[sample + 8..].windows(8).position(|w| w == words(&[3165 << 32 | 3165])).unwrap();
-    bytes[tid..tid + 8].fill(0xff);
+    // In every sample of that thread.
+    let own = words(&[3165 << 32 | 3165]);
+    for sample in places(9) {
+        if let Some(at) = SMALL[sample..sample + 48].windows(8).position(|word| word == own) {
+            bytes[sample + at..sample + at + 8].fill(0xff);
+        }
+    }
     let files = files(&[&bytes]);
     let trace = trace::read(&files).unwrap();
     assert_eq!(trace.names.last(), Some(&(last + 1, 9000, 3172, "sleep".to_owned())));
     let decoder = trace.dat.decoder();
-    assert_eq!(trace.events(&decoder).last().map(|event| event.pid), Some(3165));
-    assert!(trace.groups().all(|(tid, _)| tid != u32::MAX));
+    let threads: Vec<u32> = trace.events(&decoder).map(|event| event.pid).collect();
+    assert_eq!(threads, whole.iter().map(|event| event.2).collect::<Vec<_>>());
+    assert!(trace.groups().all(|(tid, _)| tid != u32::MAX && tid != 3165));
 }
 
 #[test]
