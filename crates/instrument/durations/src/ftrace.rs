@@ -21,6 +21,8 @@ pub struct Collector<'n> {
     names: Names<'n>,
     calls: Calls,
     comms: BTreeMap<u32, String>,
+    /// Number of changes of `comms`.
+    renamed: u64,
     tgids: BTreeMap<u32, u32>,
     switches: Vec<Switch>,
     cpus: PerCpu<CpuTotals>,
@@ -34,6 +36,7 @@ impl<'n> Collector<'n> {
             names,
             calls: Calls::new(timed),
             comms: BTreeMap::new(),
+            renamed: 0,
             tgids: BTreeMap::new(),
             switches: Vec::new(),
             cpus: PerCpu::default(),
@@ -79,8 +82,19 @@ impl<'n> Collector<'n> {
 
     /// Renames a thread from now on.
     pub fn rename_task(&mut self, pid: u32, tgid: u32, comm: &str) {
-        self.comms.insert(pid, comm.to_owned());
+        self.name(pid, comm.to_owned());
         self.tgids.insert(pid, tgid);
+    }
+
+    /// Number of times that a thread got another name: who keeps a name asks for it again when this is another number.
+    #[must_use]
+    pub fn renamed(&self) -> u64 {
+        self.renamed
+    }
+
+    fn name(&mut self, pid: u32, comm: String) {
+        let last = self.comms.insert(pid, comm);
+        self.renamed += u64::from(last.as_ref() != self.comms.get(&pid));
     }
 
     /// Adds process ids of threads.
@@ -111,7 +125,7 @@ impl<'n> Collector<'n> {
                         && !comm.is_empty()
                         && self.comms.get(&pid).is_none_or(|c| c.as_bytes() != comm)
                     {
-                        self.comms.insert(pid, text(comm));
+                        self.name(pid, text(comm));
                     }
                 }
                 if self.switches.len() < SWITCHES {
@@ -139,7 +153,7 @@ impl<'n> Collector<'n> {
         let exit = Exit { func: Some(func), depth, call_ns: times.0, ret_ns: times.1, overrun: 0 };
         let inside = Inside { called_ns: record.child_ns, off_ns: record.off_ns };
         self.calls.exit(at, &exit, Some(number), Some(inside), &self.names);
-        self.comms.insert(pid, record.comm());
+        self.name(pid, record.comm());
         self.tgids.insert(pid, record.tgid);
     }
 

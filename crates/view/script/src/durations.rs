@@ -68,7 +68,8 @@ struct Thread {
 /// One CPU's prefix, and the task to which it belongs.
 struct Lane {
     prefix: Prefix,
-    key: Option<TaskKey>,
+    /// The task of the prefix, and the collector's number of renamed threads at that time.
+    key: Option<(TaskKey, u64)>,
 }
 
 /// Lists calls while events are received.
@@ -183,7 +184,8 @@ impl<'w> Lister<'w> {
         while self.lanes.len() <= index {
             self.lanes.push(Lane { prefix: Prefix::new(self.form, fields), key: None });
         }
-        if self.lanes[index].key != Some(key) {
+        let own = Some((key, collector.map_or(0, Collector::renamed)));
+        if self.lanes[index].key != own {
             let pid = key.pid;
             let last = self.tasks.get(&pid);
             let known = collector.and_then(|c| c.comm(pid)).or(last.map(|(_, comm)| comm.as_str()));
@@ -198,7 +200,7 @@ impl<'w> Lister<'w> {
             let task = Task { pid, tgid: if pid == 0 { 0 } else { tgid }, comm };
             let lane = &mut self.lanes[index];
             lane.prefix.set(index as u16, &task, fields, &self.options.select);
-            lane.key = Some(key);
+            lane.key = own;
         }
         &mut self.lanes[index].prefix
     }
