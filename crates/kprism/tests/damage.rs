@@ -138,7 +138,9 @@ fn keeps_account(name: &str, view: &[String]) -> bool {
     ];
     // Durations of a flow are measured from its streams, each time.
     let measured = name == "flow" && view.get(1).is_some_and(|word| word == "durations");
-    ["flow", "durations"].contains(&name) && !measured && !view.iter().take(2).any(|word| own.contains(&word.as_str()))
+    ["flow", "durations"].contains(&name)
+        && !measured
+        && !view.iter().take(2).any(|word| own.contains(&word.as_str()))
 }
 
 /// A way to damage a run; returns false if the run has nothing that could be damaged so.
