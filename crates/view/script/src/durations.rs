@@ -385,11 +385,6 @@ impl<'w> Lister<'w> {
                 self.flush_complete();
             }
         }
-        if let Data::Switch { prev_pid, next_pid, .. } = &event.data {
-            // They may have another name from now on.
-            let named = |lane: &&mut Lane| lane.key.is_some_and(|k| k.pid == *prev_pid || k.pid == *next_pid);
-            self.lanes.iter_mut().filter(named).for_each(|lane| lane.key = None);
-        }
     }
 
     /// Writes an event's text. Returns false if there is none.
