@@ -646,7 +646,7 @@ fn a_replay_is_judged_by_what_it_read() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(4), "{said}");
     let output = kprism(&report[..4]);
-    assert!(String::from_utf8_lossy(&output.stdout).contains("not whole"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("not whole, as read now"), "{output:?}");
     for view in [["script", "insns"], ["script", "calls"], ["annotate", "*"]] {
         let output = kprism(&[&view[..], &["-i", text(run), "--strict"]].concat());
         assert_eq!(output.status.code(), Some(4), "{view:?}");
