@@ -15,6 +15,8 @@ use kprism_store::{Instrument, Run, save_tlb_misses};
 /// The run holds no misses, or its manifest cannot be written. A table that cannot be written is told with the summary:
 /// reports need none.
 pub(crate) fn close(run: &Run, progress: &Progress) -> Result<()> {
+    // The recorder may have written on since the manifest was: the recording is over now, and its files are as long as they are.
+    run.write_manifest(&run.own_manifest()?)?;
     progress.step("writing the table of misses");
     let mut loaded = Loaded::open(run)?;
     let saved = save_tlb_misses(run, loaded.rows()?);
