@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
 #   make          build everything, optimised
-#   make sql      build kprism-sql, for `kprism lake sql`; compiles DuckDB the first time (see docs/lake.md)
+#   make sql      build kprism-sql, for `kprism lake sql`; fetches DuckDB the first time (see docs/lake.md)
 #   make recorder-arm64  build kprism-recorder for boards with 64-bit ARM, beside the rest (see docs/board.md; PROFILE=checked)
 #   make demo     install what is missing, record the demo workload, print tables, write report.html
 #   make test     install what is missing, check and run everything that can be tested; ~/.cache/kprism/last-test keeps how it ended
@@ -53,7 +53,7 @@ all:
 	$(CARGO) build --release --workspace
 
 sql:
-	@sh scripts/duckdb.sh build --release
+	@sh scripts/duckdb.sh build release
 
 # It needs no C compiler for ARM, but Rust's standard library for it.
 PROFILE ?= release

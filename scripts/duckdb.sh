@@ -1,51 +1,62 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# DuckDB as a static library, compiled once for all checkouts and profiles: it is 380 C++ files, minutes of every CPU. It comes
-# from the source in the crate libduckdb-sys, and is kept in the cache under the crate's version and the compiler's.
+# DuckDB's own build of libduckdb.so, which kprism-sql is linked with. It comes from the package of its bindings for Node, whose
+# version and hash crates/view/sql/library/package-lock.json locks, and is kept in the cache under that version.
 #
-#   sh scripts/duckdb.sh               prints the variables with which `cargo … --features kprism-sql/linked` links it
-#   sh scripts/duckdb.sh --if-there    the same, but compiles nothing: fails if the cache has none
-#   sh scripts/duckdb.sh build ARGS    builds kprism-sql with them: cargo build -p kprism-sql ARGS
+#   sh scripts/duckdb.sh                fetches it if it is not there, and prints the folder
+#   sh scripts/duckdb.sh --have         fetches nothing: fails if it is not there
+#   sh scripts/duckdb.sh build PROFILE  builds kprism-sql, and puts the library beside it
 set -eu
 
 cd "$(dirname "$0")/.."
 : "${CARGO:=cargo}"
+lock=crates/view/sql/library
 cache=${KPRISM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/kprism}
-version=$(awk '/^name = "libduckdb-sys"/ { getline; gsub(/version = |"/, ""); print }' Cargo.lock)
-compiler=$(${CXX:-c++} --version | head -n 1)
-key=$version-$(printf '%s\n%s\n' "$(${CXX:-c++} -dumpmachine)" "$compiler" | sha256sum | cut -c 1-12)
-folder=$cache/duckdb/$key
+version=$(sed -n 's/.*"@duckdb[^"]*x64": "\(.*\)".*/\1/p' $lock/package.json)
+folder=$cache/duckdb/$version-$(uname -m)
 
-if [ ! -f "$folder/libduckdb_static.a" ]; then
-	if [ "${1:-}" = --if-there ]; then
-		echo "duckdb.sh: $folder has no library; sh scripts/duckdb.sh compiles it" >&2
+# The crate 1.10506.1 is the binding of DuckDB 1.5.6. With another library, calls would have another meaning.
+crate=$(awk '/^name = "libduckdb-sys"/ { getline; gsub(/version = |"/, ""); print }' Cargo.lock)
+bound=$(echo "$crate" | awk -F. '{ printf "%d.%d.%d", $2 / 10000, $2 / 100 % 100, $2 % 100 }')
+case $version in
+"$bound"-*) ;;
+*)
+	echo "duckdb.sh: the crate libduckdb-sys $crate is for DuckDB $bound, $lock/package.json has $version: they are changed together" >&2
+	exit 1
+	;;
+esac
+
+if [ ! -f "$folder/libduckdb.so" ]; then
+	[ "${1:-}" != --have ] || exit 1
+	command -v npm >/dev/null || {
+		echo "duckdb.sh: there is no npm here (Debian's package: npm)" >&2
 		exit 1
-	fi
+	}
 	mkdir -p "$cache/duckdb"
-	# Two at once would only take twice as long.
-	exec 9>"$cache/duckdb/$key.lock"
-	flock 9
-	if [ ! -f "$folder/libduckdb_static.a" ]; then
-		echo "duckdb.sh: compiling DuckDB, once: minutes of every CPU, 1 GB of disk meanwhile" >&2
-		made=$(mktemp -d "$cache/duckdb/$key.XXXXXX")
-		trap 'rm -rf "$made"' EXIT
-		$CARGO build --locked --release -p kprism-sql --lib --features bundled --target-dir "$made/target" >&2
-		out=$(dirname "$(find "$made/target/release/build" -name libduckdb.a | head -n 1)")
-		mkdir "$made/lib"
-		cp "$out/libduckdb.a" "$made/lib/libduckdb_static.a"
-		cp "$out/libduckdb_static_extension_autoregister.a" "$made/lib/"
-		mv "$made/lib" "$folder"
-		rm -rf "$made"
-		trap - EXIT
-	fi
-	flock -u 9
+	work=$(mktemp -d "$cache/duckdb/.fetch.XXXXXX")
+	trap 'rm -rf "$work"' EXIT
+	cp $lock/package.json $lock/package-lock.json $lock/.npmrc "$work"
+	(cd "$work" && npm ci --ignore-scripts --silent >&2)
+	# npm takes the package of this processor, and none where there is none.
+	library=$(find "$work/node_modules" -name libduckdb.so | head -n 1)
+	[ -n "$library" ] || {
+		echo "duckdb.sh: DuckDB has no library for Linux on $(uname -m) with this C library" >&2
+		exit 1
+	}
+	chmod -R u=rwX,go=rX "$(dirname "$library")"
+	# Somebody else may have fetched it meanwhile.
+	[ -d "$folder" ] || mv "$(dirname "$library")" "$folder" || [ -f "$folder/libduckdb.so" ]
+	rm -rf "$work"
+	trap - EXIT
 fi
 
-DUCKDB_LIB_DIR=$folder DUCKDB_STATIC=1
-export DUCKDB_LIB_DIR DUCKDB_STATIC
-if [ "${1:-}" = build ]; then
-	shift
-	exec $CARGO build -p kprism-sql --features linked "$@"
-fi
-printf "export DUCKDB_LIB_DIR='%s' DUCKDB_STATIC=1\n" "$folder"
+case ${1:-} in
+build)
+	profile=${2:?usage: duckdb.sh build PROFILE}
+	DUCKDB_LIB_DIR=$folder $CARGO build -p kprism-sql --features linked --profile "$profile"
+	cp "$folder/libduckdb.so" "${CARGO_TARGET_DIR:-target}/$profile/"
+	;;
+--have) ;;
+*) echo "$folder" ;;
+esac

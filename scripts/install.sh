@@ -29,8 +29,11 @@ install -Dm755 "$build/kprism-recorder" "$to/lib/kprism/kprism-recorder"
 # Only there if `make recorder-arm64` was asked for, or could be by `make dist`.
 [ ! -f "$build/kprism-recorder-aarch64" ] ||
 	install -Dm755 "$build/kprism-recorder-aarch64" "$to/lib/kprism/kprism-recorder-aarch64"
-# Only there if `make sql` was asked for: it takes DuckDB.
-[ ! -f "$build/kprism-sql" ] || install -Dm755 "$build/kprism-sql" "$to/lib/kprism/kprism-sql"
+# Only there if `make sql` was asked for. It finds DuckDB's library beside it.
+[ ! -f "$build/kprism-sql" ] || {
+	install -Dm755 "$build/kprism-sql" "$to/lib/kprism/kprism-sql"
+	install -Dm644 "$build/libduckdb.so" "$to/lib/kprism/libduckdb.so"
+}
 # QEMU loads these: they need no right to be executed.
 install -Dm644 "$build/libkprism_observer.so" "$to/lib/kprism/libkprism_observer.so"
 install -Dm644 "$build/libkprism_user.so" "$to/lib/kprism/libkprism_user.so"

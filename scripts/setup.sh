@@ -162,8 +162,8 @@ if [ "$purpose" = test ]; then
 	need openssh-server "is that machine, on the loopback and in a guest" test -x /usr/sbin/sshd
 	need busybox-static "its shell and tools are enough there, in a test" have busybox
 	need qemu-system-arm "is a board, in a test of the recorder for 64-bit ARM" have qemu-system-aarch64
-	sh "$(dirname "$0")/axe.sh" --have ||
-		need npm "fetches axe-core, which judges our pages' accessibility in a test" have npm
+	{ sh "$(dirname "$0")/axe.sh" --have && sh "$(dirname "$0")/duckdb.sh" --have; } ||
+		need npm "fetches axe-core, which judges our pages' accessibility, and DuckDB's library, for tests" have npm
 	need libcap2-bin "gives a program single rights, in a test" have setcap
 	# What qemu-x86_64 takes depends on the release: see there.
 	if ! sh "$(dirname "$0")/qemu-user.sh" --have; then
@@ -226,6 +226,7 @@ fetch_all() {
 		fetch "Polars, pandas, notebooks, Spark for Python" "tests of the Python package" sh "$here/python-env.sh"
 	[ -e "$cache/perfetto/engine_bundle.js" ] || fetch "Perfetto's trace processor" "tests of our timelines" \
 		sh "$here/../crates/view/report/tests/perfetto/fetch.sh" "$cache/perfetto"
+	sh "$here/duckdb.sh" --have || fetch "DuckDB's library" "tests of kprism lake sql" sh "$here/duckdb.sh"
 	sh "$here/axe.sh" --have || fetch "axe-core" "tests of the pages' accessibility" sh "$here/axe.sh"
 	{ [ -f "$cache/schemas/sarif.json" ] && [ -f "$cache/schemas/junit.xsd" ]; } || fetch "schemas of JUnit and SARIF" "tests of gate's files" sh "$here/schemas.sh" "$cache/schemas"
 	sh "$here/systemd-image.sh" --have ||

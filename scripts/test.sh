@@ -25,11 +25,10 @@ if sh scripts/recorder-arm64.sh --can; then
 else
 	skip "the recorder for 64-bit ARM" "Rust's standard library for it is not there: rustup target add aarch64-unknown-linux-musl"
 fi
-# DuckDB is compiled once for all checkouts, an hour of CPU: too long for a test's first run.
-if sh scripts/duckdb.sh --if-there >/dev/null 2>&1; then
-	check "kprism-sql" sh scripts/duckdb.sh build --profile checked
+if sh scripts/duckdb.sh --have; then
+	check "kprism-sql" sh scripts/duckdb.sh build checked
 else
-	skip "kprism-sql" "DuckDB is not compiled yet: make sql (once, an hour of CPU)"
+	skip "kprism-sql" "DuckDB's library is not there: sh scripts/duckdb.sh fetches it"
 fi
 check "Intel's decoder" make -sC tests/oracle OUT="$PWD/target"
 KPRISM_PTORACLE=$PWD/target/ptoracle

@@ -154,7 +154,7 @@ needs! {
     /// Java, for Spark.
     JAVA = "Java 17 or later", SETUP, || runs("java", "--version");
     /// `kprism lake sql`: the program that DuckDB is linked into, beside the tests' programs.
-    SQL = "kprism-sql", "make sql compiles DuckDB, once", || {
+    SQL = "kprism-sql", SETUP, || {
         let own = std::env::current_exe().ok();
         let built = own.as_deref().and_then(|own| own.parent()?.parent().map(|folder| folder.join("kprism-sql")));
         std::env::var_os("KPRISM_SQL").is_some() || built.is_some_and(|program| program.is_file())
