@@ -8,6 +8,7 @@ covered. A fault found outside adds an axis or a value here, not only a case.
 
   --sample SECONDS  some cases, chosen by the seed, until the time is over (at least one)
   --seed N          which covering set, and which cases of it (default: today's date); printed
+  --jobs N          cases at once (default: the CPUs)
   --page FILE       writes the section of each instrument into this page (docs/axes.md)
   --case TEXT       only cases with these values, as printed: 'mode=pipe, times=MTC'
   --can             tries nothing; exits with 3 and says what is missing, if it could not
@@ -17,6 +18,7 @@ Environment: KPRISM, the program. Exits with 1 if a case has a fault, 3 if it co
 """
 
 import argparse
+import concurrent.futures
 import datetime
 import importlib
 import itertools
@@ -120,7 +122,7 @@ def try_case(module, case, program, keep):
 
 
 def run_instrument(name, options, all_pairs, program):
-    """Tries cases of one instrument. Gives (rows: case, faults, what is explained; the cases that were not tried)."""
+    """Tries cases of one instrument. Gives its module and rows: case, faults, what is explained."""
     module = importlib.import_module(name)
     cases = covering(module.AXES, module.goes, options.seed, all_pairs)
     if options.case:
@@ -128,19 +130,23 @@ def run_instrument(name, options, all_pairs, program):
         plain = {axis: values[0] for axis, values in module.AXES.items()}
         cases = [{**plain, **wanted}]
     print(f"{name}: {len(cases)} cases cover all pairs; seed {options.seed}", flush=True)
-    began, rows = time.monotonic(), []
-    for number, case in enumerate(cases, 1):
-        if options.sample and rows and time.monotonic() - began > options.sample:
-            break
+    began = time.monotonic()
+
+    def row(number, case):
         start = time.monotonic()
+        if options.sample and number > 1 and start - began > options.sample:
+            return None
         faults = try_case(module, case, program, options.keep)
         explained = [fault for fault in faults if fault.startswith(EXPLAINED)]
         faults = [fault for fault in faults if fault not in explained]
-        rows.append((case, faults, explained))
-        print(f"  {number:3} {'ok   ' if not faults else 'FAULT'} {time.monotonic() - start:5.1f} s  {told(case, module.AXES)}", flush=True)
-        for fault in faults + explained:
-            print(f"      {fault}", flush=True)
-    return module, rows, cases[len(rows):]
+        line = f"  {number:3} {'ok   ' if not faults else 'FAULT'} {time.monotonic() - start:5.1f} s  {told(case, module.AXES)}"
+        print("\n      ".join([line, *faults, *explained]), flush=True)
+        return case, faults, explained
+
+    # What tries a case are other programs, one after another: each CPU has a case of its own.
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        rows = list(pool.map(row, range(1, len(cases) + 1), cases))
+    return module, [row for row in rows if row]
 
 
 def section(name, module, rows, seed):
@@ -179,6 +185,7 @@ def main():
     parser.add_argument("instruments", nargs="*", metavar="INSTRUMENT", help=", ".join(INSTRUMENTS))
     parser.add_argument("--sample", type=float)
     parser.add_argument("--seed", type=int, default=int(datetime.date.today().strftime("%Y%m%d")))
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--page")
     parser.add_argument("--case")
     parser.add_argument("--keep", action="store_true")
@@ -197,7 +204,7 @@ def main():
     sys.path.insert(0, HERE)
     failed, sections, tried = 0, {}, 0
     for name in options.instruments or INSTRUMENTS:
-        module, rows, _ = run_instrument(name, options, all_pairs, program)
+        module, rows = run_instrument(name, options, all_pairs, program)
         failed += sum(1 for _, faults, _ in rows if faults)
         tried += len(rows)
         sections[name] = section(name, module, rows, options.seed)

@@ -82,17 +82,23 @@ def base(case, program, cache):
     folder = recorded(case, program, cache)
     exact = folder if case["times"] == "CYC" else recorded({**case, "times": "CYC"}, program, cache)
     flows = os.path.join(exact, "flows")
-    if not os.path.exists(flows):
-        exported = os.path.join(exact, "export")
-        told = judge.perf(exported, os.path.join(exported, "symfs"))
-        times = judge.kprism(program, os.path.join(exact, "run"))
-        with open(flows + ".new", "wb") as file:
-            told = {tid: (flow.digest(False), flow.digest(True), flow.places, flow.names) for tid, flow in told.items()}
-            spans = {tid: (flow.first, flow.last) for tid, flow in times.items() if tid}
-            pickle.dump((told, spans), file)
-        os.rename(flows + ".new", flows)
+    with judge.locked(exact):
+        if not os.path.exists(flows):
+            flows_by_perf(program, exact, flows)
     with open(flows, "rb") as file:
         return folder, pickle.load(file)
+
+
+def flows_by_perf(program, exact, flows):
+    """Writes the file `flows`."""
+    exported = os.path.join(exact, "export")
+    told = judge.perf(exported, os.path.join(exported, "symfs"))
+    times = judge.kprism(program, os.path.join(exact, "run"))
+    with open(flows + ".new", "wb") as file:
+        told = {tid: (flow.digest(False), flow.digest(True), flow.places, flow.names) for tid, flow in told.items()}
+        spans = {tid: (flow.first, flow.last) for tid, flow in times.items() if tid}
+        pickle.dump((told, spans), file)
+    os.rename(flows + ".new", flows)
 
 
 def recorded(case, program, cache):
@@ -116,14 +122,15 @@ def recorded(case, program, cache):
     key = key.hexdigest()[:20]
     folder = os.path.join(cache, "bases", key)
     exported = os.path.join(folder, "export")
-    if not os.path.exists(exported):
-        shutil.rmtree(folder, ignore_errors=True)
-        run = os.path.join(folder, "run")
-        os.makedirs(folder)
-        share = os.path.dirname(binary) + ":/axes"
-        checked([program, "lab", "run", "-q", *options, "--share", share, "-o", run, "--", *command])
-        checked([program, "export", "-q", "-i", run, "-o", exported + ".perf.data"])
-        os.rename(exported + ".perf.data", exported)
+    with judge.locked(folder):
+        if not os.path.exists(exported):
+            shutil.rmtree(folder, ignore_errors=True)
+            run = os.path.join(folder, "run")
+            os.makedirs(folder)
+            share = os.path.dirname(binary) + ":/axes"
+            checked([program, "lab", "run", "-q", *options, "--share", share, "-o", run, "--", *command])
+            checked([program, "export", "-q", "-i", run, "-o", exported + ".perf.data"])
+            os.rename(exported + ".perf.data", exported)
     return folder
 
 

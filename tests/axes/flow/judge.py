@@ -5,7 +5,9 @@ In: a recording, or a run. Out: {tid: Flow}. The idle threads of all CPUs have n
 nothing orders those of one CPU among those of another at the same nanosecond.
 """
 
+import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import json
 import os
@@ -37,16 +39,25 @@ class Flow:
         return self.user if user else self.whole
 
 
+@contextlib.contextmanager
+def locked(path):
+    """Another case may make the same file or folder at the same time, in this process or in another."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path + ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def built(name, *options):
     """A C program of this folder, compiled once."""
     source = os.path.join(HERE, name + ".c")
     with open(source, "rb") as file:
         key = hashlib.sha256(" ".join(options).encode() + file.read()).hexdigest()[:20]
     program = os.path.join(PROGRAMS, key, name)
-    if not os.path.exists(program):
-        os.makedirs(os.path.dirname(program), exist_ok=True)
-        subprocess.run(["gcc", "-O2", *options, "-o", program + ".new", source], check=True)
-        os.rename(program + ".new", program)
+    with locked(program):
+        if not os.path.exists(program):
+            subprocess.run(["gcc", "-O2", *options, "-o", program + ".new", source], check=True)
+            os.rename(program + ".new", program)
     return program
 
 
