@@ -213,7 +213,7 @@ impl Blocks {
     /// Rebuilds the index: larger, or without the invalidated blocks.
     fn grow(&mut self) {
         let alive = self.hot.iter().filter(|b| !matches!(b.end, End::Dead)).count();
-        let size = if alive * 4 > self.table.len() { self.table.len() * 4 } else { self.table.len() };
+        let size = if alive * 4 > self.table.len() { self.table.len() * 2 } else { self.table.len() };
         self.table = vec![EMPTY; size];
         self.mask = size - 1;
         self.used = 0;
