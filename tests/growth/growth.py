@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """How work and memory grow with the input: `make test-growth`.
 
-In: each family of made inputs (recording.py) at N, 2N, 4N and 8N. Out: for each command the instructions and the peak memory at
+In: each family of made inputs (recording.py, texts.py) at N, 2N, 4N and 8N. Out: for each command the instructions and the peak memory at
 each size, and the factor of a doubling; docs/growth.md with all of them. Fails if a factor is above 2.3 and the page does not
 say why (EXPECTED).
 
@@ -21,6 +21,7 @@ import sys
 import tempfile
 
 import recording
+import texts
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -33,19 +34,39 @@ LEAST = 1 / 8
 # N of each family.
 FIRST = {
     "processes": 50, "mappings": 100, "threads": 100, "switches": 250, "losses": 100, "rewritten": 100,
-    "blocks": 16000, "packets": 500, "runs": 2,
+    "blocks": 16000, "packets": 500, "symbols": 16000, "calls": 4000, "functions": 2000, "tasks": 500, "sleeps": 1000, "initcalls": 500,
+    "probes": 50, "runs": 2,
 }
 
 # Family and command whose growth is known to be more, with the reason.
 EXPECTED = {}
 
-# What is run on the recording, or on its import; {file}, {run}, {out}, {root} are replaced.
-COMMANDS = [
+# What is run on the input, or on its import; {file}, {run}, {out}, {root} are replaced.
+FLOW = [
     ("import", ["import", "{file}", "--symfs", "{root}", "-o", "{out}"]),
     ("script insns", ["script", "insns", "-i", "{run}"]),
     ("script calls", ["script", "calls", "-i", "{run}"]),
     ("export .folded", ["export", "-i", "{run}", "-o", "{out}.folded"]),
     ("export .perf.data", ["export", "-i", "{run}", "-o", "{out}.perf.data"]),
+]
+DURATIONS = [
+    ("import", ["import", "{file}", "-o", "{out}"]),
+    ("report durations", ["report", "durations", "-i", "{run}"]),
+    ("report durations --tree", ["report", "durations", "--tree", "-i", "{run}"]),
+    ("script calls", ["script", "calls", "-i", "{run}"]),
+]
+BOOT = [
+    ("import", ["import", "{file}", "-o", "{out}"]),
+    ("report boot", ["report", "boot", "-i", "{run}"]),
+]
+PROBE = [
+    ("compile", ["compile", "-f", "{file}", "--exec", "{root}/program", "-o", "{out}"]),
+]
+FAMILIES = [
+    *((family, FLOW) for family in recording.FAMILIES),
+    *((family, DURATIONS) for family in texts.DURATIONS),
+    *((family, BOOT) for family in texts.BOOTS),
+    *((family, PROBE) for family in texts.PROBES),
 ]
 
 
@@ -136,25 +157,26 @@ def amounts(family):
     return [max(int(FIRST[family] * size), 1) for size in [LEAST, *SIZES]]
 
 
-def inputs(family, folder):
-    """The inputs at all sizes: (file, run, root) of each."""
+def inputs(family, listed, folder):
+    """The inputs at all sizes, imported if a command reads a run: what each command's words are replaced by."""
     made = []
     for amount in amounts(family.__name__):
         place = f"{folder}/{amount}"
         os.makedirs(place)
-        family(place, amount).write(f"{place}/perf.data")
-        made.append((f"{place}/perf.data", f"{place}/run", f"{place}/root"))
-        run(["import", made[-1][0], "--symfs", made[-1][2], "-o", made[-1][1]], place)
+        names = {"file": f"{place}/input", "run": f"{place}/run", "root": f"{place}/root"}
+        family(place, amount).write(names["file"])
+        name, arguments = listed[0]
+        if name == "import":
+            run([word.format(**{**names, "out": names["run"]}) for word in arguments], place)
+        made.append(names)
     return made
 
 
-def of_family(family, folder, rows):
-    made = inputs(family, folder)
+def of_family(family, listed, folder, rows):
+    made = inputs(family, listed, folder)
     out = f"{folder}/out"
-    for name, arguments in COMMANDS:
-        commands = [
-            ([word.format(file=file, run=done, root=root, out=out) for word in arguments], out) for file, done, root in made
-        ]
+    for name, arguments in listed:
+        commands = [([word.format(**names, out=out) for word in arguments], out) for names in made]
         rows.append((family.__name__, name, FIRST[family.__name__], *measured(commands, folder)))
         show(rows[-1])
 
@@ -214,14 +236,14 @@ def page(rows):
                  f"{memories[-1] / 1024:.0f}", told(memory)]
         lines.append("| " + " | ".join(cells) + " |")
     lines += ["", "| family | what is doubled |", "|---|---|"]
-    for family in recording.FAMILIES:
+    for family, _ in FAMILIES:
         lines.append(f"| {family.__name__} | {family.__doc__} |")
     lines.append("| runs | Runs that are added to a lake. |")
     if EXPECTED:
         lines += ["", "## Known to be more", ""]
         lines += [f"- {family}, `{command}`: {why}" for (family, command), why in EXPECTED.items()]
     lines += [
-        "", "Not tried: recordings of guests (sleeps, probes, tasks that a guest starts), the size of a symbol table, "
+        "", "Not tried: what a guest or a kernel does while it is recorded (hits of probes, tasks that start), "
         "and many address spaces with kernel code.", "",
     ]
     with open(PAGE, "w") as file:
@@ -238,10 +260,10 @@ def main():
     unknown = set(chosen) - set(FIRST)
     if unknown:
         sys.exit(f"no family {', '.join(sorted(unknown))}; there are {', '.join(FIRST)}")
-    for family in recording.FAMILIES:
+    for family, listed in FAMILIES:
         if not chosen or family.__name__ in chosen:
             with temporary() as folder:
-                of_family(family, folder, rows)
+                of_family(family, listed, folder, rows)
     if not chosen or "runs" in chosen:
         with temporary() as folder:
             of_lake(folder, rows)

@@ -20,16 +20,37 @@ def rounds(count):
     return (CALL + [1]) * (count - 1) + CALL + [0]
 
 
-def program(path, code):
-    """An ELF file of one segment, without symbols: the code at 4096."""
+def symbol_table(symbols, at):
+    """Sections behind the offset `at` of a file, with these functions (name, address, size): their bytes, and where the headers are."""
+    names, table = bytearray(b"\0"), bytearray(24)
+    for name, address, size in symbols:
+        table += struct.pack("<IBBHQQ", len(names), 0x12, 0, 1, address, size)
+        names += name.encode() + b"\0"
+    own = b"\0.text\0.symtab\0.strtab\0.shstrtab\0"
+    parts = bytes(table) + bytes(names) + own
+    parts += bytes(-len(parts) % 8)
+    header = lambda name, kind, flags, address, offset, size, link, info, entry: struct.pack(
+        "<IIQQQQIIQQ", own.index(name + b"\0"), kind, flags, address, offset, size, link, info, 8, entry)
+    strings = at + len(table)
+    headers = bytes(64) + header(b".text", 1, 6, 4096, 4096, at - 4096, 0, 0, 0)
+    headers += header(b".symtab", 2, 0, 0, at, len(table), 3, 1, 24) + header(b".strtab", 3, 0, 0, strings, len(names), 0, 0, 0)
+    headers += header(b".shstrtab", 3, 0, 0, strings + len(names), len(own), 0, 0, 0)
+    return parts + headers, at + len(parts)
+
+
+def program(path, code, symbols=()):
+    """An ELF file of one segment, with the code at 4096."""
     code = code.ljust(4096, b"\xcc")
+    code += bytes(-len(code) % 8)
+    sections, headers_at = symbol_table(symbols, 4096 + len(code)) if symbols else (b"", 0)
+    described = (64, 5, 4) if symbols else (64, 0, 0)
     ident = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
     # ET_DYN, x86-64; one program header of 56 bytes at 64: PT_LOAD, readable and executable.
-    head = ident + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 4096, 64, 0, 0, 64, 56, 1, 64, 0, 0)
+    head = ident + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 4096, 64, headers_at, 0, 64, 56, 1, *described)
     segment = struct.pack("<IIQQQQQQ", 1, 5, 4096, 4096, 4096, len(code), len(code), 4096)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "wb") as file:
-        file.write((head + segment).ljust(4096, b"\0") + code)
+        file.write((head + segment).ljust(4096, b"\0") + code + sections)
 
 
 def chain(blocks):
@@ -264,4 +285,19 @@ def packets(folder, count):
     return r
 
 
-FAMILIES = [processes, mappings, threads, switches, losses, rewritten, blocks, packets]
+def symbols(folder, count):
+    """Functions of a program, of which the last one runs."""
+    code = bytes.fromhex("cc" * 32) * count + CODE
+    functions = [(f"function_{i}", 4096 + 32 * i, 32) for i in range(count)]
+    program(f"{folder}/root/bin/one", code, [*functions, ("main", 4096 + 32 * count, 19)])
+    r = Recording()
+    r.comm(100, 100, "one", True)
+    r.mmap(100, BASE, (len(code) + 4095) // 4096 * 4096, "/bin/one")
+    r.switch((1, 1), (100, 100))
+    r.time += 10
+    for _ in range(10):
+        r.stay(BASE + 32 * count, rounds(5))
+    return r
+
+
+FAMILIES = [processes, mappings, threads, switches, losses, rewritten, blocks, packets, symbols]
