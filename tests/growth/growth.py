@@ -9,8 +9,8 @@ The program is the tests' own build, with checks: its counts are higher than a r
 
 Instructions are counted by `valgrind --tool=exp-bbv`, user-space only, exactly; without valgrind, the user-mode CPU time is
 taken (getrusage), and the page says so. The factor of the work is that of what the last doubling adds, (8N - 4N) / (4N - 2N): the
-cost of starting is no part of it. Memory grows in steps, as tables double: its factor is the mean of the three doublings, of what
-is more than at N/8 (at one at least), unless that is less than 8 MiB.
+cost of starting is no part of it. Memory grows in steps, as tables double: its factor is the mean of two doublings of what a
+doubling adds, (8N - 4N) / (2N - N), unless the last adds less than 4 MiB.
 """
 import json
 import os
@@ -29,7 +29,6 @@ KPRISM = os.environ.get("KPRISM", os.path.join(ROOT, "target/checked/kprism"))
 PAGE = os.path.join(ROOT, "docs/growth.md")
 LIMIT = 2.3
 SIZES = [1, 2, 4, 8]
-LEAST = 1 / 8
 
 # N of each family.
 FIRST = {
@@ -121,17 +120,15 @@ def clear(out):
 
 
 def measured(commands, folder):
-    """The work of commands, and their peak memory. `commands`: arguments and output, of the least input and of each size. Of the
-    least, nobody asks the work."""
+    """The work of commands, and their peak memory. `commands`: arguments and output, of each size."""
     works, memories = [], []
-    for place, (arguments, out) in enumerate(commands):
+    for arguments, out in commands:
         clear(out)
         time, memory = run(arguments, folder)
         memories.append(memory)
-        if place > 0:
-            clear(out)
-            count = instructions(arguments, folder)
-            works.append(time if count is None else count)
+        clear(out)
+        count = instructions(arguments, folder)
+        works.append(time if count is None else count)
     return works, memories
 
 
@@ -143,18 +140,18 @@ def of_work(values):
     return last / max(first, values[3] * 0.025)
 
 
-def of_memory(values, least):
-    """The mean of three doublings of what is more than at the least input; None where that is less than 8 MiB."""
-    first, last = values[0] - least, values[3] - least
-    if last < 8 << 10:
+def of_memory(values):
+    """The mean of two doublings of what a doubling adds; None where the last one adds less than 4 MiB."""
+    first, last = values[1] - values[0], values[3] - values[2]
+    if last < 4 << 10:
         return None
-    # Of less than this, the measure itself differs. More would hide growth: a least that is taken for more makes it less.
-    return (last / max(first, 128)) ** (1 / 3)
+    # Of less than this, the measure itself differs.
+    return (last / max(first, 128)) ** (1 / 2)
 
 
 def amounts(family):
-    """The least amount of a family, and that of each size."""
-    return [max(int(FIRST[family] * size), 1) for size in [LEAST, *SIZES]]
+    """The amount of a family at each size."""
+    return [FIRST[family] * size for size in SIZES]
 
 
 def inputs(family, listed, folder):
@@ -199,13 +196,13 @@ def of_lake(folder, rows):
 
 
 def judged(row):
-    family, command, _, works, (least, *memories) = row
-    grown = of_work(works), of_memory(memories, least)
+    family, command, _, works, memories = row
+    grown = of_work(works), of_memory(memories)
     return grown, max(factor or 0 for factor in grown) <= LIMIT or (family, command) in EXPECTED
 
 
 def told(factor):
-    return "<8 MiB" if factor is None else f"{factor:.2f}"
+    return "<4 MiB" if factor is None else f"{factor:.2f}"
 
 
 def show(row):
@@ -224,8 +221,8 @@ def page(rows):
         "# Growth", "",
         "How the work and the memory of commands grow with their input. `make test-growth` writes this page, and fails if a",
         f"factor is above {LIMIT}, unless the page says why.", "",
-        f"Commit {commit}. Work: {unit}; the factor is that of what the last doubling adds. Memory: the peak, mapped files included; the",
-        "factor is the mean of three doublings of what is more than at N/8, but at one at least, as tables double in steps, unless that is less than 8 MiB.", "",
+        f"Commit {commit}. Work: {unit}; the factor is that of what the last doubling adds. Memory: the peak, mapped files included; tables",
+        "double in steps, so its factor is the mean of two doublings of what a doubling adds, (8N - 4N) / (2N - N), unless the last adds less than 4 MiB.", "",
         "| family | command | N | work at N | 2N | 4N | 8N | factor | memory at 8N, MiB | factor |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
