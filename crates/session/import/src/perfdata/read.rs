@@ -11,6 +11,7 @@ use kprism_image::{BuildId, Bytes};
 
 use super::export::INTEL_PT;
 use super::files::{Finder, is_made};
+use super::recording::Files;
 use super::spaces::{self, Spaces};
 use super::streams::{self, Trace};
 use super::tasks::{self, History, Thread};
@@ -45,7 +46,7 @@ pub struct Search {
 #[derive(Debug, Default)]
 pub struct Parts {
     /// The files `data`, `data.0`, ...
-    pub data: Vec<Bytes>,
+    pub data: Files,
     /// Code of the kernel, with the file's name for errors.
     pub kcore: Option<(PathBuf, Bytes)>,
     /// The kernel as linked, with the file's name for errors.
@@ -74,22 +75,16 @@ pub(crate) fn is_perf_data(path: &Path) -> bool {
 /// # Errors
 /// A file cannot be read, or holds no Intel PT. Incomplete data only gives notes.
 pub fn read(path: &Path, search: &Search) -> Result<Capture, ImportError> {
-    let mut parts = Parts::default();
+    let mut parts = Parts { data: Files::open(path)?, ..Parts::default() };
     let mut kcore = search.kcore.clone();
     let mut kallsyms = search.kallsyms.clone();
     if path.is_dir() {
-        parts.data.push(read_file(&path.join("data"))?);
-        for part in (0..).map(|n| path.join(format!("data.{n}"))).take_while(|p| p.is_file()) {
-            parts.data.push(read_file(&part)?);
-        }
         let inside = |name: &str| Some(path.join("kcore_dir").join(name)).filter(|p| p.is_file());
         kcore = kcore.or_else(|| inside("kcore"));
         kallsyms = kallsyms.or_else(|| inside("kallsyms"));
         if let Some(modules) = inside("modules") {
             parts.modules = read_file(&modules)?.to_vec();
         }
-    } else {
-        parts.data.push(read_file(path)?);
     }
     let load = |path: Option<PathBuf>| path.map(|p| Ok((p.clone(), read_file(&p)?))).transpose();
     parts.kcore = load(kcore)?;
@@ -120,29 +115,7 @@ fn from_parts_with(
     mut finder: Finder,
     spool: Option<&Path>,
 ) -> Result<Capture, ImportError> {
-    let mut contents = Contents::default();
-    let mut packed = Vec::new();
-    for (i, bytes) in parts.data.iter().enumerate() {
-        match i {
-            0 => kprism_perfdata::read(bytes, &mut contents),
-            // The other files of a folder contain only records.
-            _ => kprism_perfdata::records(bytes, 0..bytes.len(), &mut contents),
-        }
-        // Each file has a compressed stream of its own.
-        packed.push(std::mem::take(&mut contents.compressed));
-    }
-    packed.retain(|parts| !parts.is_empty());
-    let unpacked: Vec<_> = packed.iter().map(|parts| kprism_perfdata::unpack(parts)).collect();
-    let mut inner = Contents { header: contents.header.clone(), ..Contents::default() };
-    for (records, note) in &unpacked {
-        inner.notes.extend(note.clone());
-        kprism_perfdata::records(records, 0..records.len(), &mut inner);
-    }
-    let Contents { header, mut events, traces, mut notes, .. } = contents;
-    notes.extend(inner.notes);
-    events.extend(inner.events);
-
-    let pieces: Vec<_> = traces.into_iter().chain(inner.traces).collect();
+    let Contents { header, events, traces: pieces, mut notes, .. } = parts.data.contents();
     let info = events.iter().find_map(|e| match &e.record {
         Record::AuxtraceInfo { kind, words } => Some((*kind, words.clone())),
         _ => None,
@@ -175,8 +148,7 @@ fn from_parts_with(
     let pieces = pieces.into_iter().chain(sampled).collect();
     let traces = streams::assemble(pieces, &history, ring, spool)
         .map_err(|(path, source)| ImportError::Io { path, source })?;
-    // What is needed again is read again.
-    parts.data.iter().for_each(Bytes::release);
+    parts.data.release();
     finder.build_ids = build_ids(&header.build_ids).collect();
 
     let config = info.config(&header.attrs);
