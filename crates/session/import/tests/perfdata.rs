@@ -280,8 +280,8 @@ fn losses_stand_in_the_stream() {
     let full = with(1, 0);
     assert_eq!(full.streams[0].pt, cut);
     let [buffer, place] = &full.notes[..] else { panic!("two notes: {:?}", full.notes) };
-    assert!(buffer.starts_with("1 times: the trace buffer was full"), "{buffer}");
-    assert_eq!(place, "cpu 0: 1 places where trace data are missing");
+    assert!(buffer.starts_with("1 time: the trace buffer was full"), "{buffer}");
+    assert_eq!(place, "cpu 0: 1 place where trace data are missing");
     let again = with(2, 0);
     assert_eq!(again.streams[0].pt, first, "a snapshot that has nothing new");
     assert_eq!(again.notes, Vec::<String>::new());
@@ -348,7 +348,7 @@ fn a_clock_that_goes_back() {
     fs::write(out.join("data"), &data).unwrap();
     let capture = import(&out, &out.join("symfs"));
     let [note] = &capture.notes[..] else { panic!("one note: {:?}", capture.notes) };
-    assert!(note.starts_with("cpu 0: the clock goes back 1 times"), "{note}");
+    assert!(note.starts_with("cpu 0: the clock goes back 1 time:"), "{note}");
     assert_eq!(capture.streams[1], whole.streams[1]);
     assert_eq!(capture.switches, whole.switches);
 }
