@@ -12,7 +12,7 @@ use kprism_import::perfdata::{Files, Parts, from_parts, mem, trace};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    let mut parts = Parts { data: vec![bytes.into()], ..Parts::default() };
+    let mut parts = Parts { data: Files::new(vec![bytes.into()]), ..Parts::default() };
     for kcore in [None, Some(("kcore".into(), bytes.into()))] {
         parts.kcore = kcore;
         let Ok(capture) = from_parts(Path::new("fuzz"), &parts) else { continue };

@@ -233,7 +233,7 @@ fn tells(said: &str) -> bool {
         "not known whether whole",
         "recording ended early",
         "has no account",
-        "lines left out",
+        "left out, the first",
         "not the same was recorded",
     ];
     words.iter().any(|word| said.contains(word))

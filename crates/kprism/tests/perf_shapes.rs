@@ -275,7 +275,7 @@ fn whole<'a>(recording: &Recording<'a>, format: &'a [u8]) -> Vec<Shape> {
     shapes.push((
         "mappings of a guest",
         guest.file(&guest.rounds(&rounds)),
-        Some("mappings of virtual machines are not used"),
+        Some("mappings of virtual machines, as only the host's flow is read"),
         false,
     ));
 
@@ -284,8 +284,8 @@ fn whole<'a>(recording: &Recording<'a>, format: &'a [u8]) -> Vec<Shape> {
         rounds[1][1].told[0][2] = flags;
         recording.file(&recording.rounds(&rounds))
     };
-    shapes.push(("PARTIAL", flags(aux::PARTIAL), Some("1 times: the trace has gaps"), true));
-    shapes.push(("COLLISION", flags(aux::COLLISION), Some("1 times: a sample of trace data collided"), true));
+    shapes.push(("PARTIAL", flags(aux::PARTIAL), Some("1 time: the trace has gaps"), true));
+    shapes.push(("COLLISION", flags(aux::COLLISION), Some("1 time: a sample of trace data collided"), true));
     shapes
 }
 
@@ -381,7 +381,7 @@ fn shapes_in_which_something_is_missing() {
     let data = recording.file(&recording.rounds(&full));
     let (run, notes) = place.import(&place.folder("full", &data), "full-run");
     assert!(notes[0].contains("2 times: the trace buffer was full"), "{notes:?}");
-    assert!(notes[1].contains("cpu 0: 1 places where trace data are missing"), "{notes:?}");
+    assert!(notes[1].contains("cpu 0: 1 place where trace data are missing"), "{notes:?}");
     for (cpu, whole) in flows.iter().enumerate() {
         let parts = parts(whole, &ours(&run, cpu));
         println!("a full buffer, CPU {cpu}: {parts:?} of {}", whole.len());

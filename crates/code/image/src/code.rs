@@ -53,6 +53,13 @@ struct Version {
     hole: bool,
 }
 
+impl Version {
+    /// The only version of a granule, from the beginning of the stream on. Its bytes are the next ones that are added to `granules`.
+    fn first(granules: &[Granule]) -> Self {
+        Self { from: 0, older: NONE, granule: granules.len() as u32, hole: false }
+    }
+}
+
 impl Granule {
     fn new() -> Self {
         Self { known: [0; SIZE / 64], bytes: [0; SIZE] }
@@ -242,12 +249,7 @@ impl Image {
         for base in (start - start % GRANULE..end).step_by(SIZE) {
             if self.newest(asid, base).is_none() {
                 self.index.insert((asid, base), self.versions.len() as u32);
-                self.versions.push(Version {
-                    from: 0,
-                    older: NONE,
-                    granule: self.granules.len() as u32,
-                    hole: true,
-                });
+                self.versions.push(Version { hole: true, ..Version::first(&self.granules) });
                 self.granules.push(Granule::new());
             }
         }
@@ -281,8 +283,7 @@ impl Image {
         }
         // The granule as it was, also where an extent had it.
         let last = *self.index.entry((asid, base)).or_insert_with(|| {
-            let version = Version { from: 0, older: NONE, granule: self.granules.len() as u32, hole: false };
-            self.versions.push(version);
+            self.versions.push(Version::first(&self.granules));
             self.granules.push(granule.clone());
             self.versions.len() as u32 - 1
         });
@@ -390,24 +391,14 @@ impl Image {
         };
         if let Some(bytes) = below {
             self.index.insert((asid, base), self.versions.len() as u32);
-            self.versions.push(Version {
-                from: 0,
-                older: NONE,
-                granule: self.granules.len() as u32,
-                hole: false,
-            });
+            self.versions.push(Version::first(&self.granules));
             self.granules.push(Granule { known: [u64::MAX; SIZE / 64], bytes });
         }
         let last = match self.index.entry((asid, base)) {
             Entry::Occupied(last) => last.into_mut(),
             Entry::Vacant(vacant) => {
                 vacant.insert(self.versions.len() as u32);
-                self.versions.push(Version {
-                    from: 0,
-                    older: NONE,
-                    granule: self.granules.len() as u32,
-                    hole: false,
-                });
+                self.versions.push(Version::first(&self.granules));
                 let mut granule = Granule::new();
                 granule.put(at, bytes);
                 self.granules.push(granule);

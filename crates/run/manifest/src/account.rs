@@ -5,7 +5,7 @@
 //! (`accounts`), and a text that ends every report. A count of zero was measured. A count that could not be taken is
 //! `None` and is shown as "not known", because a missing measurement must not look like a zero.
 
-use kprism_profile::units::{grouped, printable};
+use kprism_profile::units::{counted, printable};
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of places named for one count. The count itself is not limited.
@@ -91,7 +91,8 @@ impl Account {
         self.at(fate, unit, count, Vec::new())
     }
 
-    /// Adds a count and the places it comes from. Places beyond [`PLACES`] are dropped.
+    /// Adds a count and the places it comes from. Counts of one fate and unit are one entry: their sum, which is not known if one of
+    /// them is not. Places beyond [`PLACES`] are dropped.
     #[must_use]
     pub fn at(
         mut self,
@@ -100,8 +101,18 @@ impl Account {
         count: impl Into<Option<u64>>,
         mut places: Vec<String>,
     ) -> Self {
-        places.truncate(PLACES);
-        self.entries.push(Entry { fate, unit: unit.to_owned(), count: count.into(), places });
+        let count = count.into();
+        match self.entries.iter_mut().find(|own| own.fate == fate && own.unit == unit) {
+            Some(own) => {
+                own.count = own.count.zip(count).map(|(one, other)| one.saturating_add(other));
+                own.places.append(&mut places);
+                own.places.truncate(PLACES);
+            }
+            None => {
+                places.truncate(PLACES);
+                self.entries.push(Entry { fate, unit: unit.to_owned(), count, places });
+            }
+        }
         self
     }
 
@@ -190,9 +201,13 @@ impl Account {
                     text += &format!("  {:16}  {}: {}\n", "", entry.unit, printable(place));
                 }
                 let named = entry.places.len() as u64;
-                if named == PLACES as u64 && entry.count.is_some_and(|n| n > named) {
-                    text += &format!("  {:16}  … only the first {named} are named\n", "");
-                }
+                let more = match entry.count {
+                    _ if named < PLACES as u64 => continue,
+                    Some(n) if n > named => format!("only the first {named} are named"),
+                    Some(_) => continue,
+                    None => format!("no more than {named} are named"),
+                };
+                text += &format!("  {:16}  … {more}\n", "");
             }
         }
         text
@@ -208,8 +223,7 @@ impl Entry {
     /// The count with its unit.
     pub fn to_text(&self) -> String {
         match self.count {
-            Some(1) => format!("1 {}", singular(&self.unit)),
-            Some(n) => format!("{} {}", grouped(n), self.unit),
+            Some(n) => counted(n, &self.unit),
             None => format!("{} not known", self.unit),
         }
     }
@@ -232,23 +246,6 @@ fn wrapped(counts: &[String]) -> String {
         column += count.len();
     }
     text
-}
-
-/// The unit for a count of one. Its first word in the plural becomes singular.
-fn singular(unit: &str) -> String {
-    let mut found = false;
-    let one = |word: &str| {
-        if found || !word.ends_with('s') {
-            return word.to_owned();
-        }
-        found = true;
-        match word {
-            _ if word.ends_with("ies") => format!("{}y", &word[..word.len() - 3]),
-            _ if word.ends_with("ches") || word.ends_with("sses") => word[..word.len() - 2].to_owned(),
-            _ => word[..word.len() - 1].to_owned(),
-        }
-    };
-    unit.split(' ').map(one).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -287,6 +284,18 @@ mod tests {
     }
 
     #[test]
+    fn places_that_are_not_named_are_told() {
+        let told = |count: Option<u64>, places: usize| {
+            let account = Account::new().at(Fate::Lost, "files", count, vec!["a".into(); places]);
+            account.to_text().lines().last().map(str::trim).map(str::to_owned)
+        };
+        assert_eq!(told(Some(17), 17).as_deref(), Some("… only the first 16 are named"));
+        assert_eq!(told(None, 17).as_deref(), Some("… no more than 16 are named"));
+        assert_eq!(told(Some(16), 16).as_deref(), Some("files: a"));
+        assert_eq!(told(None, 15).as_deref(), Some("files: a"));
+    }
+
+    #[test]
     fn the_head_has_the_faults_alone() {
         let seen = Account::new().with(Fate::Seen, "events", 7).with(Fate::Lost, "bytes", 0);
         assert_eq!(seen.head(), "whole: nothing lost, guessed or not understood\n");
@@ -303,21 +312,9 @@ mod tests {
     }
 
     #[test]
-    fn one_is_no_plural() {
-        for (unit, text) in [
-            ("decode errors", "1 decode error"),
-            ("branches that nobody explains", "1 branch that nobody explains"),
-            ("entries or returns missed", "1 entry or returns missed"),
-            ("TLB misses", "1 TLB miss"),
-        ] {
-            let entry = Entry { fate: Fate::Lost, unit: unit.into(), count: Some(1), places: Vec::new() };
-            assert_eq!(entry.to_text(), text);
-        }
-    }
-
-    #[test]
     fn many_counts_take_several_lines() {
-        let account = (0..9).fold(Account::new(), |a, n| a.with(Fate::Lost, "events of a kind", n));
+        let account =
+            (0..9).fold(Account::new(), |a, n| a.with(Fate::Lost, &format!("events of a kind {n}"), n));
         let text = account.to_text();
         assert_eq!(text.lines().count(), 2);
         assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
@@ -326,8 +323,12 @@ mod tests {
 
     #[test]
     fn counts_of_one_unit_add_up_unless_one_is_not_known() {
-        let two = Account::new().with(Fate::Lost, "events", 2).with(Fate::Lost, "events", 3);
+        let two = Account::new().at(Fate::Lost, "events", 2, vec!["a".into()]);
+        let two = two.at(Fate::Lost, "events", 3, vec!["b".into()]);
         assert_eq!(two.count(Fate::Lost, "events"), Some(5));
+        assert_eq!((two.entries.len(), &two.entries[0].places[..]), (1, &["a".to_owned(), "b".into()][..]));
+        let unknown = two.clone().with(Fate::Lost, "events", None);
+        assert_eq!(unknown.fault().as_deref(), Some("lost events not known"));
         assert_eq!(two.count(Fate::Lost, "bytes"), None);
         assert_eq!(two.with(Fate::Lost, "events", None).count(Fate::Lost, "events"), None);
     }

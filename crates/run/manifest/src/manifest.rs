@@ -327,11 +327,12 @@ impl Manifest {
     pub fn with_recording(&self, mut account: Account) -> Account {
         let own = [FILES, AFTER_END, OPTIONS, FACTS, GROWN, UNMARKED];
         account.entries.retain(|entry| !own.contains(&entry.unit.as_str()));
-        if !self.absent.is_empty() {
-            account = account.at(Fate::Lost, FILES, self.absent.len() as u64, self.absent.clone());
-        }
+        // Where no files are listed, those that are known to be missing may be a few of many: one entry, whose count is not known.
         if self.unlisted {
             account = account.at(Fate::Lost, FILES, None, vec![NO_FILES.to_owned()]);
+        }
+        if !self.absent.is_empty() {
+            account = account.at(Fate::Lost, FILES, self.absent.len() as u64, self.absent.clone());
         }
         if !self.grown.is_empty() {
             let places = self.grown.values().cloned().collect();
@@ -373,11 +374,8 @@ impl Manifest {
         if let Some(reason) = &self.stopped {
             return Some(format!("recording ended early: {reason}"));
         }
-        if !self.absent.is_empty() {
-            return self.with_recording(Account::new()).fault().map(|fault| {
-                let more = if self.absent.len() > 1 { ", …" } else { "" };
-                format!("{fault}: {}{more}", self.absent[0])
-            });
+        if let Some(first) = self.absent.first() {
+            return Some(self.files_and_faults(first));
         }
         if let Some(first) = self.grown.values().next() {
             let more = if self.grown.len() > 1 { ", …" } else { "" };
@@ -402,6 +400,17 @@ impl Manifest {
             return Some(format!("guessed: a table without a mark: {table}"));
         }
         self.accounts.iter().find_map(|(name, account)| Some(format!("{name}: {}", account.fault()?)))
+    }
+
+    /// The faults of the recording, the first missing file with its own.
+    fn files_and_faults(&self, first: &str) -> String {
+        let more = if self.absent.len() > 1 { ", …" } else { "" };
+        let account = self.with_recording(Account::new());
+        let faults = account.entries.iter().filter(|entry| entry.is_fault()).map(|entry| {
+            let text = format!("{} {}", entry.fate.name(), entry.to_text());
+            if entry.unit == FILES { format!("{text}: {first}{more}") } else { text }
+        });
+        faults.collect::<Vec<_>>().join(", ")
     }
 
     /// Names this recording among all others: 32 hexadecimal digits. For a run of an older version, which has none, those of a
@@ -516,6 +525,21 @@ mod tests {
             manifest.fault().as_deref(),
             Some("lost 1 file of the recording: streams/cpu1.pt: missing")
         );
+        // Where no files are listed, nobody knows how many others are missing, too.
+        manifest.unlisted = true;
+        let account = manifest.account(Instrument::Flow).expect("an account");
+        assert_eq!(account.count(Fate::Lost, FILES), None);
+        assert_eq!(account.fault().as_deref(), Some("lost files of the recording not known"));
+        let of_files = account.entries.iter().find(|entry| entry.unit == FILES).expect("an entry");
+        assert_eq!(of_files.places, [NO_FILES, "streams/cpu1.pt: missing"]);
+        manifest.unmarked = vec![table_path("nodes")];
+        assert_eq!(
+            manifest.fault().as_deref(),
+            Some(
+                "lost files of the recording not known: streams/cpu1.pt: missing, guessed 1 table without a mark"
+            )
+        );
+        (manifest.unlisted, manifest.unmarked) = (false, Vec::new());
         manifest.absent.clear();
         manifest.stopped = Some("killed".into());
         assert!(!manifest.account(Instrument::Flow).is_some_and(|account| account.is_whole()));

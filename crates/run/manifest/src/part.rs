@@ -4,7 +4,7 @@
 //! Input: the manifest's options and its processor. Output: lines for the tops of reports. What a condition of durations left
 //! out is told by [`Manifest::filtered`].
 
-use kprism_profile::units::{grouped, printable};
+use kprism_profile::units::{counted, printable};
 
 use crate::Manifest;
 
@@ -19,11 +19,11 @@ impl Manifest {
                 .iter()
                 .filter_map(|(word, text)| Some(format!(" {word} `{}`", printable(text.as_ref()?))));
             let text: String = conditions.collect();
-            lines.push(format!("recorded in windows only: {}{text}", counted(facts.windows, "window")));
+            lines.push(format!("recorded in windows only: {}{text}", number(facts.windows, "windows")));
         }
         if facts.snapshots.is_some() || facts.snapshot_when.is_some() || facts.snapshot {
             let when = facts.snapshot_when.map(|when| format!(" when `{}`", printable(&when)));
-            let count = counted(facts.snapshots, "snapshot");
+            let count = number(facts.snapshots, "snapshots");
             lines.push(format!(
                 "recorded in snapshots only, the last packets of each CPU: {count}{}",
                 when.unwrap_or_default()
@@ -41,12 +41,8 @@ impl Manifest {
 }
 
 /// A number of windows or snapshots.
-fn counted(count: Option<u64>, what: &str) -> String {
-    match count {
-        Some(1) => format!("1 {what}"),
-        Some(n) => format!("{} {what}s", grouped(n)),
-        None => format!("{what}s, nobody knows how many"),
-    }
+fn number(count: Option<u64>, unit: &str) -> String {
+    count.map_or_else(|| format!("{unit}, nobody knows how many"), |n| counted(n, unit))
 }
 
 #[cfg(test)]

@@ -50,6 +50,32 @@ pub fn grouped(n: u64) -> String {
     out
 }
 
+/// A count with its unit, which is in the plural: `1,234 files`, and `1 file`.
+pub fn counted(n: u64, unit: &str) -> String {
+    match n {
+        1 => format!("1 {}", singular(unit)),
+        n => format!("{} {unit}", grouped(n)),
+    }
+}
+
+/// The unit for a count of one. Its first word in the plural becomes singular.
+fn singular(unit: &str) -> String {
+    let is_plural = |word: &str| word.ends_with('s') && !word.ends_with("ss") && !word.ends_with("'s");
+    let mut found = false;
+    let one = |word: &str| {
+        if found || !is_plural(word) {
+            return word.to_owned();
+        }
+        found = true;
+        match word {
+            _ if word.ends_with("ies") => format!("{}y", &word[..word.len() - 3]),
+            _ if word.ends_with("ches") || word.ends_with("sses") => word[..word.len() - 2].to_owned(),
+            _ => word[..word.len() - 1].to_owned(),
+        }
+    };
+    unit.split(' ').map(one).collect::<Vec<_>>().join(" ")
+}
+
 /// A measure with three decimals, or as a power of ten if those would all be zero.
 pub fn real(x: f64) -> String {
     match x.abs() {
@@ -136,6 +162,21 @@ mod tests {
         assert_eq!(grouped(1_234_567), "1,234,567");
         assert_eq!(grouped(100), "100");
         assert_eq!([real(0.0), real(12.0), real(0.001), real(0.000_12)], ["0", "12.000", "0.001", "1.2e-4"]);
+    }
+
+    #[test]
+    fn one_is_no_plural() {
+        for (unit, text) in [
+            ("decode errors", "1 decode error"),
+            ("branches that nobody explains", "1 branch that nobody explains"),
+            ("entries or returns missed", "1 entry or returns missed"),
+            ("TLB misses", "1 TLB miss"),
+            ("address spaces not followed", "1 address space not followed"),
+            ("the recorder's files", "1 the recorder's file"),
+        ] {
+            assert_eq!(counted(1, unit), text);
+        }
+        assert_eq!((counted(0, "files"), counted(1234, "files")), ("0 files".into(), "1,234 files".into()));
     }
 
     #[test]

@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use kprism_image::Bytes;
+use kprism_profile::units::counted;
 use kprism_pt::{Packet, PacketReader};
 
 use crate::elf::{Segment, parse};
@@ -131,9 +132,10 @@ fn read_sideband(
     }
     if wrong > 0 {
         let place = path.display();
-        capture
-            .notes
-            .push(format!("{place}: {wrong} lines left out, first line {first_wrong}: expected {EXPECTED}"));
+        capture.notes.push(format!(
+            "{place}: {} left out, first line {first_wrong}: expected {EXPECTED}",
+            counted(wrong, "lines")
+        ));
     }
     let number = |name: &str, at: usize| meta.get(name).and_then(|v| v.get(at)).copied();
     let small = |name: &str| number(name, 0).and_then(|n| u8::try_from(n).ok());

@@ -5,13 +5,18 @@
 use std::fs;
 use std::path::Path;
 
-use kprism_import::perfdata::{Parts, Search, from_parts};
+use kprism_import::perfdata::{Files, Parts, Search, from_parts};
 use kprism_import::{Capture, SwitchAt, detect, read};
 use kprism_test::{PERF, needs, test};
 
 #[path = "common/export.rs"]
 mod export;
 use export::{piped, small};
+
+/// A recording of one file, alone.
+fn parts(data: Vec<u8>) -> Parts {
+    Parts { data: Files::new(vec![data.into()]), ..Parts::default() }
+}
 
 fn import(path: &Path, symfs: &Path) -> Capture {
     let search = Search { symfs: Some(symfs.to_owned()), ..Search::default() };
@@ -66,7 +71,7 @@ fn a_switch_of_a_dead_thread_is_of_the_one_that_ran() {
 fn cut_off_anywhere() {
     let dir = tempfile::tempdir().unwrap();
     let data = fs::read(small(dir.path()).join("data")).unwrap();
-    let parts = |bytes: &[u8]| Parts { data: vec![bytes.into()], ..Parts::default() };
+    let parts = |bytes: &[u8]| parts(bytes.to_vec());
     let whole = from_parts(Path::new("whole"), &parts(&data)).unwrap();
     let mut partial = 0;
     for len in 0..data.len() {
@@ -169,7 +174,7 @@ fn changed_anywhere() {
         for flip in [0xff, 0x80, 1] {
             let mut bytes = data.clone();
             bytes[at] ^= flip;
-            let _ = from_parts(Path::new("changed"), &Parts { data: vec![bytes.into()], ..Parts::default() });
+            let _ = from_parts(Path::new("changed"), &parts(bytes));
         }
     }
 }
@@ -206,14 +211,13 @@ fn bpf_programs_are_kernel_code() {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../format/perfdata/tests/data/bpf_prog_info.bin"),
     )
     .unwrap();
-    let whole =
-        from_parts(Path::new("x"), &Parts { data: vec![data.clone().into()], ..Parts::default() }).unwrap();
+    let whole = from_parts(Path::new("x"), &parts(data.clone())).unwrap();
     // PERF_RECORD_HEADER_FEATURE.
     for word in [80 | (16 + section.len() as u64) << 48, 25] {
         data.extend(u64::to_le_bytes(word));
     }
     data.extend(&section);
-    let capture = from_parts(Path::new("x"), &Parts { data: vec![data.into()], ..Parts::default() }).unwrap();
+    let capture = from_parts(Path::new("x"), &parts(data)).unwrap();
     assert_eq!(capture.notes, whole.notes, "the rest of the kernel's code is still missing");
     let first = capture.streams[0].regions[0];
     assert_eq!((first.va, first.asid, first.replaces), (0xffff_ffff_c002_2050, 0, false));
@@ -225,9 +229,7 @@ fn bpf_programs_are_kernel_code() {
 fn pipes_and_compression_change_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let data = fs::read(small(dir.path()).join("data")).unwrap();
-    let capture = |data: Vec<u8>| {
-        from_parts(Path::new("x"), &Parts { data: vec![data.into()], ..Parts::default() }).unwrap()
-    };
+    let capture = |data: Vec<u8>| from_parts(Path::new("x"), &parts(data)).unwrap();
     let mut whole = capture(data.clone());
     let mut through = capture(piped(&data, false));
     // Data that is only in feature sections is not in this pipe.
@@ -244,9 +246,7 @@ fn pipes_and_compression_change_nothing() {
 fn losses_stand_in_the_stream() {
     let dir = tempfile::tempdir().unwrap();
     let data = piped(&fs::read(small(dir.path()).join("data")).unwrap(), false);
-    let capture = |data: &[u8]| {
-        from_parts(Path::new("x"), &Parts { data: vec![data.into()], ..Parts::default() }).unwrap()
-    };
+    let capture = |data: &[u8]| from_parts(Path::new("x"), &parts(data.to_vec())).unwrap();
     let whole = capture(&data);
     let first = whole.streams[0].pt.to_vec();
     // The first AUX record: that of CPU 0.
@@ -280,8 +280,8 @@ fn losses_stand_in_the_stream() {
     let full = with(1, 0);
     assert_eq!(full.streams[0].pt, cut);
     let [buffer, place] = &full.notes[..] else { panic!("two notes: {:?}", full.notes) };
-    assert!(buffer.starts_with("1 times: the trace buffer was full"), "{buffer}");
-    assert_eq!(place, "cpu 0: 1 places where trace data are missing");
+    assert!(buffer.starts_with("1 time: the trace buffer was full"), "{buffer}");
+    assert_eq!(place, "cpu 0: 1 place where trace data are missing");
     let again = with(2, 0);
     assert_eq!(again.streams[0].pt, first, "a snapshot that has nothing new");
     assert_eq!(again.notes, Vec::<String>::new());
@@ -348,7 +348,7 @@ fn a_clock_that_goes_back() {
     fs::write(out.join("data"), &data).unwrap();
     let capture = import(&out, &out.join("symfs"));
     let [note] = &capture.notes[..] else { panic!("one note: {:?}", capture.notes) };
-    assert!(note.starts_with("cpu 0: the clock goes back 1 times"), "{note}");
+    assert!(note.starts_with("cpu 0: the clock goes back 1 time:"), "{note}");
     assert_eq!(capture.streams[1], whole.streams[1]);
     assert_eq!(capture.switches, whole.switches);
 }
@@ -368,7 +368,7 @@ fn the_corpus_is_read() {
         let bytes = fs::read(entry.unwrap().path()).unwrap();
         let parts = Parts {
             kcore: Some(("kcore".into(), bytes.clone().into())),
-            data: vec![bytes.into()],
+            data: Files::new(vec![bytes.into()]),
             ..Parts::default()
         };
         let _ = from_parts(Path::new("corpus"), &parts);

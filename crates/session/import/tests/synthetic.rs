@@ -269,7 +269,7 @@ fn a_simple_pt_folder() {
     assert_eq!(capture.cpu.map(|c| (c.family, c.model, c.stepping)), Some((6, 94, 3)));
     assert_eq!(capture.tasks.iter().map(|t| t.pid).collect::<Vec<_>>(), [7, 8, 9]);
     let [wrong, kernel, gone] = &capture.notes[..] else { panic!("three notes: {:?}", capture.notes) };
-    assert!(wrong.contains("1 lines left out, first line 12"), "{wrong}");
+    assert!(wrong.contains("1 line left out, first line 12"), "{wrong}");
     assert!(kernel.contains("--kcore") && gone.contains("gone-"), "{kernel}; {gone}");
 
     let out = tempfile::tempdir().unwrap();

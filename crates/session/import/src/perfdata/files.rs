@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use kprism_image::{BuildId, Bytes};
+use kprism_profile::units::counted;
 
 use super::export::MADE;
 use crate::write::below;
@@ -97,12 +98,9 @@ impl Finder {
         const MOST: usize = 3;
         let names = self.unproven.iter().take(MOST).map(String::as_str).collect::<Vec<_>>().join(", ");
         let more = if self.unproven.len() > MOST { ", …" } else { "" };
-        (!self.unproven.is_empty()).then(|| {
-            format!(
-                "{} files are used without a build id to hold them against: {names}{more}",
-                self.unproven.len()
-            )
-        })
+        let files = counted(self.unproven.len() as u64, "files");
+        (!self.unproven.is_empty())
+            .then(|| format!("used without a build id to hold against: {files}: {names}{more}"))
     }
 
     /// Looks in perf's cache: `PATH/ID/elf`, or `PATH/ID/vdso`.
@@ -165,7 +163,7 @@ mod tests {
         assert!(finder.find("/lib/x.so", &[]).is_some());
         assert_eq!(
             finder.unproven_note().as_deref(),
-            Some("1 files are used without a build id to hold them against: /lib/x.so")
+            Some("used without a build id to hold against: 1 file: /lib/x.so")
         );
         // The recorder's own copy is the file.
         let mut finder = Finder { recording: Some(dir.path().into()), ..folder(&[7; 20]).1 };

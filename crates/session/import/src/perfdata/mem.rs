@@ -22,6 +22,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use kprism_image::BuildId;
+use kprism_profile::units;
 
 use super::comms::Comms;
 use super::recording::{self, Files};
@@ -320,7 +321,8 @@ pub fn read(files: &Files) -> Samples {
     out.names = comms.names();
     if bare > 0 {
         out.notes.push(format!(
-            "{bare} processes began after {MAX_INHERITED} inherited mappings: misses in what they inherited name no file"
+            "{} began after {MAX_INHERITED} inherited mappings: misses in inherited ones name no file",
+            units::counted(bare, "processes")
         ));
     }
     let with_misses: std::collections::BTreeSet<usize> = of_events.iter().copied().collect();

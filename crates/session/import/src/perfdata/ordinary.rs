@@ -9,6 +9,7 @@ use std::path::Path;
 use kprism_perfdata::attr::kind;
 use kprism_perfdata::record::sample;
 use kprism_perfdata::{Attr, Event, Header, Record};
+use kprism_profile::units::counted;
 
 /// Events that are named; the rest is counted.
 const NAMED: usize = 6;
@@ -49,7 +50,7 @@ pub(super) fn describe(
         named.push(format!("{} more events ({})", rest.0, rest.1));
     }
     if counts > 0 {
-        parts.push(format!("{counts} counts of perf stat"));
+        parts.push(counted(counts as u64, "counts of perf stat"));
     }
     if !named.is_empty() {
         parts.push(format!("samples of {}", named.join(", ")));

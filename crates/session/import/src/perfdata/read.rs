@@ -8,9 +8,11 @@ use kprism_flow::clock::{ClockConfig, PerfTime};
 use kprism_flow::errata::{Erratum, of_processor};
 use kprism_image::symbols::kallsyms::value_of;
 use kprism_image::{BuildId, Bytes};
+use kprism_profile::units::counted;
 
 use super::export::INTEL_PT;
 use super::files::{Finder, is_made};
+use super::recording::Files;
 use super::spaces::{self, Spaces};
 use super::streams::{self, Trace};
 use super::tasks::{self, History, Thread};
@@ -45,7 +47,7 @@ pub struct Search {
 #[derive(Debug, Default)]
 pub struct Parts {
     /// The files `data`, `data.0`, ...
-    pub data: Vec<Bytes>,
+    pub data: Files,
     /// Code of the kernel, with the file's name for errors.
     pub kcore: Option<(PathBuf, Bytes)>,
     /// The kernel as linked, with the file's name for errors.
@@ -74,22 +76,16 @@ pub(crate) fn is_perf_data(path: &Path) -> bool {
 /// # Errors
 /// A file cannot be read, or holds no Intel PT. Incomplete data only gives notes.
 pub fn read(path: &Path, search: &Search) -> Result<Capture, ImportError> {
-    let mut parts = Parts::default();
+    let mut parts = Parts { data: Files::open(path)?, ..Parts::default() };
     let mut kcore = search.kcore.clone();
     let mut kallsyms = search.kallsyms.clone();
     if path.is_dir() {
-        parts.data.push(read_file(&path.join("data"))?);
-        for part in (0..).map(|n| path.join(format!("data.{n}"))).take_while(|p| p.is_file()) {
-            parts.data.push(read_file(&part)?);
-        }
         let inside = |name: &str| Some(path.join("kcore_dir").join(name)).filter(|p| p.is_file());
         kcore = kcore.or_else(|| inside("kcore"));
         kallsyms = kallsyms.or_else(|| inside("kallsyms"));
         if let Some(modules) = inside("modules") {
             parts.modules = read_file(&modules)?.to_vec();
         }
-    } else {
-        parts.data.push(read_file(path)?);
     }
     let load = |path: Option<PathBuf>| path.map(|p| Ok((p.clone(), read_file(&p)?))).transpose();
     parts.kcore = load(kcore)?;
@@ -120,29 +116,7 @@ fn from_parts_with(
     mut finder: Finder,
     spool: Option<&Path>,
 ) -> Result<Capture, ImportError> {
-    let mut contents = Contents::default();
-    let mut packed = Vec::new();
-    for (i, bytes) in parts.data.iter().enumerate() {
-        match i {
-            0 => kprism_perfdata::read(bytes, &mut contents),
-            // The other files of a folder contain only records.
-            _ => kprism_perfdata::records(bytes, 0..bytes.len(), &mut contents),
-        }
-        // Each file has a compressed stream of its own.
-        packed.push(std::mem::take(&mut contents.compressed));
-    }
-    packed.retain(|parts| !parts.is_empty());
-    let unpacked: Vec<_> = packed.iter().map(|parts| kprism_perfdata::unpack(parts)).collect();
-    let mut inner = Contents { header: contents.header.clone(), ..Contents::default() };
-    for (records, note) in &unpacked {
-        inner.notes.extend(note.clone());
-        kprism_perfdata::records(records, 0..records.len(), &mut inner);
-    }
-    let Contents { header, mut events, traces, mut notes, .. } = contents;
-    notes.extend(inner.notes);
-    events.extend(inner.events);
-
-    let pieces: Vec<_> = traces.into_iter().chain(inner.traces).collect();
+    let Contents { header, events, traces: pieces, mut notes, .. } = parts.data.contents();
     let info = events.iter().find_map(|e| match &e.record {
         Record::AuxtraceInfo { kind, words } => Some((*kind, words.clone())),
         _ => None,
@@ -175,8 +149,7 @@ fn from_parts_with(
     let pieces = pieces.into_iter().chain(sampled).collect();
     let traces = streams::assemble(pieces, &history, ring, spool)
         .map_err(|(path, source)| ImportError::Io { path, source })?;
-    // What is needed again is read again.
-    parts.data.iter().for_each(Bytes::release);
+    parts.data.release();
     finder.build_ids = build_ids(&header.build_ids).collect();
 
     let config = info.config(&header.attrs);
@@ -300,8 +273,8 @@ fn cpu_model(cpuid: &str) -> Option<CpuModel> {
 fn losses(history: &History<'_>, traces: &[Trace], notes: &mut Vec<String>) {
     if history.lost > 0 {
         notes.push(format!(
-            "perf lost {} records: tasks and mappings may be wrong (record with a larger -m)",
-            history.lost
+            "perf lost {}: tasks and mappings may be wrong (record with a larger -m)",
+            counted(history.lost, "records")
         ));
     }
     for (flag, what) in [
@@ -311,33 +284,37 @@ fn losses(history: &History<'_>, traces: &[Trace], notes: &mut Vec<String>) {
     ] {
         let times = history.gaps.iter().filter(|gap| gap.flags & flag != 0).count();
         if times > 0 {
-            notes.push(format!("{times} times: {what}"));
+            notes.push(format!("{}: {what}", counted(times as u64, "times")));
         }
     }
     if history.guest_maps > 0 {
         notes.push(format!(
-            "{} mappings of virtual machines are not used: only the host's flow is read",
-            history.guest_maps
+            "not used: {}, as only the host's flow is read",
+            counted(history.guest_maps, "mappings of virtual machines")
         ));
     }
     if history.nameless > 0 {
         notes.push(format!(
-            "{} switch records are of a task that had exited, and nothing tells which: it is shown as unknown (-1)",
-            history.nameless
+            "{} of a task that had exited, and nothing tells which: it is shown as unknown (-1)",
+            counted(history.nameless, "switch records")
         ));
     }
     if history.renamed > 0 {
         notes.push(format!(
-            "{} names of kernel code (BPF programs, trampolines) are of addresses that had another name before: of such places \
+            "{} of kernel code (BPF programs, trampolines) at addresses that had another name before: of such places \
              the code and the name may be the other's",
-            history.renamed
+            counted(history.renamed, "names")
         ));
     }
     for (kind, count) in &history.unknown {
-        notes.push(format!("{count} records of type {kind}, which is not known here, are not used"));
+        notes.push(format!(
+            "not used: {} of type {kind}, which is not known here",
+            counted(*count, "records")
+        ));
     }
     for trace in traces.iter().filter(|t| t.losses > 0) {
-        notes.push(format!("{}: {} places where trace data are missing", label(trace), trace.losses));
+        let places = counted(trace.losses as u64, "places");
+        notes.push(format!("{}: {places} where trace data are missing", label(trace)));
     }
 }
 
@@ -430,38 +407,38 @@ fn fill(
         in_kernel |= spaces.kernel;
         if spaces.back > 0 {
             capture.notes.push(format!(
-                "{}: the clock goes back {} times: what ran until it has caught up has no time of its own",
+                "{}: the clock goes back {}: what ran until it has caught up has no time of its own",
                 label(&trace),
-                spaces.back
+                counted(spaces.back, "times")
             ));
         }
         if spaces.doubtful > 0 {
             capture.notes.push(format!(
-                "{}: {} task switches lie between two times of the trace that are too far apart to tell them: which task ran what there \
+                "{}: {} between two times of the trace that are too far apart to tell them: which task ran what there \
                  is guessed (record with mtc or cyc)",
                 label(&trace),
-                spaces.doubtful
+                counted(spaces.doubtful, "task switches")
             ));
         }
         if spaces.guessed > 0 {
             capture.notes.push(format!(
-                "{}: {} times several programs ran between two times of the trace: whose code it was is guessed (record with mtc or cyc)",
+                "{}: {} several programs ran between two times of the trace: whose code it was is guessed (record with mtc or cyc)",
                 label(&trace),
-                spaces.guessed
+                counted(spaces.guessed, "times")
             ));
         }
         if spaces.nobody > 0 {
             capture.notes.push(format!(
-                "{}: {} times programs ran while the CPU is idle by the records: which task ran up to the next record is not known (-1)",
+                "{}: {} programs ran while the CPU is idle by the records: which task ran up to the next record is not known (-1)",
                 label(&trace),
-                spaces.nobody
+                counted(spaces.nobody, "times")
             ));
         }
         if spaces.unknown > 0 {
             capture.notes.push(format!(
-                "{}: the programs of {} address spaces are not known, as the trace has no times: their code is not decoded",
+                "{}: the programs of {} are not known, as the trace has no times: their code is not decoded",
                 label(&trace),
-                spaces.unknown
+                counted(spaces.unknown, "address spaces")
             ));
         }
         let place_at = |t: u64| {
@@ -491,9 +468,10 @@ fn fill(
         placed.extend(programs);
         if doubtful > 0 {
             capture.notes.push(format!(
-                "{}: {doubtful} times a mapping takes another one's place between two times of the trace that are too far apart to tell \
+                "{}: {} a mapping takes another one's place between two times of the trace that are too far apart to tell \
                  when: which code ran there is guessed (record with mtc or cyc)",
-                label(&trace)
+                label(&trace),
+                counted(doubtful, "times")
             ));
         }
         let first = switches(&trace, cpu, &spaces, history, entry, ns, &names, capture);

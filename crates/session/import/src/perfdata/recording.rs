@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The files of a recording without Intel PT, together: one, or those of perf's folder (`perf record --threads`).
+//! The files of a recording together: one, or those of perf's folder (`perf record --threads`, `--kcore`).
 //!
 //! In: a path. Out: [`Contents`] of all files, with the records that perf compressed (`-z`) unpacked.
 
 use std::fs;
 use std::io::Read as _;
+use std::mem::take;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use kprism_image::Bytes;
 use kprism_perfdata::{Contents, MAGIC};
@@ -15,7 +17,14 @@ use crate::error::read_file;
 
 /// A recording's files: one, or `data`, `data.0`, … of a folder, of which only the first has attributes and formats.
 #[derive(Debug, Default)]
-pub struct Files(Vec<(Bytes, Unpacked)>);
+pub struct Files(Vec<File>);
+
+/// A file, and what the first reading unpacked.
+#[derive(Debug, Default)]
+struct File {
+    bytes: Bytes,
+    unpacked: OnceLock<Unpacked>,
+}
 
 /// Records that perf compressed in a file (`perf record -z`).
 #[derive(Debug, Default)]
@@ -26,30 +35,30 @@ struct Unpacked {
     note: Option<String>,
 }
 
+impl Unpacked {
+    fn new(parts: &[&[u8]]) -> Self {
+        if parts.is_empty() {
+            return Self::default();
+        }
+        let (records, note) = kprism_perfdata::unpack(parts);
+        Self { records, note }
+    }
+}
+
 impl Files {
-    /// Unpacks the records that perf compressed. Each file has a compressed stream of its own.
+    /// Files that are in memory, in the order of their names.
     #[must_use]
     pub fn new(data: Vec<Bytes>) -> Self {
-        let unpacked = |(number, bytes): (usize, Bytes)| {
-            let mut contents = Contents::default();
-            whole_or_records(number, &bytes, &mut contents);
-            let unpacked = match &contents.compressed[..] {
-                [] => Unpacked::default(),
-                parts => {
-                    let (records, note) = kprism_perfdata::unpack(parts);
-                    Unpacked { records, note }
-                }
-            };
-            drop(contents);
-            (bytes, unpacked)
-        };
-        Self(data.into_iter().enumerate().map(unpacked).collect())
+        Self(data.into_iter().map(|bytes| File { bytes, unpacked: OnceLock::new() }).collect())
     }
 
     /// Bytes that were compressed, unpacked: with the files' own, the most that can be read.
     #[must_use]
     pub fn unpacked_len(&self) -> usize {
-        self.0.iter().map(|(_, unpacked)| unpacked.records.len()).sum()
+        if self.0.iter().any(|file| file.unpacked.get().is_none()) {
+            drop(self.contents());
+        }
+        self.0.iter().filter_map(|file| file.unpacked.get()).map(|unpacked| unpacked.records.len()).sum()
     }
 
     /// Reads the files of a recording.
@@ -61,16 +70,30 @@ impl Files {
         Ok(Self::new(data))
     }
 
-    /// What all files hold, file by file.
+    /// What all files hold, file by file. Each has a compressed stream of its own.
     pub(super) fn contents(&self) -> Contents<'_> {
         let mut contents = Contents::default();
-        for (number, (bytes, unpacked)) in self.0.iter().enumerate() {
-            whole_or_records(number, bytes, &mut contents);
+        for (number, file) in self.0.iter().enumerate() {
+            whole_or_records(number, &file.bytes, &mut contents);
+            let packed = take(&mut contents.compressed);
+            let unpacked = file.unpacked.get_or_init(|| Unpacked::new(&packed));
             let records = &unpacked.records;
             kprism_perfdata::records(records, 0..records.len(), &mut contents);
             contents.notes.extend(unpacked.note.clone());
+            // perf compresses no record twice.
+            let again = take(&mut contents.compressed).len();
+            if again > 0 {
+                contents
+                    .notes
+                    .push(format!("compressed records inside compressed ones are not read: {again}"));
+            }
         }
         contents
+    }
+
+    /// Gives the memory of mapped files back: what is needed again is read again.
+    pub(super) fn release(&self) {
+        self.0.iter().for_each(|file| file.bytes.release());
     }
 }
 
@@ -96,4 +119,45 @@ pub(super) fn detect(path: &Path, holds: impl FnOnce(&[u8]) -> bool) -> bool {
     let (file, mut head) = (paths(path).swap_remove(0), [0; 8]);
     let begins = fs::File::open(&file).and_then(|mut file| file.read_exact(&mut head)).is_ok();
     begins && head == *MAGIC && Bytes::open(&file).is_ok_and(|bytes| holds(&bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// PERF_RECORD_COMPRESSED, with records packed as perf does.
+    fn packed(records: &[u8]) -> Vec<u8> {
+        let level = ruzstd::encoding::CompressionLevel::Uncompressed;
+        let stream = ruzstd::encoding::compress_to_vec(records, level);
+        let mut out = (81u64 | (8 + stream.len() as u64) << 48).to_le_bytes().to_vec();
+        out.extend(stream);
+        out
+    }
+
+    /// A pipe's head, and these records.
+    fn piped(records: &[u8]) -> Bytes {
+        let head = [MAGIC.as_slice(), &16u64.to_le_bytes()].concat();
+        [head, records.to_vec()].concat().into()
+    }
+
+    #[test]
+    fn a_file_gives_the_same_each_time_it_is_read() {
+        // A record of an unknown type.
+        let record = (99u64 | 8 << 48).to_le_bytes();
+        let files = Files::new(vec![piped(&packed(&record)), packed(&record.repeat(2)).into()]);
+        for _ in 0..2 {
+            let contents = files.contents();
+            assert_eq!((contents.events.len(), contents.notes.len()), (3, 0), "{:?}", contents.notes);
+        }
+        assert_eq!(files.unpacked_len(), 24);
+        assert_eq!(Files::new(vec![piped(&packed(&record))]).unpacked_len(), 8, "before it is read");
+    }
+
+    #[test]
+    fn records_that_are_compressed_twice_are_told() {
+        let twice = Files::new(vec![piped(&packed(&packed(&[7; 64])))]);
+        let contents = twice.contents();
+        assert_eq!((contents.events.len(), contents.compressed.len()), (0, 0));
+        assert_eq!(contents.notes, ["compressed records inside compressed ones are not read: 1"]);
+    }
 }

@@ -13,6 +13,7 @@ use kprism_image::sideband;
 use kprism_image::symbols::kallsyms::{self, Preemption};
 use kprism_image::symbols::{Symbols, called};
 use kprism_image::{Bytes, Image, is_kernel};
+use kprism_profile::units::counted;
 use kprism_store::{Clock, Instrument, Manifest, Run, RunKind};
 
 use super::not_understood;
@@ -240,11 +241,13 @@ pub fn sideband_records(run: &Run, notes: &mut Vec<String>) -> Result<Vec<sideba
     }
     let (records, faults) = sideband::read(&bytes);
     if let Some(first) = faults.first {
-        notes.push(format!("{}: {} lines left out, the first: {first}", path.display(), faults.lines));
+        let lines = counted(faults.lines, "lines");
+        notes.push(format!("{}: {lines} left out, the first: {first}", path.display()));
     }
     let unknown = records.iter().filter(|record| matches!(record, sideband::Record::Other)).count();
     if unknown > 0 {
-        notes.push(format!("{}: {unknown} records of kinds that this version does not know", path.display()));
+        let records = counted(unknown as u64, "records");
+        notes.push(format!("{}: {records} of kinds that this version does not know", path.display()));
     }
     Ok(records)
 }
