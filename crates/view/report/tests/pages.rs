@@ -250,19 +250,13 @@ fn what_is_not_known_of_a_run_is_drawn_as_that() {
     let browser = open(dir.path(), &page);
     browser.wait("return document.querySelectorAll('.half path.arc').length > 8");
     let tracer = "[...document.querySelectorAll('.half:nth-child(2) .arc')].find((a) => a.getAttribute('aria-label').startsWith('trace_mmap,'))";
-    assert_eq!(
-        browser.run(&format!("return {tracer}.classList.contains('change-not-known')")),
-        json!(true)
-    );
+    assert_eq!(browser.run(&format!("return {tracer}.classList.contains('change-not-known')")), json!(true));
     assert_eq!(browser.run(&format!("return {tracer}.getAttribute('fill')")), "url(#hatch-not-known)");
     assert_eq!(
         browser.run("return document.querySelectorAll('.change-only-new, .change-only-old').length"),
         json!(0)
     );
-    assert_eq!(
-        browser.run("return document.querySelectorAll('.legend .key.not-known').length"),
-        json!(1)
-    );
+    assert_eq!(browser.run("return document.querySelectorAll('.legend .key.not-known').length"), json!(1));
     let row = "[...document.querySelectorAll('#functions tbody tr')].find((r) => r.cells[0].textContent === 'ring_buffer_write').cells";
     browser.run("const filter = document.querySelector('#functions .filter'); filter.value = 'ring_buffer_write'; filter.dispatchEvent(new Event('input'))");
     // self difference, self OLD, self NEW; calls OLD; the change.
