@@ -12,7 +12,7 @@ use kprism_flow::{Options, Stream, profile};
 use kprism_image::Image;
 use kprism_image::code::TaskSwitch;
 use kprism_image::sideband::{Record, Switch};
-use kprism_profile::{FrameKind, NO_PARENT, Part, Parts, Profile};
+use kprism_profile::{FrameKind, NO_PARENT, Part, Parts, Profile, Unended};
 
 const MAIN: u64 = 0x40_0000;
 const F: u64 = 0x40_1000;
@@ -538,6 +538,9 @@ fn a_call_that_its_stack_was_left_in_is_one_call() {
     let (p, streams) = run_once(&code, &pts, &[]);
     let mut listing = Listing::default();
     let _ = replay(&inputs(&code, &streams, &[]), &mut listing);
+    // Six times a stack with two calls was left.
+    let unended = Unended { untraced: 0, left: 12 };
+    assert_eq!((listing.stacks.unended(), p.totals.unended), (unended, unended));
     let id = |name: &str| p.funcs.iter().position(|func| func.name == name).unwrap();
     let counted = |name: &str| {
         let own = p.nodes.iter().filter(|n| n.parent != NO_PARENT && n.func as usize == id(name));
@@ -551,6 +554,13 @@ fn a_call_that_its_stack_was_left_in_is_one_call() {
     // All calls of `yield` but one ended, after their two instructions; the last one is left for good.
     assert_eq!(listing.listed.ended.get(&2), Some(&(5, 10)), "{:?}", listing.listed.ended);
     assert_eq!(listing.listed.ended.get(&1), None, "the fiber is under way");
+    // On the timeline, a call has a part for each time that its stack ran. Only the last part may end with the call.
+    let parts = |ending| {
+        let own = p.slices.iter().filter(|s| s.func as usize == id("yield") && s.ending == Some(ending));
+        own.map(|s| s.kind).collect::<Vec<_>>()
+    };
+    assert_eq!(parts(Ending::Left), [FrameKind::Call; 6]);
+    assert_eq!(parts(Ending::Seen), [FrameKind::Resumed; 5]);
     assert_eq!(guessed(&p), []);
 }
 

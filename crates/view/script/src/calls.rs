@@ -9,8 +9,8 @@ use kprism_flow::replay::calls::{Begin, Calls, End, Ending, Stacks};
 use kprism_flow::replay::{Code, Listener, TracePosition};
 use kprism_image::Image;
 use kprism_image::resolve::Resolve;
-use kprism_profile::FrameKind;
 use kprism_profile::units::syscall_name;
+use kprism_profile::{FrameKind, Unended};
 
 use crate::flow::Options;
 use crate::indent::write_indent;
@@ -174,6 +174,10 @@ impl<R: Resolve> Listener for Lister<'_, '_, R> {
 
     fn guessed(&self) -> Guessed {
         self.stacks.guessed()
+    }
+
+    fn unended(&self) -> Unended {
+        self.stacks.unended()
     }
 
     fn event(&mut self, at: &TracePosition<'_>, event: &Event) {
@@ -362,25 +366,21 @@ impl std::fmt::Display for Wall {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.1 {
             Ending::Seen => self.0.fmt(f),
-            Ending::Untraced | Ending::Left => f.write_str("null"),
+            Ending::Untraced | Ending::Left | Ending::Open => f.write_str("null"),
         }
     }
 }
 
 /// Said behind a call that did not end where its line is.
-fn remark(ending: Ending) -> &'static str {
-    match ending {
-        Ending::Seen => "",
-        Ending::Untraced => " /* its end was not traced */",
-        Ending::Left => " /* it left its stack */",
-    }
+fn remark(ending: Ending) -> String {
+    ending.remark().map(|remark| format!(" /* {remark} */")).unwrap_or_default()
 }
 
 /// Writes duration and instructions of a call in columns, or blanks if its end was not seen.
 fn write_amounts_of(out: &mut Vec<u8>, ns: u64, call: &End) {
     match call.ending {
         Ending::Seen => write_amounts(out, ns, call.insns),
-        Ending::Untraced | Ending::Left => {
+        Ending::Untraced | Ending::Left | Ending::Open => {
             let _ = write!(out, "{:27}", "");
         }
     }
