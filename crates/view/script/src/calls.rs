@@ -9,7 +9,7 @@ use kprism_flow::replay::calls::{Begin, Calls, End, Ending, Stacks};
 use kprism_flow::replay::{Code, Listener, TracePosition};
 use kprism_image::Image;
 use kprism_image::resolve::Resolve;
-use kprism_profile::units::syscall_name;
+use kprism_profile::units::{is_without_body, syscall_name};
 use kprism_profile::{FrameKind, Unended};
 
 use crate::flow::Options;
@@ -255,7 +255,7 @@ impl<R: Resolve> Lines<'_, '_, R> {
     fn syscall_end(&mut self, at: &TracePosition<'_>, call: &End) {
         let func = call.body.unwrap_or(call.func);
         let symbol = &self.names.get(func).symbol;
-        let name = syscall_name(symbol);
+        let (name, is_refused) = (syscall_name(symbol), is_without_body(symbol));
         let select = &self.options.select;
         if !select.funcs.is_empty() && !select.takes_func(&name) && !select.takes_func(symbol) {
             return;
@@ -267,14 +267,16 @@ impl<R: Resolve> Lines<'_, '_, R> {
             Form::Text => {
                 write_amounts_of(out, wall, call);
                 let (us, ns) = (call.on_cpu_ns / 1000, call.on_cpu_ns % 1000);
-                writeln!(out, "{us:>9}.{ns:03} us on CPU  {name}{}", remark(call.ending))
+                let refused = if is_refused { " /* refused, or its function was not traced */" } else { "" };
+                writeln!(out, "{us:>9}.{ns:03} us on CPU  {name}{}{refused}", remark(call.ending))
             }
             Form::Json => {
                 out.extend_from_slice(b"\"syscall\":");
                 json::string(out, &name);
                 let End { on_cpu_ns, insns, .. } = call;
                 let wall = Wall(wall, call.ending);
-                writeln!(out, ",\"wall_ns\":{wall},\"on_cpu_ns\":{on_cpu_ns},\"insns\":{insns}}}")
+                let refused = if is_refused { ",\"without_body\":true" } else { "" };
+                writeln!(out, ",\"wall_ns\":{wall},\"on_cpu_ns\":{on_cpu_ns},\"insns\":{insns}{refused}}}")
             }
         };
         self.out.end_line();

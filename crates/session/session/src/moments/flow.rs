@@ -9,7 +9,7 @@ use kprism_flow::replay::calls::{Begin, Calls, End, Ending, Stacks};
 use kprism_flow::replay::{Code, Listener, TracePosition};
 use kprism_image::Image;
 use kprism_image::resolve::Resolve;
-use kprism_profile::units::syscall_name;
+use kprism_profile::units::{is_without_body, syscall_name};
 use kprism_profile::{FrameKind, Unended};
 use kprism_store::Account;
 use serde_json::Value;
@@ -178,7 +178,9 @@ impl Calls for Lines<'_, '_, '_> {
         ];
         if call.kind == FrameKind::Syscall {
             if self.merge.wanted.kind(Kind::Syscall) {
-                let name = syscall_name(&self.name(call.body.unwrap_or(call.func)).0);
+                let symbol = self.name(call.body.unwrap_or(call.func)).0;
+                let name = syscall_name(&symbol);
+                args.extend(is_without_body(&symbol).then(|| ("without_body".to_owned(), true.into())));
                 self.give(at, Kind::Syscall, length, name, args);
             }
         } else if self.calls {
