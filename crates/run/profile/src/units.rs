@@ -120,7 +120,8 @@ pub fn syscall_name(symbol: &str) -> String {
 }
 
 /// Returns true for the function that a system call is known by when none does its work: the kernel's entry. seccomp or a tracer
-/// refused the call before the kernel looked its number up, or a gap hid the function. Nothing in a trace tells the number then.
+/// refused the call, there is none of its number (compilers put `ni_syscall` into `do_syscall_64`), or a gap hid the function.
+/// Nothing in a trace tells the number then.
 /// False for a kernel without symbols, of which no function is known.
 pub fn is_without_body(symbol: &str) -> bool {
     !symbol.starts_with("0x") && !BODIES.iter().any(|(prefix, _)| symbol.starts_with(prefix))

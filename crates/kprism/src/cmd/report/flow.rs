@@ -107,8 +107,8 @@ pub fn syscalls(args: &SyscallArgs, io: &mut Io<'_>) -> Result<Outcome> {
     let refused = rows::refused(&profile, &filter);
     if refused > 0 {
         io.progress.note(&format!(
-            "{} system calls have the name of the kernel's entry: seccomp or a tracer refused them before a function of the kernel did \
-             their work, or that was not traced; a trace does not have their numbers",
+            "{} system calls have the name of the kernel's entry: seccomp or a tracer refused them, there is none of their number, or \
+             what they did was not traced; a trace does not have their numbers",
             grouped(refused)
         ));
     }
