@@ -95,6 +95,14 @@ pub fn quoted(words: &[String]) -> String {
     words.iter().map(one).collect::<Vec<_>>().join(" ")
 }
 
+/// An offset from a function's entry, with its sign: in a part that stands before the entry, which compilers make, it is negative.
+pub fn offset_text(offset: u64) -> String {
+    match offset.cast_signed() {
+        before @ ..0 => format!("-{:#x}", before.unsigned_abs()),
+        _ => format!("+{offset:#x}"),
+    }
+}
+
 /// Prefixes of the functions that system calls lead to, and a mark of the call that another entry makes. SYSCALL_DEFINEx of
 /// arch/x86/include/asm/syscall_wrapper.h makes these names.
 const BODIES: [(&str, &str); 11] = [
@@ -130,6 +138,12 @@ pub fn is_without_body(symbol: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_offset_before_the_entry_is_negative() {
+        let offsets = [0, 8, 0_u64.wrapping_sub(0x100), u64::MAX, 1 << 63].map(offset_text);
+        assert_eq!(offsets, ["+0x0", "+0x8", "-0x100", "-0x1", "-0x8000000000000000"]);
+    }
 
     #[test]
     fn a_refused_call_has_the_name_of_the_entry() {
