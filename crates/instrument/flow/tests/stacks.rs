@@ -361,6 +361,20 @@ fn a_task_that_the_recording_leaves_dying_runs_to_its_end() {
     assert_eq!(last.end_ns - last.start_ns, 20, "{last:?}");
 }
 
+/// Tracing goes off in a system call, and on again in the program: nothing tells when the call ended.
+#[test]
+fn a_system_call_that_ended_in_a_gap_is_a_guess() {
+    let code = code("__x64_sys_read");
+    let mut pt = Pt::new();
+    pt.psb_at(MAIN + 6, 1000).cyc(1).tip(ENTRY).cyc(2).tip(BODY).fup(BODY).pgd(None).cyc(500).pge(MAIN + 8);
+    let (p, _) = run_once(&code, &[&pt], &[]);
+    assert_eq!(p.syscalls.len(), 1);
+    assert_eq!(guessed(&p), [("system calls whose end was not traced", 1)]);
+    assert_eq!(p.totals.unended, Unended { untraced: 2, left: 0 });
+    let call = p.slices.iter().find(|slice| slice.kind == FrameKind::Syscall).unwrap();
+    assert_eq!(call.ending, Some(Ending::Untraced));
+}
+
 /// Records with approximate times: one too many before the first entry, none for the second.
 #[test]
 fn switches_near_a_time_go_with_the_entry_nearest() {

@@ -105,6 +105,7 @@ pub(crate) struct Stitcher<'a, R> {
     /// See [`Guessed`].
     untold: u64,
     unseen: u64,
+    untimed: u64,
     unended: Unended,
     /// Scratch: the global node of each local one.
     map: Vec<u32>,
@@ -141,6 +142,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             parked: Parked::default(),
             untold: 0,
             unseen: 0,
+            untimed: 0,
             unended: Unended::default(),
             map: Vec::new(),
             made: Vec::new(),
@@ -214,6 +216,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             borrowed: self.parked.borrowed,
             unsure: self.parked.unsure,
             untold: self.untold,
+            untimed: self.untimed,
             unseen: self.unseen + self.lanes.iter().map(Lane::without_place).sum::<u64>(),
         };
         let task = |t: Thread| Task { pid: t.pid, tgid: t.tgid, comm: t.comm, root: t.root };
@@ -528,6 +531,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             self.mark(What::End { func }, &frame);
         }
         if frame.kind == FrameKind::Syscall {
+            self.untimed += u64::from(ending == Ending::Untraced);
             self.mark(What::SyscallDone, &frame);
             self.syscall(task, cpu, &done, frame.node);
         }
