@@ -364,8 +364,8 @@ impl Drop for Small {
     }
 }
 
-/// On a full disk the command runs on; what was recorded is kept, the rest counted, and the run has failed. Without room for the guest's own
-/// files, it is said at once.
+/// On a full disk the command runs on; what was recorded is kept, the rest counted, and the run has failed. Without room for the
+/// guest's own files, it is said at once.
 #[test]
 fn a_full_disk_is_told_and_what_was_written_is_kept() {
     needs(&[ROOT]);
