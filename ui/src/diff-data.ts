@@ -4,6 +4,8 @@
 
 import { type Frame, type Header, KINDS, type Names, type Weight, originOf } from "./data.ts";
 
+/** A number, or null where it is not known. */
+export type Known = number | null;
 /** A value of OLD and one of NEW. */
 export type Pair<T> = [T, T];
 export type Side = 0 | 1;
@@ -17,6 +19,10 @@ export interface DiffData extends Names {
   paths: Pair<string>;
   /** Calls that sums are to be divided by, or null. */
   calls: Pair<number> | null;
+  /** True where what the run does not have is not known there, rather than zero. */
+  unknown: Pair<boolean>;
+  /** True where the run's recorder counts no instructions. */
+  uncounted: Pair<boolean>;
   /** In columns, as in the report; `present` has bit 0 for OLD, bit 1 for NEW. */
   tree: {
     parent: number[];
@@ -40,7 +46,7 @@ export interface DiffData extends Names {
   };
 }
 
-export type Change = "only-old" | "only-new" | "grew" | "shrank" | "same";
+export type Change = "only-old" | "only-new" | "grew" | "shrank" | "same" | "not-known";
 
 /** A path in the runs that have it. */
 export interface DiffPath {
@@ -49,6 +55,8 @@ export interface DiffPath {
   kind: Frame["kind"];
   parent: DiffPath | null;
   children: DiffPath[];
+  /** True where the run has it. The root is drawn in both. */
+  has: Pair<boolean>;
   frames: Pair<Frame | null>;
 }
 
@@ -59,6 +67,12 @@ export interface DiffTree {
   frames: Pair<Frame[]>;
   of(frame: Frame): DiffPath;
 }
+
+/** Drawn where a number is not known. */
+export const NOT_KNOWN = "–";
+/** Reasons why a number is not known. */
+const NOT_SEEN = "Not known: not the same was recorded, or something was lost, so this run may have done it unseen.";
+const NO_COUNTS = "Not known: this recorder counts no instructions.";
 
 /** Less than this part more or less is no change that one could see. */
 const NOISE = 0.02;
@@ -77,20 +91,72 @@ export class Diff {
   }
 
   /** Calls of one run, to two decimals where they are means. */
-  callsText(side: Side, value: number): string {
+  callsText(side: Side, value: Known): string {
+    if (value === null) return NOT_KNOWN;
     const { calls } = this.data;
     return calls ? (value / Math.max(1, calls[side])).toFixed(2) : value.toLocaleString("en-US");
   }
 
+  /** Calls of the compared part, or null if it is not known how many the run made. */
+  invocations(side: Side): Known {
+    const calls = this.data.calls?.[side] ?? null;
+    return calls === 0 && this.data.unknown[side] ? null : calls;
+  }
+
+  /** A value of a run that has what is asked for, or not (null): then it is zero, if that is known. */
+  private known(side: Side, value: Known, weight: Weight): Known {
+    const { unknown, uncounted } = this.data;
+    if (weight === "insns" && uncounted[side]) return null;
+    if (value === null) return unknown[side] ? null : 0;
+    return this.scaled(side, value);
+  }
+
   /** What a path cost with all below it in both runs. */
-  totals(path: DiffPath, weight: Weight): Pair<number> {
-    return SIDES.map((side) => this.scaled(side, path.frames[side]?.total[weight] ?? 0)) as Pair<number>;
+  totals(path: DiffPath, weight: Weight): Pair<Known> {
+    return SIDES.map((side) => this.known(side, path.has[side] ? path.frames[side]!.total[weight] : null, weight)) as Pair<Known>;
+  }
+
+  /** What a path cost without what is below it. */
+  selves(path: DiffPath, weight: Weight): Pair<Known> {
+    return SIDES.map((side) => this.known(side, path.has[side] ? path.frames[side]!.self[weight] : null, weight)) as Pair<Known>;
+  }
+
+  /** Calls of a path in one run. */
+  calls(path: DiffPath, side: Side): Known {
+    return path.has[side] ? path.frames[side]!.calls : this.data.unknown[side] ? null : 0;
+  }
+
+  /** A function's numbers, of a column. */
+  ofFunction(columns: Pair<number[]>, i: number, weight: Weight): Pair<Known> {
+    const has = (side: Side) => (this.data.functions.present[i] & (1 << side)) !== 0;
+    return SIDES.map((side) => this.known(side, has(side) ? columns[side][i] : null, weight)) as Pair<Known>;
+  }
+
+  /** Calls of a function. */
+  callsOfFunction(i: number): Pair<Known> {
+    const { present, calls } = this.data.functions;
+    const has = (side: Side) => (present[i] & (1 << side)) !== 0;
+    return SIDES.map((side) => (has(side) || !this.data.unknown[side] ? calls[side][i] : null)) as Pair<Known>;
+  }
+
+  /** The larger of those that are known; none is 0, for sizes that things are sorted by. */
+  largest(pair: Pair<Known>): number {
+    return Math.max(0, ...pair.map((value) => value ?? 0));
+  }
+
+  /** The reason why a number of this run is not known; empty if it is. */
+  reason(pair: Pair<Known>, weight: Weight): string {
+    const { uncounted } = this.data;
+    if (!pair.includes(null)) return "";
+    return weight === "insns" && SIDES.some((side) => uncounted[side] && pair[side] === null) ? NO_COUNTS : NOT_SEEN;
   }
 
   change(path: DiffPath, weight: Weight): Change {
-    if (!path.frames[0]) return "only-new";
-    if (!path.frames[1]) return "only-old";
+    const { unknown } = this.data;
+    if (!path.has[0]) return unknown[0] ? "not-known" : "only-new";
+    if (!path.has[1]) return unknown[1] ? "not-known" : "only-old";
     const [before, after] = this.totals(path, weight);
+    if (before === null || after === null) return "not-known";
     if (Math.abs(after - before) <= NOISE * Math.max(before, after)) return "same";
     return after > before ? "grew" : "shrank";
   }
@@ -99,7 +165,7 @@ export class Diff {
   extras(weight: Weight): DiffPath[] {
     const both = (path: DiffPath) => path.frames[0] !== null && path.frames[1] !== null;
     const extras = this.tree.paths.filter((path) => path.parent && both(path.parent) && !both(path));
-    const size = (path: DiffPath) => Math.max(...this.totals(path, weight));
+    const size = (path: DiffPath) => this.largest(this.totals(path, weight));
     return extras.sort((a, b) => size(b) - size(a));
   }
 }
@@ -120,11 +186,11 @@ function readTrees(data: DiffData): DiffTree {
       module = data.modules[data.funcs.module[ref]] ?? "";
     } else if (ref === -2) name = "small contexts, folded";
     else if (ref <= -3) name = data.comms[-3 - ref];
-    const path: DiffPath = { name, module, kind, parent, children: [], frames: [null, null] };
+    const path: DiffPath = { name, module, kind, parent, children: [], has: SIDES.map((side) => (tree.present[i] & (1 << side)) !== 0) as Pair<boolean>, frames: [null, null] };
     paths.push(path);
     parent?.children.push(path);
     for (const side of SIDES) {
-      if (!(tree.present[i] & (1 << side)) && i > 0) continue;
+      if (!path.has[side] && i > 0) continue;
       const above = parent?.frames[side] ?? null;
       const self = { insns: tree.insns[side][i], ns: tree.ns[side][i] };
       const frame: Frame = {

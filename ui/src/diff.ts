@@ -6,7 +6,7 @@ import "./style.css";
 import { chartTable } from "./behind-chart.ts";
 import { Chart, type View, breadcrumbs } from "./chart.ts";
 import { type Frame, type Header, type Weight, pathTo, readData } from "./data.ts";
-import { type Change, Diff, type DiffData, type DiffPath, type Pair, SIDES, SIDE_NAMES, type Side } from "./diff-data.ts";
+import { type Change, Diff, type DiffData, type DiffPath, type Known, NOT_KNOWN, type Pair, SIDES, SIDE_NAMES, type Side } from "./diff-data.ts";
 import { h, s, segmented } from "./dom.ts";
 import { count, duration, exact, percent, plural, share, weighed, weightName } from "./format.ts";
 import { isWhole, wholeness } from "./losses.ts";
@@ -22,10 +22,13 @@ const CHANGES: [Change, string][] = [
   ["shrank", "shrank"],
   ["only-old", "only in OLD"],
 ];
+/** In one run; of the other it is not known. Listed only on pages where something is not known. */
+const UNKNOWN_CHANGE: [Change, string] = ["not-known", "of one run not known"];
 const NO_CHANGE = "±0";
 const EXTRAS = 14;
 
-/** Orange is more, blue is less: apart for every kind of colour vision. What only one run has is also striped. */
+/** Orange is more, blue is less: apart for every kind of colour vision. What only one run has is also striped, and what is not
+ * known of one run is hatched in grey. */
 function color(change: Change, strength: number): string {
   const mix = Math.min(1, Math.max(0.18, strength));
   switch (change) {
@@ -34,24 +37,41 @@ function color(change: Change, strength: number): string {
     case "shrank": return `oklch(${(0.88 - 0.12 * mix).toFixed(3)} ${(0.02 + 0.09 * mix).toFixed(3)} 250)`;
     case "only-new": return "url(#stripes-only-new)";
     case "only-old": return "url(#stripes-only-old)";
+    case "not-known": return "url(#hatch-not-known)";
   }
 }
 
-/** Stripes for what only one run has; referred to by name from every drawing of the page. */
+/** Stripes for what only one run has, a hatch for what is not known of one; referred to by name from every drawing of the page. */
 function patterns(): SVGSVGElement {
   const stripes = (id: string, ground: string, line: string, turn: number) =>
     s("pattern", { id, width: 9, height: 9, patternUnits: "userSpaceOnUse", patternTransform: `rotate(${turn})` },
       s("rect", { width: 9, height: 9, fill: ground }), s("rect", { width: 3, height: 9, fill: line }));
   return s("svg", { width: 0, height: 0, "aria-hidden": "true", class: "patterns" }, s("defs", {},
-    stripes("stripes-only-new", "#dd5a12", "#f08a45", 45), stripes("stripes-only-old", "#3f7fd1", "#7fb0ea", -45)));
+    stripes("stripes-only-new", "#dd5a12", "#f08a45", 45), stripes("stripes-only-old", "#3f7fd1", "#7fb0ea", -45),
+    s("pattern", { id: "hatch-not-known", width: 7, height: 7, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
+      s("rect", { width: 7, height: 7, fill: "#e4e6ea" }), s("path", { d: "M0 0H7M0 0V7", stroke: "#8b919c", "stroke-width": 2 }))));
 }
 
-function signed(difference: number, weight: Weight): string {
+/** NEW less OLD, if both are known. */
+function differenceOf([before, after]: Pair<Known>): Known {
+  return before === null || after === null ? null : after - before;
+}
+
+/** A class for a difference. */
+function tone(difference: Known): string {
+  return difference === null ? "not-known" : difference > 0 ? "more" : difference < 0 ? "less" : "";
+}
+
+const weighedIfKnown = (value: Known, weight: Weight) => (value === null ? NOT_KNOWN : weighed(value, weight));
+
+function signed(difference: Known, weight: Weight): string {
+  if (difference === null) return NOT_KNOWN;
   if (difference === 0) return NO_CHANGE;
   return `${difference > 0 ? "+" : "−"}${weighed(Math.abs(difference), weight)}`;
 }
 
-function factor([before, after]: Pair<number>): string {
+function factor([before, after]: Pair<Known>): string {
+  if (before === null || after === null) return "";
   if (before === 0) return after === 0 ? "" : "new";
   return after === 0 ? "gone" : `×${(after / before).toFixed(2)}`;
 }
@@ -68,15 +88,17 @@ function header(diff: Diff): HTMLElement {
         h("p", { class: "about" }, [data.paths[side], head.kernel && `Linux ${head.kernel}`, `${exact(head.instructions)} instructions in ${duration(head.span_ns)}`].filter(Boolean).join(" · "), lost)));
   };
   const root = diff.tree.paths[0];
-  const fact = (name: string, [before, after]: Pair<number>, show: (n: number) => string) => {
-    const change = after > before ? "more" : after < before ? "less" : "";
-    return h("div", { class: "fact" }, h("dt", {}, name),
-      h("dd", {}, show(before), h("span", { class: "arrow" }, " → "), show(after), " ", h("small", { class: change }, before === after ? "" : factor([before, after]))));
+  const fact = (name: string, pair: Pair<Known>, show: (n: number) => string, weight: Weight = "ns") => {
+    const [before, after] = pair;
+    const change = tone(differenceOf(pair));
+    const value = (n: Known) => (n === null ? "not known" : show(n));
+    return h("div", { class: "fact", title: diff.reason(pair, weight) }, h("dt", {}, name),
+      h("dd", {}, value(before), h("span", { class: "arrow" }, " → "), value(after), " ", h("small", { class: change }, before === after ? "" : factor(pair))));
   };
   const per = data.calls ? " per call" : "";
   const facts = h("dl", { class: "facts-line" },
-    data.calls ? fact("calls", data.calls, exact) : null,
-    fact(`instructions${per}`, diff.totals(root, "insns"), count),
+    data.calls ? fact("calls", SIDES.map((side) => diff.invocations(side)) as Pair<Known>, exact) : null,
+    fact(`instructions${per}`, diff.totals(root, "insns"), count, "insns"),
     fact(`time on CPU${per}`, diff.totals(root, "ns"), duration));
   return h("header", {},
     h("div", { class: "title" }, h("span", { class: "brand" }, "kprism diff"), h("h1", {}, title), themeButton()),
@@ -85,21 +107,32 @@ function header(diff: Diff): HTMLElement {
 
 /** OLD, NEW and the difference of a path in numbers. */
 function numbers(diff: Diff, path: DiffPath): HTMLTableElement {
-  const cells = (name: string, pair: Pair<number>, weight: Weight) =>
-    h("tr", {}, h("th", { scope: "row" }, name), ...pair.map((value) => h("td", {}, weighed(value, weight))),
-      h("td", { class: pair[1] > pair[0] ? "more" : pair[1] < pair[0] ? "less" : "" }, signed(pair[1] - pair[0], weight)));
-  const self = (weight: Weight) => SIDES.map((side) => diff.scaled(side, path.frames[side]?.self[weight] ?? 0)) as Pair<number>;
+  const cells = (name: string, pair: Pair<Known>, weight: Weight) => {
+    const by = differenceOf(pair);
+    return h("tr", { title: diff.reason(pair, weight) }, h("th", { scope: "row" }, name), ...pair.map((value) => h("td", {}, weighedIfKnown(value, weight))),
+      h("td", { class: tone(by) }, signed(by, weight)));
+  };
+  const why = diff.reason(diff.totals(path, "insns"), "insns") || diff.reason(diff.totals(path, "ns"), "ns");
   return h("table", { class: "facts" },
     h("thead", {}, h("tr", {}, h("td", {}), ...["OLD", "NEW", "difference"].map((name) => h("th", { scope: "col" }, name)))),
     h("tbody", {},
       cells("instructions", diff.totals(path, "insns"), "insns"),
-      cells("itself", self("insns"), "insns"),
+      cells("itself", diff.selves(path, "insns"), "insns"),
       cells("time on CPU", diff.totals(path, "ns"), "ns"),
-      cells("itself", self("ns"), "ns"),
-      h("tr", {}, h("th", { scope: "row" }, "calls"), ...SIDES.map((side) => h("td", {}, diff.callsText(side, path.frames[side]?.calls ?? 0))), h("td", {}))));
+      cells("itself", diff.selves(path, "ns"), "ns"),
+      h("tr", {}, h("th", { scope: "row" }, "calls"), ...SIDES.map((side) => h("td", {}, diff.callsText(side, diff.calls(path, side)))), h("td", {})),
+      why ? h("tr", {}, h("td", { colspan: 4, class: "why" }, why)) : null));
 }
 
-const changeName = (change: Change) => CHANGES.find(([name]) => name === change)?.[1] ?? "";
+/** The words for a change; of a path that only one run has, that run's name. */
+function changeName(diff: Diff, path: DiffPath, weight: Weight): string {
+  const change = diff.change(path, weight);
+  if (change !== "not-known") return CHANGES.find(([name]) => name === change)?.[1] ?? "";
+  const has = SIDES.filter((side) => path.has[side]);
+  if (has.length === 2) return UNKNOWN_CHANGE[1];
+  const [there, other]: Pair<Side> = has[0] === 0 ? [0, 1] : [1, 0];
+  return `in ${SIDE_NAMES[there]}; of ${SIDE_NAMES[other]} not known`;
+}
 
 function panel(diff: Diff, path: DiffPath, weight: Weight, go: (path: DiffPath) => void): DocumentFragment {
   const out = document.createDocumentFragment();
@@ -107,12 +140,10 @@ function panel(diff: Diff, path: DiffPath, weight: Weight, go: (path: DiffPath) 
   const kind = path.kind === "call" || path.kind === "root" ? "" : `entered by ${path.kind === "tail" ? "tail call" : path.kind}`;
   out.append(
     h("h3", {}, key(change), path.name),
-    h("p", { class: "where" }, [changeName(change), path.module, kind].filter(Boolean).join(" · ")),
+    h("p", { class: "where" }, [changeName(diff, path, weight), path.module, kind].filter(Boolean).join(" · ")),
     numbers(diff, path));
-  const difference = (child: DiffPath) => {
-    const [before, after] = diff.totals(child, weight);
-    return after - before;
-  };
+  // What is not known to differ is in no list of differences.
+  const difference = (child: DiffPath) => differenceOf(diff.totals(child, weight)) ?? 0;
   const differing = (of: DiffPath) => of.children.map((child) => ({ child, by: difference(child) })).filter(({ by }) => by !== 0)
     .sort((a, b) => Math.abs(b.by) - Math.abs(a.by));
   // A chain of calls that hand the difference on is one step.
@@ -145,44 +176,55 @@ interface FunctionRow {
   name: string;
   module: string;
   present: number;
-  calls: Pair<number>;
-  self: Record<Weight, Pair<number>>;
-  total: Record<Weight, Pair<number>>;
+  calls: Pair<Known>;
+  self: Record<Weight, Pair<Known>>;
+  total: Record<Weight, Pair<Known>>;
 }
 
 function functionRows(diff: Diff): FunctionRow[] {
   const { functions, funcs, modules } = diff.data;
-  const pair = (columns: Pair<number[]>, i: number) => SIDES.map((side) => diff.scaled(side, columns[side][i])) as Pair<number>;
   return functions.func.map((func, i) => ({
     name: funcs.name[func],
     module: modules[funcs.module[func]] ?? "",
     present: functions.present[i],
-    calls: SIDES.map((side) => functions.calls[side][i]) as Pair<number>,
-    self: { insns: pair(functions.self_insns, i), ns: pair(functions.self_ns, i) },
-    total: { insns: pair(functions.total_insns, i), ns: pair(functions.total_ns, i) },
+    calls: diff.callsOfFunction(i),
+    self: { insns: diff.ofFunction(functions.self_insns, i, "insns"), ns: diff.ofFunction(functions.self_ns, i, "ns") },
+    total: { insns: diff.ofFunction(functions.total_insns, i, "insns"), ns: diff.ofFunction(functions.total_ns, i, "ns") },
   }));
 }
 
 function functionTable(diff: Diff, weight: () => Weight, find: (name: string) => void): SortedTable<FunctionRow> {
-  const by = ([before, after]: Pair<number>) => after - before;
-  const value = (head: string, of: (row: FunctionRow) => number, title = "") => ({ head, title, key: of, show: (row: FunctionRow) => weighed(of(row), weight()) });
-  const change = (row: FunctionRow) => (row.present === 1 ? "only in OLD" : row.present === 2 ? "only in NEW" : "");
-  const calls = (side: Side) => ({ head: `calls ${SIDE_NAMES[side]}`, key: (row: FunctionRow) => row.calls[side], show: (row: FunctionRow) => diff.callsText(side, row.calls[side]) });
-  const difference = (head: string, title: string, of: (row: FunctionRow) => Pair<number>) => ({
-    head, title, key: (row: FunctionRow) => by(of(row)), order: (row: FunctionRow) => Math.abs(by(of(row))),
-    show: (row: FunctionRow) => signed(by(of(row)), weight()),
-    tone: (row: FunctionRow) => (by(of(row)) > 0 ? "more" : by(of(row)) < 0 ? "less" : ""),
+  // What is not known is sorted behind all that is.
+  const last = (value: Known) => value ?? -Infinity;
+  const value = (head: string, of: (row: FunctionRow) => Pair<Known>, side: Side) => ({
+    head, key: (row: FunctionRow) => last(of(row)[side]), show: (row: FunctionRow) => weighedIfKnown(of(row)[side], weight()),
+    tip: (row: FunctionRow) => (of(row)[side] === null ? diff.reason(of(row), weight()) : ""),
   });
+  const change = ({ present }: FunctionRow) => {
+    if (present === 3) return "";
+    const [there, other]: Pair<Side> = present === 1 ? [0, 1] : [1, 0];
+    return diff.data.unknown[other] ? `in ${SIDE_NAMES[there]}; of ${SIDE_NAMES[other]} not known` : `only in ${SIDE_NAMES[there]}`;
+  };
+  const calls = (side: Side) => ({ head: `calls ${SIDE_NAMES[side]}`, key: (row: FunctionRow) => last(row.calls[side]), show: (row: FunctionRow) => diff.callsText(side, row.calls[side]), tip: (row: FunctionRow) => diff.reason([row.calls[side], row.calls[side]], "ns") });
+  const difference = (head: string, title: string, of: (row: FunctionRow) => Pair<Known>) => {
+    const by = (row: FunctionRow) => differenceOf(of(row));
+    return {
+      head, title, key: (row: FunctionRow) => last(by(row)), order: (row: FunctionRow) => Math.abs(by(row) ?? 0),
+      show: (row: FunctionRow) => signed(by(row), weight()),
+      tone: (row: FunctionRow) => tone(by(row)),
+      tip: (row: FunctionRow) => diff.reason(of(row), weight()),
+    };
+  };
   return new SortedTable<FunctionRow>({
     caption: "functions",
     columns: [
       { head: "function", key: (row) => row.name, show: (row) => row.name },
       difference("self difference", "NEW less OLD, in the function itself; sorted by size", (row) => row.self[weight()]),
-      value("self OLD", (row) => row.self[weight()][0]),
-      value("self NEW", (row) => row.self[weight()][1]),
+      value("self OLD", (row) => row.self[weight()], 0),
+      value("self NEW", (row) => row.self[weight()], 1),
       difference("total difference", "With callees; recursion counted once", (row) => row.total[weight()]),
-      value("total OLD", (row) => row.total[weight()][0]),
-      value("total NEW", (row) => row.total[weight()][1]),
+      value("total OLD", (row) => row.total[weight()], 0),
+      value("total NEW", (row) => row.total[weight()], 1),
       calls(0), calls(1),
       { head: "change", key: change, show: change },
       { head: "module", key: (row) => row.module, show: (row) => row.module },
@@ -199,7 +241,7 @@ function main(): void {
   const diff = new Diff(readData<DiffData>());
   const { tree, data } = diff;
   const sizes = new Map<DiffPath, number>();
-  let weight: Weight = "insns";
+  let weight: Weight = data.uncounted.includes(true) ? "ns" : "insns";
   let following = false;
   const side = h("aside", { class: "panel", "aria-live": "off" });
   const crumbs = h("nav", { class: "crumbs", "aria-label": "Path to the focus" });
@@ -215,7 +257,9 @@ function main(): void {
   const strength = (path: DiffPath): number => {
     let known = sizes.get(path);
     if (known === undefined) {
-      const [before, after] = diff.totals(path, weight);
+      // A change that is not known has no strength.
+      const pair = diff.totals(path, weight);
+      const [before, after] = pair.includes(null) ? [0, 0] : (pair as Pair<number>);
       known = Math.abs(Math.log2(Math.max(1, after) / Math.max(1, before))) / 3;
       sizes.set(path, known);
     }
@@ -228,7 +272,9 @@ function main(): void {
     for (const at of SIDES) {
       charts[at].zoom(nearest(path, at));
       notes[at].hidden = path.frames[at] !== null;
-      notes[at].textContent = `${path.name} is not in ${SIDE_NAMES[at]}: its caller is shown.`;
+      notes[at].textContent = data.unknown[at]
+        ? `${path.name} was not seen in ${SIDE_NAMES[at]}, where it may have run: its caller is shown.`
+        : `${path.name} is not in ${SIDE_NAMES[at]}: its caller is shown.`;
     }
     following = false;
     const frame = path.frames[1] ?? path.frames[0];
@@ -253,7 +299,7 @@ function main(): void {
       classes: (frame) => [`change-${diff.change(tree.of(frame), weight)}`],
       tip: (frame) => [
         h("strong", {}, frame.name),
-        h("em", {}, [changeName(diff.change(tree.of(frame), weight)), frame.module].filter(Boolean).join(" · ")),
+        h("em", {}, [changeName(diff, tree.of(frame), weight), frame.module].filter(Boolean).join(" · ")),
         h("div", {}, h("span", {}, `of ${SIDE_NAMES[at]}'s ${weightName(weight)}`), h("b", {}, percent(share(frame.total[weight], tree.frames[at][0].total[weight])))),
         numbers(diff, tree.of(frame)),
       ],
@@ -278,13 +324,13 @@ function main(): void {
     document.getElementById("calls")?.scrollIntoView({ behavior: "auto", block: "start" });
   });
   const extras = new SortedTable<DiffPath>({
-    caption: "paths that only one run took",
+    caption: data.unknown.includes(true) ? "paths that only one run has" : "paths that only one run took",
     columns: [
       { head: "function", key: (p) => p.name, show: (p) => p.name },
       { head: "only in", key: (p) => (p.frames[1] ? "NEW" : "OLD"), show: (p) => (p.frames[1] ? "NEW" : "OLD") },
       { head: "share", title: "Of all that this run did here", key: (p) => shareOf(p), show: (p) => percent(shareOf(p)), bar: (p) => shareOf(p) },
-      { head: "instructions", key: (p) => Math.max(...diff.totals(p, "insns")), show: (p) => count(Math.max(...diff.totals(p, "insns"))) },
-      { head: "time", key: (p) => Math.max(...diff.totals(p, "ns")), show: (p) => duration(Math.max(...diff.totals(p, "ns"))) },
+      { head: "instructions", key: (p) => own(p, "insns") ?? -Infinity, show: (p) => weighedIfKnown(own(p, "insns"), "insns") },
+      { head: "time", key: (p) => own(p, "ns") ?? -Infinity, show: (p) => weighedIfKnown(own(p, "ns"), "ns") },
       { head: "calls", key: (p) => (p.frames[1] ?? p.frames[0])?.calls ?? 0, show: (p) => (p.frames[1] ? diff.callsText(1, p.frames[1].calls) : diff.callsText(0, p.frames[0]?.calls ?? 0)) },
       { head: "called from", key: callers, show: callers },
     ],
@@ -295,14 +341,18 @@ function main(): void {
       document.getElementById("calls")?.scrollIntoView({ behavior: "auto", block: "start" });
     },
     chooseLabel: "Show in both charts",
-    empty: "Both runs took the same paths.",
+    empty: data.unknown.includes(true) ? "No path is in one run alone." : "Both runs took the same paths.",
   });
+  /** What a path cost in the run that has it. */
+  const own = (path: DiffPath, of: Weight): Known => diff.totals(path, of)[path.frames[1] ? 1 : 0];
   const shareOf = (path: DiffPath): number => {
     const at: Side = path.frames[1] ? 1 : 0;
     return share(path.frames[at]?.total[weight] ?? 0, tree.frames[at][0].total[weight]);
   };
 
-  const legend = h("ul", { class: "legend", "aria-label": "Colours" }, ...CHANGES.map(([change, name]) => h("li", {}, key(change), name)));
+  const somethingUnknown = [...data.unknown, ...data.uncounted].includes(true);
+  const changes = somethingUnknown ? [...CHANGES, UNKNOWN_CHANGE] : CHANGES;
+  const legend = h("ul", { class: "legend", "aria-label": "Colours" }, ...changes.map(([change, name]) => h("li", {}, key(change), name)));
   legend.append(h("li", {}, "rings: call depth; nothing drawn: the caller itself"));
   const fill = () => {
     runSearch();
@@ -333,7 +383,7 @@ function main(): void {
     h("nav", { class: "sections", "aria-label": "Sections" }, ...links.map(([id, name]) => h("a", { href: `#${id}` }, name))),
     h("main", {},
       section("calls", "Calls", controls, crumbs, h("div", { class: "stage" }, h("div", {}, h("div", { class: "halves" }, half(0), half(1)), legend, folded), side)),
-      section("paths", `Paths that only one run took${per}`, extras.element),
+      section("paths", `Paths that only one run ${data.unknown.includes(true) ? "has" : "took"}${per}`, extras.element),
       section("functions", `Functions${per}`, table.element, omitted)));
   // Each chart is laid out once: the weight before the tree.
   for (const at of SIDES) {

@@ -26,6 +26,9 @@ export function percent(fraction: number): string {
   return `${(fraction * 100).toFixed(2)}%`;
 }
 
+/** An offset from a function's entry. Code that the compiler moved away may lie before the entry. */
+export const offsetText = (offset: number): string => `${offset < 0 ? "-" : "+"}0x${Math.abs(offset).toString(16)}`;
+
 /** A short duration for axis ticks: `1 µs`, `200 ns`. */
 export function tick(ns: number): string {
   for (const [unit, name] of TIME) {

@@ -95,6 +95,14 @@ export function readLane(data: LaneData, at: number): Lane {
   return { at, data, rows: filled.length > 0 ? filled.map(row) : [row([])], cells, count: data.count, deeper };
 }
 
+/** Why an item's end is not that of its call, if it is none: its length is no duration then. */
+export function unended(data: TimelineData, lane: Lane, item: number): string | null {
+  const { args, values } = lane.data;
+  const n = args.findIndex(([name, unit]) => name === "end" && unit === "text");
+  const why = n < 0 ? undefined : data.texts[values?.[item * args.length + n] ?? -1];
+  return why === undefined || why === "seen" ? null : why;
+}
+
 /** The first index whose value is above `value`, of ascending values. */
 export function above(values: Float64Array, value: number): number {
   let [low, high] = [0, values.length];

@@ -3,7 +3,7 @@
 
 import { h } from "./dom.ts";
 import { duration, exact, percent, plural, share } from "./format.ts";
-import { type Lane, type Row, type Sum, type TimelineData, sums, touching } from "./lanes-data.ts";
+import { type Lane, type Row, type Sum, type TimelineData, sums, touching, unended } from "./lanes-data.ts";
 import { simpleTable } from "./plots.ts";
 
 /** Rows of the sums and of the table. */
@@ -14,7 +14,7 @@ const TABLE = 300;
 export function itemLines(data: TimelineData, lane: Lane, row: Row, i: number): { title: string; below: string; lines: [string, string][] } {
   const item = row.item[i]!;
   const lines: [string, string][] = [];
-  if (row.long[i] === 1) lines.push(["took", duration(row.end[i]! - row.start[i]!)]);
+  if (row.long[i] === 1) lines.push([unended(data, lane, item) === null ? "took" : "seen for", duration(row.end[i]! - row.start[i]!)]);
   lines.push(["from", duration(row.start[i]!)]);
   const { args, values } = lane.data;
   args.forEach(([name, unit], n) => {

@@ -7,7 +7,7 @@ import type { Data } from "./data.ts";
 import { h } from "./dom.ts";
 import { duration, exact, printable } from "./format.ts";
 import { command } from "./intervals.ts";
-import type { Lane, Row, TimelineData } from "./lanes-data.ts";
+import { type Lane, type Row, type TimelineData, unended } from "./lanes-data.ts";
 import { linesButton } from "./lines.ts";
 import { input, quoted, served } from "./served.ts";
 
@@ -132,8 +132,12 @@ export class Singles {
 /** A list of single calls, each a button that goes there. */
 export function singlesList(title: string, data: TimelineData, found: Single[], merged: number, go: (single: Single) => void): HTMLElement | null {
   if (found.length === 0) return null;
+  const without = ({ lane, row, i }: Single): string => {
+    const why = unended(data, lane, row.item[i]!);
+    return why === null ? "" : `; ${why}`;
+  };
   const items = found.map((single) => h("li", {}, h("button", { type: "button", class: "single", title: "Show it on the timeline, with its instructions", click: () => go(single) },
-    h("span", { class: "value" }, duration(single.ns)), h("span", { class: "name" }, single.lane.data.name), h("span", { class: "note" }, `at ${duration(data.from_ns + single.row.start[single.i]!)}`))));
+    h("span", { class: "value" }, duration(single.ns)), h("span", { class: "name" }, single.lane.data.name), h("span", { class: "note" }, `at ${duration(data.from_ns + single.row.start[single.i]!)}${without(single)}`))));
   const least = found[found.length - 1]!.ns;
   const note = least < merged ? h("p", { class: "note" }, `This file has some of less than ${duration(merged)} only as sums.`) : null;
   return h("div", { class: "singles" }, h("h4", {}, title), h("ol", {}, ...items), note);

@@ -5,7 +5,7 @@
 import "./source.css";
 import type { Data } from "./data.ts";
 import { h } from "./dom.ts";
-import { count, duration, exact, percent, plural, printable, share } from "./format.ts";
+import { count, duration, exact, offsetText, percent, plural, printable, share } from "./format.ts";
 import { command } from "./intervals.ts";
 import { ask, quoted, served } from "./served.ts";
 
@@ -101,8 +101,8 @@ function draw(of: Annotated, jump: (name: string) => (() => void) | null): HTMLE
   const most = of.lines.reduce((max, line) => Math.max(max, line.count), 0);
   const heat = (row: HTMLElement, n: number) => row.style.setProperty("--part", `${share(n, most) * 100}%`);
   const named = (text: string): Node => {
-    const name = /^<?(.+?)(\+0x[0-9a-f]+)?>?( \(.*\))?$/.exec(text)?.[1] ?? text;
-    const go = text.startsWith("+") || name === of.function ? null : jump(name);
+    const name = /^<?(.+?)([+-]0x[0-9a-f]+)?>?( \(.*\))?$/.exec(text)?.[1] ?? text;
+    const go = /^[+-]0x/.test(text) || name === of.function ? null : jump(name);
     return go ? h("button", { type: "button", class: "jump", click: (event: Event) => { event.stopPropagation(); go(); } }, text) : document.createTextNode(text);
   };
 
@@ -110,7 +110,7 @@ function draw(of: Annotated, jump: (name: string) => (() => void) | null): HTMLE
     const own = line.source?.[0];
     const row = h("div", { class: "insn", "data-offset": line.offset, "data-count": line.count, title: `${line.bytes.replace(/(..)/g, "$1 ")}· ${duration(line.ns)}` },
       h("span", { class: "count" }, exact(line.count)),
-      h("span", { class: "offset" }, `+0x${line.offset.toString(16)}`),
+      h("span", { class: "offset" }, offsetText(line.offset)),
       h("code", {}, line.version ? `v${line.version} ` : "", line.insn.trim(), line.refers ? " " : "", line.refers ? named(line.refers) : null,
         line.taken === undefined ? null : h("span", { class: "taken" }, ` taken ${ratio(line.taken, line.count)}`),
         ...(line.targets ?? []).slice(0, 8).map((target) => h("span", { class: "target" }, " → ", named(target.to), ` ${exact(target.count)}`))));
@@ -134,7 +134,7 @@ function draw(of: Annotated, jump: (name: string) => (() => void) | null): HTMLE
       const row = h("div", { class: line.count === undefined ? "line none" : "line", "data-line": line.line },
         h("span", { class: "number" }, String(line.line)),
         h("span", { class: "count" }, line.count === undefined ? "" : exact(line.count)),
-        h("span", { class: "taken", title: ways.length > 0 ? (line.branches ?? []).map((b) => `+0x${b.offset.toString(16)}: taken ${exact(b.taken)} of ${exact(b.count)}`).join("\n") : "" },
+        h("span", { class: "taken", title: ways.length > 0 ? (line.branches ?? []).map((b) => `${offsetText(b.offset)}: taken ${exact(b.taken)} of ${exact(b.count)}`).join("\n") : "" },
           ways.length > 0 ? `⤴ ${ways.slice(0, 2).join(" ")}${ways.length > 2 ? " …" : ""}` : line.inlined ? "inlined" : ""),
         h("code", {}, line.text ?? ""));
       if (line.count !== undefined) {

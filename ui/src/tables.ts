@@ -19,6 +19,8 @@ export interface Column<Row> {
   order?: (row: Row) => number;
   /** A class for the cell. */
   tone?: (row: Row) => string;
+  /** Said of the cell where the pointer rests on it; nothing if empty. */
+  tip?: (row: Row) => string;
 }
 
 export interface TableOptions<Row> {
@@ -131,6 +133,8 @@ export class SortedTable<Row> {
         : text;
       const cell = h("td", { class: name ? "text" : "" }, content);
       if (name && text) cell.title = text;
+      const tip = column.tip?.(row);
+      if (tip) cell.title = tip;
       const tone = column.tone?.(row);
       if (tone) cell.classList.add(tone);
       if (column.bar) {

@@ -364,8 +364,8 @@ impl Drop for Small {
     }
 }
 
-/// On a full disk the command runs on; what was recorded is kept and the rest counted. Without room for the guest's own
-/// files, it is said at once.
+/// On a full disk the command runs on; what was recorded is kept, the rest counted, and the run has failed. Without room for the
+/// guest's own files, it is said at once.
 #[test]
 fn a_full_disk_is_told_and_what_was_written_is_kept() {
     needs(&[ROOT]);
@@ -387,7 +387,7 @@ fn a_full_disk_is_told_and_what_was_written_is_kept() {
     let small = Small::new(built.dir.path().join("small"), "size=13m");
     let run = small.0.join("run");
     let (code, said) = record(&run);
-    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(code, Some(125), "{said}");
     assert_eq!(
         said.matches("No space left").count(),
         1 + said.matches("tlb_misses is not kept").count(),

@@ -12,7 +12,7 @@ use kprism_flow::replay::calls::{Begin, Calls, End, Ending, Stacks};
 use kprism_flow::replay::{self, Code, Listener, TracePosition};
 use kprism_image::Image;
 use kprism_image::resolve::Resolve;
-use kprism_profile::{Counts, CpuTotals, FrameKind, Func, Profile, Task, Times, Totals};
+use kprism_profile::{Counts, CpuTotals, FrameKind, Func, Profile, Task, Times, Totals, Unended};
 
 use crate::measured::Measured;
 use crate::tree::{Ended, Tree};
@@ -158,6 +158,10 @@ impl Listener for Collector {
 
     fn guessed(&self) -> Guessed {
         self.stacks.guessed()
+    }
+
+    fn unended(&self) -> Unended {
+        self.stacks.unended()
     }
 
     fn event(&mut self, at: &TracePosition<'_>, event: &Event) {

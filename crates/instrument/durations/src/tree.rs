@@ -3,7 +3,7 @@
 
 use foldhash::HashMap;
 use kprism_profile::histogram::Counter;
-use kprism_profile::{FrameKind, NO_PARENT, Node, Slice};
+use kprism_profile::{Ending, FrameKind, NO_PARENT, Node, Slice};
 
 use kprism_profile::{FuncTimes, NodeTimes};
 
@@ -155,6 +155,7 @@ impl Tree {
                 end_ns: call.end_ns,
                 insns: 0,
                 kind,
+                ending: Some(Ending::Seen),
             });
             if self.slices.len() >= 2 * SLICES {
                 self.thin();

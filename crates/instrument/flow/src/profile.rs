@@ -130,6 +130,7 @@ pub fn profile<R: Resolve>(
     let stitched = stitcher.finish();
     let (mut totals, errors) = totals_and_errors(streams, &work.jobs, stats);
     totals.guessed = stitched.guessed;
+    totals.unended = stitched.unended;
     let mut tasks = stitched.tasks;
     name_tasks(&mut tasks, sideband);
     let mut profile = Profile {

@@ -12,7 +12,7 @@ use kprism_flow::{Options, Stream, profile};
 use kprism_image::Image;
 use kprism_image::code::TaskSwitch;
 use kprism_image::sideband::{Record, Switch};
-use kprism_profile::{FrameKind, NO_PARENT, Part, Parts, Profile};
+use kprism_profile::{FrameKind, NO_PARENT, Part, Parts, Profile, Unended};
 
 const MAIN: u64 = 0x40_0000;
 const F: u64 = 0x40_1000;
@@ -361,6 +361,20 @@ fn a_task_that_the_recording_leaves_dying_runs_to_its_end() {
     assert_eq!(last.end_ns - last.start_ns, 20, "{last:?}");
 }
 
+/// Tracing goes off in a system call, and on again in the program: nothing tells when the call ended.
+#[test]
+fn a_system_call_that_ended_in_a_gap_is_a_guess() {
+    let code = code("__x64_sys_read");
+    let mut pt = Pt::new();
+    pt.psb_at(MAIN + 6, 1000).cyc(1).tip(ENTRY).cyc(2).tip(BODY).fup(BODY).pgd(None).cyc(500).pge(MAIN + 8);
+    let (p, _) = run_once(&code, &[&pt], &[]);
+    assert_eq!(p.syscalls.len(), 1);
+    assert_eq!(guessed(&p), [("system calls whose end was not traced", 1)]);
+    assert_eq!(p.totals.unended, Unended { untraced: 2, left: 0 });
+    let call = p.slices.iter().find(|slice| slice.kind == FrameKind::Syscall).unwrap();
+    assert_eq!(call.ending, Some(Ending::Untraced));
+}
+
 /// Records with approximate times: one too many before the first entry, none for the second.
 #[test]
 fn switches_near_a_time_go_with_the_entry_nearest() {
@@ -538,6 +552,9 @@ fn a_call_that_its_stack_was_left_in_is_one_call() {
     let (p, streams) = run_once(&code, &pts, &[]);
     let mut listing = Listing::default();
     let _ = replay(&inputs(&code, &streams, &[]), &mut listing);
+    // Six times a stack with two calls was left.
+    let unended = Unended { untraced: 0, left: 12 };
+    assert_eq!((listing.stacks.unended(), p.totals.unended), (unended, unended));
     let id = |name: &str| p.funcs.iter().position(|func| func.name == name).unwrap();
     let counted = |name: &str| {
         let own = p.nodes.iter().filter(|n| n.parent != NO_PARENT && n.func as usize == id(name));
@@ -551,6 +568,13 @@ fn a_call_that_its_stack_was_left_in_is_one_call() {
     // All calls of `yield` but one ended, after their two instructions; the last one is left for good.
     assert_eq!(listing.listed.ended.get(&2), Some(&(5, 10)), "{:?}", listing.listed.ended);
     assert_eq!(listing.listed.ended.get(&1), None, "the fiber is under way");
+    // On the timeline, a call has a part for each time that its stack ran. Only the last part may end with the call.
+    let parts = |ending| {
+        let own = p.slices.iter().filter(|s| s.func as usize == id("yield") && s.ending == Some(ending));
+        own.map(|s| s.kind).collect::<Vec<_>>()
+    };
+    assert_eq!(parts(Ending::Left), [FrameKind::Call; 6]);
+    assert_eq!(parts(Ending::Seen), [FrameKind::Resumed; 5]);
     assert_eq!(guessed(&p), []);
 }
 

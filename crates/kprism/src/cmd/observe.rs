@@ -6,20 +6,20 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use kprism_record::guest::Observe;
-use kprism_record::observe::{Begin, Settings, marks, of_process, record};
+use kprism_record::observe::{Begin, Recorded, Settings, marks, of_process, record};
 use kprism_session::{Progress, flow};
 use kprism_signals::Second;
 
 use super::guest_args::{PacketArgs, PartArgs};
 use super::output::{watched, words};
-use crate::exit::Outcome;
+use crate::exit::{self, Outcome};
 
 pub const HELP: &str = "\
 Without --all, --process or a condition nothing is recorded until another terminal says
 `kprism mark start`. The machine is translated (tcg): KVM is left out of its command line,
 and a processor `host` replaced. Its console and its monitor stay where they are.
 
-Exit code: QEMU's own; 2 if kprism failed.";
+Exit code: QEMU's own; 125 if not all could be recorded, as on a full disk; 2 if kprism failed.";
 
 /// Options of `kprism observe`.
 #[derive(Debug, clap::Args)]
@@ -71,7 +71,7 @@ pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
     kprism_signals::catch(Second::EndsProcess)?;
     let observe = args.process.as_deref().map_or_else(|| args.part.observe(), of_process);
     let at_mark = observe == Observe::Everything && !args.all;
-    let (run, code) = record(
+    let Recorded { run, code, failed } = record(
         &Settings {
             output: args.output.clone(),
             command: args.command.clone(),
@@ -87,7 +87,7 @@ pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
         progress.clear();
         progress.say(&flow::summary(&run, &manifest));
     }
-    Ok(Outcome::Code(code))
+    Ok(Outcome::Code(if failed.is_some() { exit::LAB_FAILED } else { code }))
 }
 
 /// Asks the recorder.

@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::ending::{Ending, Unended};
+
 /// The parent of a root node.
 pub const NO_PARENT: u32 = u32::MAX;
 
@@ -306,7 +308,8 @@ pub struct Count {
     pub count: u64,
 }
 
-/// One call on the timeline.
+/// One call on the timeline, or a part of one: a program may leave the stack that a call is on ([`Ending::Left`]). Where it comes
+/// back to the call, another slice begins, of the kind [`FrameKind::Resumed`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slice {
     /// Index into [`Profile::tasks`].
@@ -319,12 +322,25 @@ pub struct Slice {
     pub depth: u16,
     /// Time of entry, in ns.
     pub start_ns: u64,
-    /// Time of exit, in ns.
+    /// Time of exit, in ns; of a call that did not end, the time at which it was off its stack, or the recording over.
     pub end_ns: u64,
     /// Instructions retired by this task from entry to exit, including callees.
     pub insns: u64,
     /// The kind of transfer that entered the call.
     pub kind: FrameKind,
+    /// Whether `end_ns` is the call's end. `None` in tables that an older version wrote: they do not tell it.
+    #[serde(default)]
+    pub ending: Option<Ending>,
+}
+
+impl Slice {
+    /// The reason why its end is not that of the call, for people; `None` if the call ended there.
+    pub fn unended(&self) -> Option<&'static str> {
+        match self.ending {
+            Some(ending) => ending.remark(),
+            None => Some("an older version did not record whether it ended"),
+        }
+    }
 }
 
 /// A place where the stream could not be decoded. Decoding continued at the next possible place.
@@ -354,6 +370,9 @@ pub struct Totals {
     /// What the decoder guessed of tasks and stacks, by unit in the plural. Kept as the events are.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub guessed: BTreeMap<String, u64>,
+    /// Calls that went off their stack without an end. Kept as the events are.
+    #[serde(default)]
+    pub unended: Unended,
 }
 
 /// Counts taken by the decoder on one CPU.

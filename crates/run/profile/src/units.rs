@@ -121,34 +121,63 @@ pub fn quoted(words: &[String]) -> String {
     words.iter().map(one).collect::<Vec<_>>().join(" ")
 }
 
+/// An offset from a function's entry, with its sign: in a part that stands before the entry, which compilers make, it is negative.
+pub fn offset_text(offset: u64) -> String {
+    match offset.cast_signed() {
+        before @ ..0 => format!("-{:#x}", before.unsigned_abs()),
+        _ => format!("+{offset:#x}"),
+    }
+}
+
+/// Prefixes of the functions that system calls lead to, and a mark of the call that another entry makes. SYSCALL_DEFINEx of
+/// arch/x86/include/asm/syscall_wrapper.h makes these names.
+const BODIES: [(&str, &str); 11] = [
+    ("__x64_sys_", ""),
+    ("__se_sys_", ""),
+    ("__do_sys_", ""),
+    ("__ia32_compat_sys_", " (ia32)"),
+    ("__ia32_sys_", " (ia32)"),
+    ("__x64_compat_sys_", " (x32)"),
+    ("__x32_compat_sys_", " (x32)"),
+    // Before 4.17.
+    ("compat_SyS_", " (ia32)"),
+    ("compat_sys_", " (ia32)"),
+    ("SyS_", ""),
+    ("sys_", ""),
+];
+
 /// The system call's name as in its man page: `__x64_sys_openat` is `openat`. Names of the 32-bit entry keep a mark,
 /// because they are different calls.
 pub fn syscall_name(symbol: &str) -> String {
-    // SYSCALL_DEFINEx of arch/x86/include/asm/syscall_wrapper.h makes these names.
-    for (prefix, suffix) in [
-        ("__x64_sys_", ""),
-        ("__se_sys_", ""),
-        ("__do_sys_", ""),
-        ("__ia32_compat_sys_", " (ia32)"),
-        ("__ia32_sys_", " (ia32)"),
-        ("__x64_compat_sys_", " (x32)"),
-        ("__x32_compat_sys_", " (x32)"),
-        // Before 4.17.
-        ("compat_SyS_", " (ia32)"),
-        ("compat_sys_", " (ia32)"),
-        ("SyS_", ""),
-        ("sys_", ""),
-    ] {
-        if let Some(name) = symbol.strip_prefix(prefix) {
-            return format!("{name}{suffix}");
-        }
-    }
-    symbol.to_string()
+    let name = |(prefix, suffix): &(&str, &str)| Some(format!("{}{suffix}", symbol.strip_prefix(prefix)?));
+    BODIES.iter().find_map(name).unwrap_or_else(|| symbol.to_string())
+}
+
+/// Returns true for the function that a system call is known by when none does its work: the kernel's entry. seccomp or a tracer
+/// refused the call, there is none of its number (compilers put `ni_syscall` into `do_syscall_64`), or a gap hid the function.
+/// Nothing in a trace tells the number then.
+/// False for a kernel without symbols, of which no function is known.
+pub fn is_without_body(symbol: &str) -> bool {
+    !symbol.starts_with("0x") && !BODIES.iter().any(|(prefix, _)| symbol.starts_with(prefix))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_offset_before_the_entry_is_negative() {
+        let offsets = [0, 8, 0_u64.wrapping_sub(0x100), u64::MAX, 1 << 63].map(offset_text);
+        assert_eq!(offsets, ["+0x0", "+0x8", "-0x100", "-0x1", "-0x8000000000000000"]);
+    }
+
+    #[test]
+    fn a_refused_call_has_the_name_of_the_entry() {
+        assert!(is_without_body("entry_SYSCALL_64") && is_without_body("entry_INT80_compat"));
+        let bodies = ["__x64_sys_read", "__ia32_sys_read", "sys_read", "0xffffffff81000000"];
+        assert!(!bodies.into_iter().any(is_without_body));
+        assert_eq!(syscall_name("entry_SYSCALL_64"), "entry_SYSCALL_64");
+    }
 
     #[test]
     fn units_scale_with_three_decimals() {

@@ -275,6 +275,12 @@ impl<'a> Table<'a> {
         StoreError::Table { path: self.path.to_path_buf(), row, what: what.into() }
     }
 
+    /// Returns true if the table has this column. Tables gain columns without another schema.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        let columns = self.reader.metadata().file_metadata().schema_descr();
+        columns.columns().iter().any(|column| column.name() == name)
+    }
+
     pub(crate) fn u64(&self, name: &str) -> Result<Vec<u64>> {
         Ok(self.required(name, "INT64", int64)?.into_iter().map(i64::cast_unsigned).collect())
     }

@@ -8,7 +8,7 @@
 //! | tasks | a task | task_id, pid, tgid, comm, root_node_id |
 //! | nodes | a calling context | node_id, parent_id (NULL at roots), func_id (NULL at roots), kind, calls, insns, self_ns |
 //! | syscalls | a system call | task_id, cpu, func_id, start_ns, wall_ns, on_cpu_ns, insns, node_id, and `_ns` and `_insns` of entry, interrupts, exit |
-//! | slices | a call on the timeline | task_id, cpu, func_id, depth, kind, start_ns, end_ns, insns |
+//! | slices | a call on the timeline | task_id, cpu, func_id, depth, kind, start_ns, end_ns, insns, ending (an older table has none) |
 //! | errors | a place not decoded | cpu, stream_offset, time_ns, ip, kind |
 //! | cpus | a CPU's stream | cpu, instructions, branches, errors, overflows, lost_bytes, first_ns, last_ns |
 //!
@@ -24,8 +24,8 @@ use crate::marks::Marks;
 use crate::rows::Column;
 use crate::{Manifest, Result, Run};
 use kprism_profile::{
-    CpuTotals, FlowError, FrameKind, Func, NO_PARENT, Node, Part, Parts, Profile, Slice, Syscall, Task,
-    Totals,
+    CpuTotals, Ending, FlowError, FrameKind, Func, NO_PARENT, Node, Part, Parts, Profile, Slice, Syscall,
+    Task, Totals,
 };
 use std::collections::BTreeMap;
 
@@ -109,6 +109,7 @@ pub fn save_profile(run: &Run, profile: &Profile) -> Result<BTreeMap<String, Str
             ("start_ns", Column::u64s(s, |s| s.start_ns)),
             ("end_ns", Column::u64s(s, |s| s.end_ns)),
             ("insns", Column::u64s(s, |s| s.insns)),
+            ("ending", endings(s)),
         ],
     )?;
     let e = &profile.errors;
@@ -199,6 +200,28 @@ fn parse_kinds(table: &Table) -> Result<Vec<FrameKind>> {
         .collect()
 }
 
+/// The word of a call of which an older table does not tell whether it ended.
+const NOT_TOLD: &str = "unknown";
+
+fn endings(slices: &[Slice]) -> Column<'_> {
+    let [seen, untraced, left, open] = Ending::ALL.map(Ending::name);
+    Column::of_few(slices, &[seen, untraced, left, open, NOT_TOLD], |slice| {
+        slice.ending.map_or(Ending::ALL.len(), |ending| ending as usize)
+    })
+}
+
+/// The endings of `rows` calls.
+fn parse_endings(table: &Table, rows: usize) -> Result<Vec<Option<Ending>>> {
+    if !table.has("ending") {
+        return Ok(vec![None; rows]);
+    }
+    let parse = |(row, text): (usize, &String)| match Ending::of_name(text) {
+        None if text != NOT_TOLD => Err(table.bad(row, format!("unknown ending {text:?}"))),
+        ending => Ok(ending),
+    };
+    table.str("ending")?.iter().enumerate().map(parse).collect()
+}
+
 /// Combines columns of equal length into rows. Columns that differ in length are an error of the table.
 macro_rules! rows {
     ($table:expr, $($field:ident : $column:expr),+ => $row:expr) => {{
@@ -270,10 +293,12 @@ pub fn load_profile(run: &Run) -> Result<Profile> {
 
     let path = run.table("slices");
     let t = Table::open(&path, &marks)?;
-    let slices = rows!(t, task: t.u32("task_id")?, cpu: t.u16("cpu")?, func: t.u32("func_id")?,
+    let tasks_of_slices = t.u32("task_id")?;
+    let endings = parse_endings(&t, tasks_of_slices.len())?;
+    let slices = rows!(t, task: tasks_of_slices, cpu: t.u16("cpu")?, func: t.u32("func_id")?,
         depth: t.u16("depth")?, kind: parse_kinds(&t)?, start_ns: t.u64("start_ns")?,
-        end_ns: t.u64("end_ns")?, insns: t.u64("insns")?
-        => Slice { task, cpu, func, depth, start_ns, end_ns, insns, kind });
+        end_ns: t.u64("end_ns")?, insns: t.u64("insns")?, ending: endings
+        => Slice { task, cpu, func, depth, start_ns, end_ns, insns, kind, ending });
     for (row, slice) in slices.iter().enumerate() {
         below(&t, row, "task_id", slice.task, tasks.len())?;
         below(&t, row, "func_id", slice.func, funcs.len())?;

@@ -54,6 +54,7 @@ fn small_profile() -> Profile {
             end_ns: 900,
             insns: 1000,
             kind: FrameKind::Call,
+            ending: Some(Ending::Left),
         }],
         deltas: vec![
             Delta {
@@ -252,7 +253,7 @@ assert len({row[1] for row in rows("functions")}) == len({row[2] for row in rows
 assert rows("nodes")[0] == (0, None, None, "root", 0, 0, 0), rows("nodes")
 assert rows("nodes")[2] == (2, 1, 1, "syscall", 1, (2**64 - 1) // 4, (2**64 - 1) // 4 // 2), rows("nodes")
 assert rows("syscalls") == [(0, 1, 1, 10, 500, 400, 77, 2, 20, 21, 30, 31, 40, 41)]
-assert rows("slices") == [(0, 1, 0, 3, "call", 5, 900, 1000)]
+assert rows("slices") == [(0, 1, 0, 3, "call", 5, 900, 1000, "left")]
 assert rows("errors") == [(1, 4096, 77, 0x400000, "no code")]
 assert rows("cpus")[1] == (1, 5, 4, 1, 2, 16, 1, 1000)
 assert rows("tasks") == [(0, 41, 41, "ls", 0)]
@@ -318,6 +319,25 @@ fn tables_of_another_schema_are_refused() {
         error.to_string().contains("nodes.parquet: a table of schema 1, and this kprism has schema 2"),
         "{error}"
     );
+}
+
+/// A table of an older version does not tell whether calls ended: that is not known, and no end.
+#[test]
+fn an_older_table_does_not_tell_whether_calls_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = Run::create(&dir.path().join("r")).unwrap();
+    save_profile(&run, &small_profile()).unwrap();
+    assert_eq!(load_profile(&run).unwrap().slices[0].ending, Some(Ending::Left));
+    let mut python = python_with(&["pyarrow.parquet"]);
+    let script = "import sys, pyarrow.parquet as p\nf = sys.argv[1]\nt = p.read_table(f)\n\
+        p.write_table(t.select([c for c in t.column_names if c != 'ending']), f)";
+    assert!(python.args(["-c", script]).arg(run.table("slices")).status().unwrap().success());
+    let old = load_profile(&run).unwrap();
+    assert_eq!(old.slices[0].ending, None);
+    assert!(old.slices[0].unended().unwrap().contains("did not record"));
+    // Saved again, it is not known still.
+    save_profile(&run, &old).unwrap();
+    assert_eq!(load_profile(&run).unwrap().slices[0].ending, None);
 }
 
 #[test]

@@ -397,15 +397,8 @@ pub(crate) fn run_job(
         say_gaps(&prepared, progress);
     }
     progress.step("running the command");
-    let (run, mut ran) = record(settings, job, &prepared, report)?;
+    let (run, ran) = record(settings, job, &prepared, report)?;
     progress.clear();
-    if let Err(why) = has_room(run.dir()) {
-        let mut manifest = run.own_manifest()?;
-        fail(&mut ran.ended, &mut manifest, &why);
-        if let Err(error) = run.write_manifest(&manifest) {
-            progress.note(&format!("{error}: the run's account does not have it"));
-        }
-    }
     complain(&ran, progress);
     Ok((run, ran))
 }
@@ -416,6 +409,18 @@ pub(crate) fn run_job(
 /// The run cannot be written, or QEMU cannot be started. A guest that did not come to its end is no error: see
 /// [`Outcome::ended`].
 pub fn record(
+    settings: &Settings,
+    job: &Job,
+    prepared: &Prepared,
+    report: Report<'_>,
+) -> Result<(Run, Outcome)> {
+    let (run, mut ran) = record_only(settings, job, prepared, report)?;
+    check_room(&run, &mut ran);
+    Ok((run, ran))
+}
+
+/// The same for a caller that writes to the run's disk as well: it calls [`check_room`] when it has.
+pub(crate) fn record_only(
     settings: &Settings,
     job: &Job,
     prepared: &Prepared,
@@ -466,6 +471,25 @@ pub fn record(
     }
     run.write_manifest(&manifest)?;
     Ok((run, ran))
+}
+
+/// Fails a run whose disk is full: see [`has_room`].
+pub(crate) fn check_room(run: &Run, ran: &mut Outcome) {
+    if let Err(why) = has_room(run.dir()) {
+        fail_run(run, ran, &why);
+    }
+}
+
+/// Notes in a run that was written that its recording is not whole; see [`fail`].
+pub(crate) fn fail_run(run: &Run, ran: &mut Outcome, why: &str) {
+    let noted = run.own_manifest().map_err(anyhow::Error::from).and_then(|mut manifest| {
+        fail(&mut ran.ended, &mut manifest, why);
+        Ok(run.write_manifest(&manifest)?)
+    });
+    if let Err(error) = noted {
+        // Without room for the manifest either, the command's end tells it.
+        ran.ended = Ended::Failed(format!("{why}; the run's account does not have it: {error:#}"));
+    }
 }
 
 /// A recorder in the guest writes a manifest of its own, which was collected. From it are taken: clock, counts, accounts, and how

@@ -270,9 +270,9 @@ pub fn render_diff(
     headed(&title, heads, files, &data)
 }
 
-/// Said on a page of columns of numbers, in which what is not known is 0.
-const NOT_ZERO: &str = "Not the same was recorded, or something was lost: what only one run has may have run in the other, too. It is not known, \
-     and 0 in the tables below.";
+/// The meaning of hatched paths and of dashes in the tables.
+const NOT_ZERO: &str = "Not the same was recorded, or something was lost: what only one run has may have run in the other, too. \
+     It is hatched in the charts, and – in the tables.";
 
 /// The heads of a page of two runs.
 fn heads_of_two(runs: [Headed<'_>; 2], compared: Option<&Compared>) -> Vec<PageHead> {

@@ -145,7 +145,8 @@ fn uuid(track: Track) -> u64 {
 }
 
 /// Interned argument names. The id is the index plus one.
-const ARGUMENTS: [&str; 8] = ["instructions", "cpu", "module", "stream_offset", "ip", "error", "says", "pid"];
+const ARGUMENTS: [&str; 9] =
+    ["instructions", "cpu", "module", "stream_offset", "ip", "error", "says", "pid", "ending"];
 /// Interned categories. The id is the index plus one.
 const CATEGORIES: [&str; 16] = [
     "call",
@@ -236,6 +237,7 @@ impl<W: Write> Writer<'_, W> {
     /// Writes the slices of a task, properly nested. A call that (because of lost bytes) seems to outlive its caller is
     /// ended with it. A call that seems to outlive the beginning of the next one of its caller (two CPUs' clocks, or
     /// an estimated time, differ by a few ns) is ended there: the next one would else be drawn inside it, and cut.
+    /// A call without an end has a reason in the argument `ending`: its length is not its duration.
     /// `bodies` has the functions that system calls led to, by task and start: a slice has only the kernel's entry.
     fn slices(
         &mut self,
@@ -258,15 +260,22 @@ impl<W: Write> Writer<'_, W> {
             let func = &profile.funcs[*body.unwrap_or(&slice.func) as usize];
             let until =
                 slice.end_ns.max(slice.start_ns).min(open.last().map_or(u64::MAX, |&(until, _)| until));
+            let mut annotations = vec![
+                DebugAnnotation { uint_value: Some(slice.insns), ..argument("instructions") },
+                DebugAnnotation { uint_value: Some(slice.cpu.into()), ..argument("cpu") },
+                DebugAnnotation { string_value: Some(func.module.clone()), ..argument("module") },
+            ];
+            annotations.extend(
+                slice.unended().map(|remark| DebugAnnotation {
+                    string_value: Some(remark.into()),
+                    ..argument("ending")
+                }),
+            );
             let begin = TrackEvent {
                 r#type: Some(SLICE_BEGIN),
                 track_uuid: track,
                 category_iids: vec![category(slice.kind)],
-                debug_annotations: vec![
-                    DebugAnnotation { uint_value: Some(slice.insns), ..argument("instructions") },
-                    DebugAnnotation { uint_value: Some(slice.cpu.into()), ..argument("cpu") },
-                    DebugAnnotation { string_value: Some(func.module.clone()), ..argument("module") },
-                ],
+                debug_annotations: annotations,
                 ..TrackEvent::default()
             };
             let name = match slice.kind {

@@ -188,6 +188,13 @@ pub fn syscalls(profile: &Profile, filter: &Filter) -> Vec<SyscallRow> {
         .collect()
 }
 
+/// System calls whose number is not known: none of the kernel's functions did their work ([`units::is_without_body`]).
+pub fn refused(profile: &Profile, filter: &Filter) -> u64 {
+    let rows = syscalls(profile, filter);
+    let is_refused = |row: &&SyscallRow| units::is_without_body(&profile.funcs[row.func as usize].name);
+    rows.iter().filter(is_refused).map(SyscallRow::count).sum()
+}
+
 /// System calls of each task, by task and function.
 pub fn syscalls_by_task(profile: &Profile) -> Vec<(u32, SyscallRow)> {
     grouped_syscalls(profile, Some)
@@ -258,4 +265,25 @@ pub fn tasks(profile: &Profile, filter: &Filter) -> Vec<TaskRow> {
     }
     rows.retain(|row| taken[row.task as usize]);
     rows
+}
+
+#[cfg(test)]
+mod tests {
+    use kprism_profile::{Func, Syscall, Task};
+
+    use super::*;
+
+    #[test]
+    fn refused_system_calls_are_counted() {
+        let func = |name: &str| Func { name: name.to_owned(), kernel: true, ..Func::default() };
+        let call = |func| Syscall { func, ..Syscall::default() };
+        let profile = Profile {
+            funcs: vec![func("__x64_sys_read"), func("entry_SYSCALL_64")],
+            tasks: vec![Task { pid: 7, ..Task::default() }],
+            syscalls: vec![call(0), call(1), call(1)],
+            ..Profile::default()
+        };
+        assert_eq!(refused(&profile, &Filter::default()), 2);
+        assert_eq!(refused(&profile, &Filter { pids: vec![8], comms: Vec::new() }), 0);
+    }
 }

@@ -125,6 +125,24 @@ fn a_system_call_is_measured_by_its_calls() {
     assert_eq!(Diff::new(&old, &new, Within::Function("no_such"), &Filter::default()), None);
 }
 
+/// A run that lacks the compared part, and of which it is not known whether it had it, did not take 0 ns.
+#[test]
+fn the_cost_of_a_part_that_a_run_may_have_had_is_not_known() {
+    let (old, new) = (sample::profile(), sample::traced());
+    let unknown =
+        compare(&old, &new, Within::Function("ring_buffer_write")).with_gaps([true, false], [false; 2]);
+    assert_eq!(unknown.nodes[0].amounts[0], None);
+    let line = diff::headline(&unknown, "ring_buffer_write", Scale::Sums, Style::default());
+    assert!(line.contains("not known → ") && !line.contains("0 ns → "), "{line}");
+    let tables = || diff::functions_table(&unknown, Weight::Instructions, Scale::Sums);
+    let json = diff::to_json(&unknown, Scale::Sums, &tables(), &tables());
+    assert!(json["old"]["ns"].is_null() && json["old"]["instructions"].is_null(), "{}", json["old"]);
+    assert!(json["new"]["ns"].is_u64(), "{}", json["new"]);
+    // Of a run that had nothing of it for certain, it is 0.
+    let known = compare(&old, &new, Within::Function("ring_buffer_write"));
+    assert_eq!(diff::to_json(&known, Scale::Sums, &tables(), &tables())["old"]["ns"], 0);
+}
+
 /// A body's tail calls belong to it. Callers that make several system calls from one place share the frames around.
 #[test]
 fn the_tree_of_a_system_call() {

@@ -4,7 +4,7 @@
 mod sample;
 mod webdriver;
 
-use kprism_profile::{Profile, Slice, Syscall};
+use kprism_profile::{Ending, Profile, Slice, Syscall};
 use kprism_report::html::{self, Budget};
 use kprism_report::lanes::of_flow;
 use kprism_store::{Manifest, RunKind};
@@ -80,6 +80,7 @@ fn a_long_timeline_is_bounded_and_counts_everything() {
                 start_ns,
                 end_ns,
                 insns: 9_999,
+                ending: Some(Ending::Seen),
                 ..Slice::default()
             });
         }

@@ -120,7 +120,18 @@ fn intervals_in_a_browser() {
 }
 
 fn compare(old: &Profile, new: &Profile, within: Within<'_>, name: &str) -> String {
-    let diff = Diff::new(old, new, within, &Filter::default()).unwrap();
+    compare_with([old, new], within, name, [false; 2], [false; 2])
+}
+
+/// Like [`compare`], with what is not known of OLD and of NEW; see [`Diff::with_gaps`].
+fn compare_with(
+    [old, new]: [&Profile; 2],
+    within: Within<'_>,
+    name: &str,
+    unknown: [bool; 2],
+    uncounted: [bool; 2],
+) -> String {
+    let diff = Diff::new(old, new, within, &Filter::default()).unwrap().with_gaps(unknown, uncounted);
     let scale = diff.invocations.map_or(Scale::Sums, Scale::PerCall);
     let headers = [old, new].map(|p| Header::new(&sample::manifest(), p));
     let paths = ["plain".to_owned(), "<b>traced".to_owned()];
@@ -226,6 +237,55 @@ fn two_runs_in_a_browser() {
     browser.wait("return document.querySelectorAll('.half g.row').length > 4");
     browser.screenshot("diff-dark");
     assert_eq!(browser.run("return performance.getEntriesByType('resource').length"), 0);
+    assert_eq!(browser.console(), Vec::<Value>::new());
+}
+
+/// The tracer is only in NEW, and whether OLD had it is not known: no zero stands for it.
+#[test]
+fn what_is_not_known_of_a_run_is_drawn_as_that() {
+    let dir = tempfile::tempdir().unwrap();
+    let profiles = [&sample::profile(), &sample::traced()];
+    let page = compare_with(profiles, Within::Syscall("mmap"), "mmap", [true, false], [false; 2]);
+    assert!(page.contains("What is not known") && !page.contains("0 in the tables"));
+    let browser = open(dir.path(), &page);
+    browser.wait("return document.querySelectorAll('.half path.arc').length > 8");
+    let tracer = "[...document.querySelectorAll('.half:nth-child(2) .arc')].find((a) => a.getAttribute('aria-label').startsWith('trace_mmap,'))";
+    assert_eq!(browser.run(&format!("return {tracer}.classList.contains('change-not-known')")), json!(true));
+    assert_eq!(browser.run(&format!("return {tracer}.getAttribute('fill')")), "url(#hatch-not-known)");
+    assert_eq!(
+        browser.run("return document.querySelectorAll('.change-only-new, .change-only-old').length"),
+        json!(0)
+    );
+    assert_eq!(browser.run("return document.querySelectorAll('.legend .key.not-known').length"), json!(1));
+    let row = "[...document.querySelectorAll('#functions tbody tr')].find((r) => r.cells[0].textContent === 'ring_buffer_write').cells";
+    browser.run("const filter = document.querySelector('#functions .filter'); filter.value = 'ring_buffer_write'; filter.dispatchEvent(new Event('input'))");
+    // self difference, self OLD, self NEW; calls OLD; the change.
+    let cells = browser.run(&format!("return [1, 2, 3, 7, 9].map((n) => {row}[n].textContent)"));
+    assert_eq!(cells, json!(["–", "–", "500", "–", "in NEW; of OLD not known"]));
+    let why = browser.run(&format!("return {row}[2].title"));
+    assert!(why.as_str().unwrap().starts_with("Not known: not the same was recorded"), "{why}");
+    assert_eq!(browser.run(&format!("return {row}[3].title")), json!(""));
+    assert_eq!(browser.console(), Vec::<Value>::new());
+}
+
+/// A recorder that counts no instructions: there is a dash for them in all rows, and the page begins with times.
+#[test]
+fn instructions_that_nobody_counted_are_no_zeros() {
+    let dir = tempfile::tempdir().unwrap();
+    let profiles = [&sample::profile(), &sample::traced()];
+    let page = compare_with(profiles, Within::Syscall("mmap"), "mmap", [false; 2], [true; 2]);
+    let browser = open(dir.path(), &page);
+    browser.wait("return document.querySelectorAll('.half path.arc').length > 8");
+    assert_eq!(browser.run("return document.querySelector('#weight-ns').checked"), json!(true));
+    let facts = browser.run("return [...document.querySelectorAll('.fact')].map((f) => f.textContent)");
+    assert!(facts.to_string().contains("instructions per callnot known → not known"), "{facts}");
+    browser.click("label[for=weight-insns]");
+    let own = "document.querySelector('#functions tbody tr').cells[3]";
+    assert_eq!(browser.run(&format!("return {own}.textContent")), json!("–"));
+    assert_eq!(
+        browser.run(&format!("return {own}.title")),
+        json!("Not known: this recorder counts no instructions.")
+    );
     assert_eq!(browser.console(), Vec::<Value>::new());
 }
 

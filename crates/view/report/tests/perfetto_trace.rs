@@ -6,6 +6,7 @@
 
 mod sample;
 
+use kprism_profile::{Ending, Slice};
 use kprism_report::perfetto::{self, Moment, Switch};
 use kprism_test::test;
 use serde_json::{Value, json};
@@ -120,9 +121,8 @@ fn the_trace_opens_in_perfettos_trace_processor() {
         assert_eq!(row, &expected);
     }
 
-    let is_getdents = |s: &&kprism_profile::Slice| {
-        s.task == 1 && profile.funcs[s.func as usize].name == "__x64_sys_getdents64"
-    };
+    let is_getdents =
+        |s: &&Slice| s.task == 1 && profile.funcs[s.func as usize].name == "__x64_sys_getdents64";
     let expected: Vec<Value> = profile.slices.iter().filter(is_getdents).map(|s| {
         json!({"name": "getdents64", "ts": s.start_ns, "dur": s.end_ns - s.start_ns, "category": "syscall", "insns": s.insns, "module": "[kernel]"})
     }).collect();
@@ -140,6 +140,37 @@ fn the_trace_opens_in_perfettos_trace_processor() {
         {"cpu": 1, "ts": 300_000, "dur": answers[4][2]["dur"], "tid": 303},
     ]);
     assert_eq!(answers[4], sched);
+}
+
+/// A slice that is no whole call says why; of one that ended nothing is said.
+#[test]
+fn calls_without_an_end_are_told_apart() {
+    let mut b = sample::Builder::new();
+    let task = b.task(7, "t");
+    let func = b.func("f", "m");
+    let said = |b: &sample::Builder, text: &str| {
+        let mut trace = Vec::new();
+        perfetto::write(&b.profile, &[], &[], &mut trace).unwrap();
+        trace.windows(text.len()).any(|bytes| bytes == text.as_bytes())
+    };
+    for (ending, text) in [
+        (Some(Ending::Seen), None),
+        (Some(Ending::Left), Some("it left its stack")),
+        (Some(Ending::Untraced), Some("its end was not traced")),
+        (Some(Ending::Open), Some("the recording ended in it")),
+        (None, Some("did not record whether it ended")),
+    ] {
+        b.profile.slices = vec![Slice { task, func, start_ns: 1, end_ns: 9, ending, ..Slice::default() }];
+        for remark in
+            ["it left its stack", "its end was not traced", "the recording ended in it", "did not record"]
+        {
+            assert_eq!(
+                said(&b, remark),
+                text.is_some_and(|text| text.starts_with(remark)),
+                "{ending:?}: {remark}"
+            );
+        }
+    }
 }
 
 /// Calls that outlive their caller, last no time, begin together, or begin before the call before them ended still nest;
@@ -161,7 +192,7 @@ fn odd_slices_still_nest() {
         (0, 405, 900),
     ] {
         let kind = kprism_profile::FrameKind::Call;
-        b.profile.slices.push(kprism_profile::Slice {
+        b.profile.slices.push(Slice {
             task,
             cpu: 0,
             func,
@@ -170,6 +201,7 @@ fn odd_slices_still_nest() {
             end_ns,
             insns: 1,
             kind,
+            ending: Some(Ending::Seen),
         });
     }
     let mut trace = Vec::new();

@@ -5,6 +5,7 @@
 use std::fmt::Write as _;
 
 use anyhow::Result;
+use kprism_profile::Ending;
 use kprism_profile::units::printable;
 use kprism_session::Progress;
 use kprism_session::moments::{self, Moment, Phase, Wanted};
@@ -75,12 +76,15 @@ pub fn line(moment: &Moment, out: &mut String) {
     let part = match moment.phase {
         Phase::Point => "",
         Phase::Begin => "{",
-        Phase::End(_) => "}",
+        Phase::End(_) | Phase::Unended { .. } => "}",
     };
     let _ =
         write!(out, "{seconds:>5}.{ns:09}: {:<7} {part:<1} {}", moment.kind.name(), printable(&moment.name));
     if let Some(length) = moment.length_ns() {
         let _ = write!(out, " {}.{:03} us", length / 1000, length % 1000);
+    }
+    if let Some(remark) = moment.unended().and_then(Ending::remark) {
+        let _ = write!(out, " /* {remark} */");
     }
     for (name, value) in &moment.args {
         let value = match value {
@@ -95,6 +99,35 @@ pub fn line(moment: &Moment, out: &mut String) {
 mod tests {
     use super::*;
     use kprism_session::moments::Kind;
+
+    #[test]
+    fn a_call_that_did_not_end_has_no_length() {
+        let mut moment = Moment {
+            ns: 5,
+            cpu: None,
+            pid: None,
+            comm: String::new(),
+            kind: Kind::Call,
+            phase: Phase::End(1_234),
+            name: "f".to_owned(),
+            args: Vec::new(),
+        };
+        let told = |moment: &Moment| {
+            let mut text = String::new();
+            line(moment, &mut text);
+            text.split_once("call ").map(|(_, rest)| rest.trim().to_owned())
+        };
+        assert_eq!(told(&moment).as_deref(), Some("} f 1.234 us"));
+        assert_eq!(moment.to_json().get("ending"), None);
+        for (ending, remark) in
+            [(Ending::Left, "it left its stack"), (Ending::Untraced, "its end was not traced")]
+        {
+            moment.phase = Phase::Unended { ns: 1_234, ending };
+            assert_eq!(told(&moment), Some(format!("}} f /* {remark} */")));
+            let json = moment.to_json();
+            assert_eq!((&json["length_ns"], &json["ending"]), (&Value::Null, &json!(ending.name())));
+        }
+    }
 
     #[test]
     fn names_cannot_write_to_the_terminal() {

@@ -9,7 +9,7 @@ use kprism_flow::replay::count::{Counts, Site, Target};
 use kprism_image::insn::Kind;
 use kprism_image::is_kernel;
 use kprism_image::symbols::{FunctionId, Symbols};
-use kprism_profile::units::{count, duration, grouped, percent, printable};
+use kprism_profile::units::{count, duration, grouped, offset_text, percent, printable};
 use kprism_report::Style;
 use serde_json::{Value, json};
 
@@ -330,19 +330,11 @@ fn place(symbols: &Symbols, site: &Site, start: u64, to: u64) -> String {
             let link = if is_kernel(to) { to } else { start.wrapping_add(offset) };
             match link.wrapping_sub(at.entry) {
                 0 => format!("<{name}>"),
-                more => format!("<{name}+{more:#x}>"),
+                more => format!("<{name}{}>", offset_text(more)),
             }
         }
         _ if is_kernel(to) => "[unknown]".to_owned(),
         _ => offset_text(offset),
-    }
-}
-
-/// An offset from the start of a function, which is negative in a part that stands before it.
-fn offset_text(offset: u64) -> String {
-    match offset.cast_signed() {
-        before @ ..0 => format!("-{:#x}", before.unsigned_abs()),
-        _ => format!("+{offset:#x}"),
     }
 }
 

@@ -9,8 +9,8 @@ use kprism_flow::replay::calls::{Begin, Calls, End, Ending, Stacks};
 use kprism_flow::replay::{Code, Listener, TracePosition};
 use kprism_image::Image;
 use kprism_image::resolve::Resolve;
-use kprism_profile::FrameKind;
-use kprism_profile::units::syscall_name;
+use kprism_profile::units::{is_without_body, syscall_name};
+use kprism_profile::{FrameKind, Unended};
 
 use crate::flow::Options;
 use crate::indent::write_indent;
@@ -176,6 +176,10 @@ impl<R: Resolve> Listener for Lister<'_, '_, R> {
         self.stacks.guessed()
     }
 
+    fn unended(&self) -> Unended {
+        self.stacks.unended()
+    }
+
     fn event(&mut self, at: &TracePosition<'_>, event: &Event) {
         self.stacks.event(at, event, &mut self.lines);
     }
@@ -251,7 +255,7 @@ impl<R: Resolve> Lines<'_, '_, R> {
     fn syscall_end(&mut self, at: &TracePosition<'_>, call: &End) {
         let func = call.body.unwrap_or(call.func);
         let symbol = &self.names.get(func).symbol;
-        let name = syscall_name(symbol);
+        let (name, is_refused) = (syscall_name(symbol), is_without_body(symbol));
         let select = &self.options.select;
         if !select.funcs.is_empty() && !select.takes_func(&name) && !select.takes_func(symbol) {
             return;
@@ -263,14 +267,16 @@ impl<R: Resolve> Lines<'_, '_, R> {
             Form::Text => {
                 write_amounts_of(out, wall, call);
                 let (us, ns) = (call.on_cpu_ns / 1000, call.on_cpu_ns % 1000);
-                writeln!(out, "{us:>9}.{ns:03} us on CPU  {name}{}", remark(call.ending))
+                let refused = if is_refused { " /* refused, or its function was not traced */" } else { "" };
+                writeln!(out, "{us:>9}.{ns:03} us on CPU  {name}{}{refused}", remark(call.ending))
             }
             Form::Json => {
                 out.extend_from_slice(b"\"syscall\":");
                 json::string(out, &name);
                 let End { on_cpu_ns, insns, .. } = call;
                 let wall = Wall(wall, call.ending);
-                writeln!(out, ",\"wall_ns\":{wall},\"on_cpu_ns\":{on_cpu_ns},\"insns\":{insns}}}")
+                let refused = if is_refused { ",\"without_body\":true" } else { "" };
+                writeln!(out, ",\"wall_ns\":{wall},\"on_cpu_ns\":{on_cpu_ns},\"insns\":{insns}{refused}}}")
             }
         };
         self.out.end_line();
@@ -362,25 +368,21 @@ impl std::fmt::Display for Wall {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.1 {
             Ending::Seen => self.0.fmt(f),
-            Ending::Untraced | Ending::Left => f.write_str("null"),
+            Ending::Untraced | Ending::Left | Ending::Open => f.write_str("null"),
         }
     }
 }
 
 /// Said behind a call that did not end where its line is.
-fn remark(ending: Ending) -> &'static str {
-    match ending {
-        Ending::Seen => "",
-        Ending::Untraced => " /* its end was not traced */",
-        Ending::Left => " /* it left its stack */",
-    }
+fn remark(ending: Ending) -> String {
+    ending.remark().map(|remark| format!(" /* {remark} */")).unwrap_or_default()
 }
 
 /// Writes duration and instructions of a call in columns, or blanks if its end was not seen.
 fn write_amounts_of(out: &mut Vec<u8>, ns: u64, call: &End) {
     match call.ending {
         Ending::Seen => write_amounts(out, ns, call.insns),
-        Ending::Untraced | Ending::Left => {
+        Ending::Untraced | Ending::Left | Ending::Open => {
             let _ = write!(out, "{:27}", "");
         }
     }

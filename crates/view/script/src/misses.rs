@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use kprism_debuginfo::source::{Frame, Source};
 use kprism_image::insn::Mode;
 use kprism_image::symbols::Function;
-use kprism_profile::units::{grouped, percent, printable};
+use kprism_profile::units::{grouped, offset_text, percent, printable};
 use kprism_report::Style;
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ use crate::disasm::{Disassembler, Syntax};
 
 /// An instruction that missed.
 struct Line {
-    /// Distance from the function's entry, in bytes.
+    /// Distance from the function's entry, in bytes; in a part that stands before the entry, negative in two's complement.
     offset: u64,
     /// Misses of its own fetch and of data.
     misses: u64,
@@ -52,7 +52,9 @@ impl<'f> Annotation<'f> {
             let frames = source.map(|s| s.frames(address)).unwrap_or_default();
             Line { offset, misses, text, frames }
         });
-        Annotation { function, lines: lines.collect(), misses: sites.values().sum() }
+        let mut lines: Vec<Line> = lines.collect();
+        lines.sort_by_key(|line| line.offset.cast_signed());
+        Annotation { function, lines, misses: sites.values().sum() }
     }
 
     /// Formats the annotation as text. `all` is the number of misses of the run, `of` says how they were found.
@@ -89,7 +91,7 @@ impl<'f> Annotation<'f> {
             }
             let share = percent(line.misses, self.misses);
             let amounts = format!("{:>13} {share:6.2}%", grouped(line.misses));
-            let offset = format!("+{:#x}", line.offset);
+            let offset = offset_text(line.offset);
             out += &format!("{} {offset:>9}  {}\n", style.heat(share, &amounts), line.text);
         }
         out
@@ -99,7 +101,7 @@ impl<'f> Annotation<'f> {
     pub fn to_json(&self, all: u64, of: &str) -> Value {
         let frame = |f: &Frame| json!({"function": f.function, "file": f.file, "line": f.line});
         let line = |line: &Line| {
-            json!({"offset": line.offset, "misses": line.misses, "insn": line.text,
+            json!({"offset": line.offset.cast_signed(), "misses": line.misses, "insn": line.text,
                 "source": line.frames.iter().map(frame).collect::<Vec<_>>()})
         };
         let of_source =

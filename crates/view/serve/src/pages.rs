@@ -90,23 +90,24 @@ pub fn diff(old: &Path, new: &Path, progress: &Progress) -> Result<String> {
         [false, false] => {}
         _ => bail!("one of the runs is a boot, the other is none: nothing can be compared"),
     }
-    let open = |path: &Path| -> Result<(kprism_profile::Profile, Manifest)> {
+    let open = |path: &Path| -> Result<(kprism_profile::Profile, Manifest, bool)> {
         let run = Run::open(path)?;
         let held = run.instruments();
         let has_profile = held.contains(&Instrument::Flow) || held.contains(&Instrument::Durations);
         ensure!(has_profile, "{}: only flows, durations and boots are compared", path.display());
         let (_, profile, manifest) = open_profile(path, progress)?;
-        Ok((profile, manifest))
+        // Durations count no instructions.
+        Ok((profile, manifest, held.contains(&Instrument::Durations)))
     };
     let (old, new) = (open(old)?, open(new)?);
     let diff = Diff::new(&old.0, &new.0, Within::Everything, &Default::default());
     let diff = diff.context("neither run has anything to compare")?;
-    let headers = [&old, &new].map(|(profile, manifest)| Header::new(manifest, profile));
+    let headers = [&old, &new].map(|(profile, manifest, _)| Header::new(manifest, profile));
     let [first, second] = &headers;
     let compared = Compared::of_runs([&old.1, &new.1]);
     let recorded = [old.1.recorded(), new.1.recorded()];
     let unknown = unknown(recorded.each_ref(), headers.each_ref().map(|header| header.account.as_ref()));
-    let diff = diff.with_gaps(unknown, [false; 2]);
+    let diff = diff.with_gaps(unknown, [old.2, new.2]);
     html::render_diff(&diff, Scale::Sums, [first, second], &names, "all", Some(&compared))
         .context("HTML comparison")
 }

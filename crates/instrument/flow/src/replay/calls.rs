@@ -11,7 +11,8 @@ use crate::stack::guessed::Guessed;
 use crate::stack::parked::{Parked, Stack};
 use crate::stack::rules::{self, Arrival, Forks, TaskStack};
 use kprism_image::x86::address::task_space;
-use kprism_profile::FrameKind;
+pub use kprism_profile::Ending;
+use kprism_profile::{FrameKind, Unended};
 
 /// A call that begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,17 +27,6 @@ pub struct Begin {
     pub counts: bool,
     /// True if the listener has seen it begin, and leave its stack, before: the program comes back to that stack.
     pub again: bool,
-}
-
-/// Why a call is off its task's stack.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
-    /// It ended.
-    Seen,
-    /// It ended where nothing was traced: its duration is not known.
-    Untraced,
-    /// The program left its stack for another, as goroutines do. It may go on later ([`Begin::again`]).
-    Left,
 }
 
 /// A call that ends.
@@ -56,7 +46,8 @@ pub struct End {
     pub on_cpu_ns: u64,
     /// Instructions that its task executed in it and in its callees.
     pub insns: u64,
-    /// Why it is off the stack.
+    /// Why it is off the stack. A call that is left may go on later ([`Begin::again`]). None is [`Ending::Open`]: the listener
+    /// knows which calls are under way at the end.
     pub ending: Ending,
 }
 
@@ -83,6 +74,7 @@ pub struct Stacks {
     spaces: Vec<u64>,
     forks: Forks,
     parked: Parked,
+    unended: Unended,
 }
 
 impl Stacks {
@@ -114,6 +106,11 @@ impl Stacks {
         }
     }
 
+    /// The calls so far that went off their stack without an end.
+    pub fn unended(&self) -> Unended {
+        self.unended
+    }
+
     #[inline]
     fn thread(&mut self, at: &TracePosition<'_>) -> &mut Thread {
         if at.task >= self.threads.len() {
@@ -133,6 +130,8 @@ impl Stacks {
         // Where the flow is known again, calls are off the stack that ended before.
         let ending = match event.kind {
             EventKind::Start | EventKind::Resume => Ending::Untraced,
+            // Where programs alone are traced, what a task did since it ran last was not traced.
+            EventKind::Switch => Ending::Untraced,
             _ => Ending::Seen,
         };
         let stack = &mut AtEvent { stacks: self, at, calls, ending };
@@ -207,6 +206,7 @@ impl<C: Calls> TaskStack for AtEvent<'_, '_, C> {
     fn pop(&mut self) {
         let thread = &mut self.stacks.threads[self.at.task];
         let Some(frame) = thread.stack.pop() else { return };
+        self.stacks.unended.add(self.ending);
         self.calls.end(
             self.at,
             End {
@@ -257,6 +257,7 @@ impl<C: Calls> TaskStack for AtEvent<'_, '_, C> {
             // What ran since then is not of these calls.
             frame.start_insns = insns.wrapping_sub(stack.insns.wrapping_sub(frame.start_insns));
             frame.start_cpu = cpu.wrapping_sub(stack.cpu.wrapping_sub(frame.start_cpu));
+            frame.again = true;
             let Frame { func, kind, .. } = frame;
             let depth = self.frames().len();
             self.frames().push(frame);
@@ -309,5 +310,23 @@ mod tests {
             stacks.event(&at, &event, &mut heard);
         }
         assert_eq!(heard.0, [(2, Ending::Seen), (3, Ending::Untraced)]);
+        assert_eq!(stacks.unended(), Unended { untraced: 1, left: 0 });
+    }
+
+    /// Where programs alone are traced, a task that was off its CPU goes on in the caller.
+    #[test]
+    fn a_call_that_ended_while_its_task_was_not_traced_is_no_return() {
+        let tasks = [Task::default()];
+        let pace = Pace::default();
+        let at = TracePosition { lane: 0, cpu: 0, task: 0, tasks: &tasks, names: 0, base: 0, ran: 0, pace };
+        let (mut stacks, mut heard) = (Stacks::default(), Heard::default());
+        for event in [
+            event(EventKind::Start, 1, flag::INNER),
+            event(EventKind::Call, 2, flag::ENTRY),
+            event(EventKind::Switch, 1, flag::INNER),
+        ] {
+            stacks.event(&at, &event, &mut heard);
+        }
+        assert_eq!(heard.0, [(2, Ending::Untraced)]);
     }
 }

@@ -22,6 +22,7 @@ use kprism_image::Image;
 use kprism_image::insn::Mode;
 use kprism_image::resolve::Resolve;
 use kprism_image::sideband::Record as Sideband;
+use kprism_profile::Unended;
 
 use crate::decode::clock::ClockConfig;
 use crate::decode::errata::Errata;
@@ -140,6 +141,11 @@ pub trait Listener {
     fn guessed(&self) -> Guessed {
         Guessed::default()
     }
+
+    /// The calls that went off their stack without an end, by a listener that keeps stacks. [`Replayed::unended`] has it too.
+    fn unended(&self) -> Unended {
+        Unended::default()
+    }
 }
 
 /// Number of batches that a decoder may be ahead.
@@ -155,6 +161,8 @@ pub struct Replayed {
     pub stats: Vec<Stats>,
     /// What was guessed of tasks, and of their stacks by a listener that keeps them.
     pub guessed: Guessed,
+    /// Calls without an end, by a listener that keeps stacks.
+    pub unended: Unended,
 }
 
 /// Replays the flow to `listener`.
@@ -196,6 +204,7 @@ pub fn replay<R: Resolve>(inputs: &Inputs<'_, R>, listener: &mut impl Listener) 
         // Decoders end soon after their receivers are dropped.
         drop(cursors);
         let join = |d: ScopedJoinHandle<'_, Stats>| d.join().unwrap_or_else(|p| std::panic::resume_unwind(p));
-        Replayed { stats: decoders.into_iter().map(join).collect(), guessed }
+        let unended = listener.unended();
+        Replayed { stats: decoders.into_iter().map(join).collect(), guessed, unended }
     })
 }

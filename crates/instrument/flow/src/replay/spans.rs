@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet};
 
 use kprism_image::Image;
-use kprism_profile::FrameKind;
+use kprism_profile::{Ending, FrameKind, Unended};
 
 use crate::decode::event::Event;
 use crate::replay::calls::{Begin, Calls, End, Stacks};
@@ -53,7 +53,7 @@ pub struct Span {
     pub interrupt_insns: u64,
     /// System calls that began.
     pub syscalls: u64,
-    /// True if its end was seen. False for families without an instruction.
+    /// True if its end was seen: not of a call whose end was not traced. False for families without an instruction.
     pub ended: bool,
     /// Addresses of the kernel's instructions that ran, interrupts' left out; sorted.
     pub kernel: Vec<u64>,
@@ -187,11 +187,11 @@ impl Watch<'_> {
         part.filter(|&part| roots.get(part).is_none_or(|root| root.1 <= at.ns()))
     }
 
-    fn close(&mut self, at: &TracePosition<'_>) {
+    fn close(&mut self, at: &TracePosition<'_>, ending: Ending) {
         if let Some(part) = self.parts.remove(&at.task) {
             let span = &mut self.measured[part.span].span;
             span.end_ns = at.ns();
-            span.ended = true;
+            span.ended = ending == Ending::Seen;
         }
     }
 }
@@ -229,7 +229,7 @@ impl Calls for Watch<'_> {
             self.parts.insert(at.task, Part { span: self.measured.len(), depth: call.depth });
             self.measured.push(Measured { span, ran: HashSet::new() });
         } else if exit == Some(call.func) {
-            self.close(at);
+            self.close(at, Ending::Seen);
         }
     }
 
@@ -238,7 +238,7 @@ impl Calls for Watch<'_> {
             self.interrupts.remove(&at.task);
         }
         if self.parts.get(&at.task).is_some_and(|part| part.depth == call.depth) {
-            self.close(at);
+            self.close(at, call.ending);
         }
     }
 }
@@ -287,7 +287,39 @@ impl Listener for Spans<'_> {
         self.stacks.guessed()
     }
 
+    fn unended(&self) -> Unended {
+        self.stacks.unended()
+    }
+
     fn event(&mut self, at: &TracePosition<'_>, event: &Event) {
         self.stacks.event(at, event, &mut self.watch);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decode::event::{EventKind, flag};
+    use crate::replay::Task;
+    use crate::stack::pace::Pace;
+
+    /// A window of the recording ends in a call. In the next one the program is in its caller.
+    #[test]
+    fn a_call_whose_end_was_not_traced_has_not_ended() {
+        let tasks = [Task::default()];
+        let pace = Pace::default();
+        let at = TracePosition { lane: 0, cpu: 0, task: 0, tasks: &tasks, names: 0, base: 0, ran: 0, pace };
+        let mut spans = Spans::new(Rule::Calls { func: 2, group: 9, exit: None });
+        for (kind, func, flags) in [
+            (EventKind::Start, 1, flag::INNER),
+            (EventKind::Call, 2, flag::ENTRY),
+            (EventKind::Start, 1, flag::INNER),
+            (EventKind::Call, 2, flag::ENTRY),
+            (EventKind::Ret, 1, flag::INNER),
+        ] {
+            spans.event(&at, &Event { kind, flags, insns: 0, func, link: 0, ip: 0x40_1000 });
+        }
+        let ended: Vec<bool> = spans.finish().iter().map(|span| span.ended).collect();
+        assert_eq!(ended, [false, true]);
     }
 }

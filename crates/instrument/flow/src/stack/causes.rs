@@ -8,7 +8,7 @@ use crate::stack::frames::{Frame, is_kernel};
 use crate::stack::parked::{Parked, Stack};
 use crate::stack::rules::{self, Arrival, Forks, TaskStack};
 use crate::stack::stitch::{Gap, Stitcher};
-use kprism_profile::FrameKind;
+use kprism_profile::{Ending, FrameKind};
 
 /// A task's stack at the start of a span.
 struct AtSpan<'s, 'a, R> {
@@ -17,12 +17,19 @@ struct AtSpan<'s, 'a, R> {
     cpu: u16,
     ns: u64,
     gap: Gap,
+    /// That of the calls that are taken off the stack.
+    ending: Ending,
 }
 
 impl<R: Resolve> Stitcher<'_, R> {
     /// Changes the task's stack as the span's cause requires.
     pub(crate) fn apply(&mut self, task: usize, span: &Span, gap: Gap, cpu: u16) {
-        let stack = &mut AtSpan { stitcher: self, task, cpu, ns: span.start_ns, gap };
+        // Where the flow is known again, calls are off the stack that ended before.
+        let ending = match span.cause {
+            Cause::Resume { .. } | Cause::Switch { .. } => Ending::Untraced,
+            _ => Ending::Seen,
+        };
+        let stack = &mut AtSpan { stitcher: self, task, cpu, ns: span.start_ns, gap, ending };
         let at = |ip| Arrival {
             ip,
             func: span.func,
@@ -55,13 +62,13 @@ impl<R: Resolve> TaskStack for AtSpan<'_, '_, R> {
     }
 
     fn pop(&mut self) {
-        self.stitcher.pop(self.task, self.ns, self.cpu);
+        self.stitcher.pop(self.task, self.ns, self.cpu, self.ending);
     }
 
     fn pop_untraced(&mut self, len: usize) {
         let ns = self.gap.since.min(self.ns);
         while self.frames().len() > len {
-            self.stitcher.pop(self.task, ns, self.cpu);
+            self.stitcher.pop(self.task, ns, self.cpu, Ending::Untraced);
         }
     }
 
@@ -86,13 +93,11 @@ impl<R: Resolve> TaskStack for AtSpan<'_, '_, R> {
     }
 
     fn leave(&mut self) -> Stack {
-        let thread = &mut self.stitcher.threads[self.task];
-        let frames = std::mem::take(&mut thread.stack);
-        Stack { task: self.task, insns: thread.insns, cpu: thread.cpu, frames, at: None }
+        self.stitcher.leave(self.task, self.ns, self.cpu)
     }
 
     fn enter(&mut self, _at: &Arrival, stack: Stack) {
-        self.stitcher.enter(self.task, stack);
+        self.stitcher.enter(self.task, stack, self.ns);
     }
 
     fn task(&self) -> usize {

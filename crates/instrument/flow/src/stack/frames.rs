@@ -35,6 +35,8 @@ pub(crate) struct Frame {
     pub kind: FrameKind,
     /// True if it runs kernel code.
     pub kernel: bool,
+    /// True if the program left its stack and came back: it is another part of the same call.
+    pub again: bool,
     /// Functions whose end is a mark and coincides with the end of this frame: its own, and one that tail-called it.
     pub ends: [u32; 2],
 }
@@ -78,6 +80,7 @@ impl Frame {
             body: NO_FUNC,
             kind,
             kernel,
+            again: false,
             ends: [NO_FUNC; 2],
         }
     }

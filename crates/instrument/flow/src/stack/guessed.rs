@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What was guessed of tasks and their stacks: there was no room to follow more of them, nothing in the trace tells which
-//! of several goes on, or the records of task switches and the flow do not meet.
+//! of several goes on, the records of task switches and the flow do not meet, or a system call ended in a gap.
 
 /// Numbers of guesses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub struct Guessed {
     pub untold: u64,
     /// Records of task switches that have no place in the flow, which was followed then.
     pub unseen: u64,
+    /// System calls that a profile has until the flow is known again, as their end was not traced.
+    pub untimed: u64,
 }
 
 impl Guessed {
@@ -26,6 +28,7 @@ impl Guessed {
             ("choices between stacks that wait at the same place", self.unsure),
             ("task switches in the flow without a record", self.untold),
             ("records of task switches without a place in the flow", self.unseen),
+            ("system calls whose end was not traced", self.untimed),
         ];
         all.into_iter().filter(|(_, count)| *count > 0)
     }
@@ -39,6 +42,7 @@ impl Guessed {
             unsure: self.unsure + other.unsure,
             untold: self.untold + other.untold,
             unseen: self.unseen + other.unseen,
+            untimed: self.untimed + other.untimed,
         }
     }
 }

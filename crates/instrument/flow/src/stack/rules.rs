@@ -280,7 +280,8 @@ pub(crate) fn resume(stack: &mut impl TaskStack, at: &Arrival, switched_on: bool
     let insns = stack.insns();
     let frames = stack.frames();
     if let Some(index) = frames.iter().rposition(|f| f.func == at.func) {
-        if !enters || insns == frames[index].start_insns {
+        let runs_nothing_yet = insns == frames[index].start_insns && !frames[index].again;
+        if !enters || runs_nothing_yet {
             return stack.truncate(index + 1);
         }
         stack.pop_untraced(index);

@@ -21,7 +21,7 @@ use crate::stack::lane::Lane;
 use crate::stack::parked::{Parked, Stack};
 use crate::stack::rules::{Arrival, Forks};
 use crate::stack::switches::{When, has_no_place, used};
-use kprism_profile::{Count, Delta, FrameKind, Func, Slice, Syscall, Task};
+use kprism_profile::{Count, Delta, Ending, FrameKind, Func, Slice, Syscall, Task, Unended};
 
 /// Numbers of functions that are looked up in a flat array. The resolver's are dense; others take a map.
 const MAX_FUNCS: usize = 1 << 26;
@@ -66,6 +66,7 @@ pub(crate) struct Stitched {
     pub counts: Vec<Count>,
     /// What was guessed of tasks and stacks, by unit: [`kprism_profile::Totals::guessed`].
     pub guessed: BTreeMap<String, u64>,
+    pub unended: Unended,
 }
 
 /// The input that a [`Stitcher`] needs next.
@@ -104,6 +105,8 @@ pub(crate) struct Stitcher<'a, R> {
     /// See [`Guessed`].
     untold: u64,
     unseen: u64,
+    untimed: u64,
+    unended: Unended,
     /// Scratch: the global node of each local one.
     map: Vec<u32>,
     /// Scratch: true for the local nodes whose global node is new.
@@ -139,6 +142,8 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             parked: Parked::default(),
             untold: 0,
             unseen: 0,
+            untimed: 0,
+            unended: Unended::default(),
             map: Vec::new(),
             made: Vec::new(),
         };
@@ -211,6 +216,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             borrowed: self.parked.borrowed,
             unsure: self.parked.unsure,
             untold: self.untold,
+            untimed: self.untimed,
             unseen: self.unseen + self.lanes.iter().map(Lane::without_place).sum::<u64>(),
         };
         let task = |t: Thread| Task { pid: t.pid, tgid: t.tgid, comm: t.comm, root: t.root };
@@ -223,6 +229,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             deltas,
             counts,
             guessed: guessed.units().map(|(unit, n)| (unit.to_owned(), n)).collect(),
+            unended: self.unended,
         }
     }
 
@@ -339,7 +346,8 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             self.syscall(task, cpu, done, node);
         }
         for done in &chunk.slices[lists.1] {
-            self.slice(task, cpu, done, base + done.depth);
+            // What ends within a span was followed to its end.
+            self.slice(task, cpu, done, base + done.depth, Ending::Seen);
         }
         for frame in &span.frames {
             let mut frame = *frame;
@@ -482,10 +490,24 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         thread.stack.push(Frame::begin(node, func, kind, ret_ip, kernel, thread.now(now)));
     }
 
+    /// The program leaves the task's stack. Its calls may go on later: the timeline has the part until here.
+    pub(crate) fn leave(&mut self, task: usize, now: u64, cpu: u16) -> Stack {
+        let thread = &mut self.threads[task];
+        let frames = std::mem::take(&mut thread.stack);
+        let (insns, cpu_ns, until) = (thread.insns, thread.cpu, thread.now(now));
+        for (depth, frame) in frames.iter().enumerate().rev() {
+            self.unended.add(Ending::Left);
+            if now.saturating_sub(frame.start_ns) >= self.slice_ns {
+                self.slice(task, cpu, &frame.end(depth, until), depth, Ending::Left);
+            }
+        }
+        Stack { task, insns, cpu: cpu_ns, frames, at: None }
+    }
+
     /// The task goes on with a stack that the program left, on which it or another task of the process ran. What ran since
-    /// then is not of these calls.
-    pub(crate) fn enter(&mut self, task: usize, stack: Stack) {
-        let (insns, cpu) = (self.threads[task].insns, self.threads[task].cpu);
+    /// then is not of these calls: their times begin anew, for the next part on the timeline.
+    pub(crate) fn enter(&mut self, task: usize, stack: Stack, now: u64) {
+        let now = self.threads[task].now(now);
         for mut frame in stack.frames {
             if stack.task != task {
                 let own = self.func(frame.func);
@@ -494,25 +516,27 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
                 frame.node = self.tree.child(parent, own, frame.kind);
                 (frame.home, frame.home_func) = (frame.node, frame.func);
             }
-            frame.start_insns = insns.wrapping_sub(stack.insns.wrapping_sub(frame.start_insns));
-            frame.start_cpu = cpu.wrapping_sub(stack.cpu.wrapping_sub(frame.start_cpu));
+            (frame.start_ns, frame.start_insns, frame.start_cpu) = (now.ns, now.insns, now.cpu);
+            frame.again = true;
             self.threads[task].stack.push(frame);
         }
     }
 
-    pub(crate) fn pop(&mut self, task: usize, now: u64, cpu: u16) {
+    pub(crate) fn pop(&mut self, task: usize, now: u64, cpu: u16, ending: Ending) {
         let thread = &mut self.threads[task];
         let Some(frame) = thread.stack.pop() else { return };
         let done = frame.end(thread.stack.len(), thread.now(now));
+        self.unended.add(ending);
         for func in frame.ends.into_iter().rev().filter(|&f| f != NO_FUNC) {
             self.mark(What::End { func }, &frame);
         }
         if frame.kind == FrameKind::Syscall {
+            self.untimed += u64::from(ending == Ending::Untraced);
             self.mark(What::SyscallDone, &frame);
             self.syscall(task, cpu, &done, frame.node);
         }
         if frame.is_entry() || now.saturating_sub(frame.start_ns) >= self.slice_ns {
-            self.slice(task, cpu, &done, done.depth);
+            self.slice(task, cpu, &done, done.depth, ending);
         }
     }
 
@@ -561,7 +585,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         });
     }
 
-    fn slice(&mut self, task: usize, cpu: u16, done: &Done, depth: usize) {
+    fn slice(&mut self, task: usize, cpu: u16, done: &Done, depth: usize, ending: Ending) {
         let func = self.func(done.frame.func);
         self.slices.push(Slice {
             task: task as u32,
@@ -572,7 +596,8 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             // Across chunks time may step back: a TSC packet corrects an estimate made before it.
             end_ns: done.end_ns.max(done.frame.start_ns),
             insns: done.insns,
-            kind: done.frame.kind,
+            kind: if done.frame.again { FrameKind::Resumed } else { done.frame.kind },
+            ending: Some(ending),
         });
     }
 
@@ -600,7 +625,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
                 let thread = &self.threads[task];
                 let done = frame.end(thread.stack.len(), thread.now(end));
                 if end.saturating_sub(frame.start_ns) >= self.slice_ns && frame.kind != FrameKind::Resumed {
-                    self.slice(task, 0, &done, done.depth);
+                    self.slice(task, 0, &done, done.depth, Ending::Open);
                 }
             }
         }

@@ -136,5 +136,6 @@ fn code_of(recorded: &Recorded) -> u8 {
         Ended::Code(code) => u8::try_from(code).unwrap_or(1),
         Ended::Timeout => exit::TIMED_OUT,
         Ended::Interrupted => exit::INTERRUPTED,
+        Ended::Unwritten => exit::LAB_FAILED,
     }
 }

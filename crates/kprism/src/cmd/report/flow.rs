@@ -2,10 +2,11 @@
 //! Tables of a flow: `report functions`, `syscalls`, `tasks`, `errors`, and the call `tree`.
 
 use anyhow::Result;
+use kprism_profile::units::grouped;
 use kprism_profile::{Filter, Profile};
 use kprism_report::calltree::{self, Options, Weight};
 use kprism_report::header::Header;
-use kprism_report::{Table, tables, tree};
+use kprism_report::{Table, rows, tables, tree};
 use kprism_session::{held, open_profile};
 use kprism_store::{Instrument, Run};
 use serde_json::json;
@@ -100,7 +101,19 @@ pub fn tasks(args: &TableArgs, io: &mut Io<'_>) -> Result<Outcome> {
 }
 
 pub fn syscalls(args: &SyscallArgs, io: &mut Io<'_>) -> Result<Outcome> {
-    table(&args.table, if args.parts { tables::syscall_parts } else { tables::syscalls }, io)
+    let make = if args.parts { tables::syscall_parts } else { tables::syscalls };
+    let (filter, one) = (args.table.select.filter(), &args.table.one);
+    let Some((profile, header)) = open(&filter, one, io)? else { return Ok(Outcome::NothingMatched) };
+    let refused = rows::refused(&profile, &filter);
+    if refused > 0 {
+        io.progress.note(&format!(
+            "{} system calls have the name of the kernel's entry: seccomp or a tracer refused them, there is none of their number, or \
+             what they did was not traced; a trace does not have their numbers",
+            grouped(refused)
+        ));
+    }
+    let shown = args.table.output.shown(ROWS, io.style);
+    show(make(&profile, &filter), (&profile, &header), None, &shown, io)
 }
 
 fn table(args: &TableArgs, make: MakeTable, io: &mut Io<'_>) -> Result<Outcome> {

@@ -6,7 +6,7 @@ use kprism_flow::event::Event;
 use kprism_flow::replay::{Code, Listener, TracePosition};
 use kprism_image::Image;
 use kprism_image::resolve::Resolve;
-use kprism_profile::units::{grouped, printable};
+use kprism_profile::units::{grouped, offset_text, printable};
 use kprism_session::Progress;
 use kprism_session::flow::{self, Loaded};
 
@@ -81,7 +81,8 @@ impl<R: Resolve> Finder<'_, R> {
         let space = if kprism_image::is_kernel(ip) { 0 } else { space };
         let function = self.resolver.function_at(space, ip, ns);
         let name = self.resolver.describe(function.id).name;
-        function.known.then(|| format!("{}+{:#x}", printable(&name), ip.wrapping_sub(function.entry)))
+        let offset = offset_text(ip.wrapping_sub(function.entry));
+        function.known.then(|| format!("{}{offset}", printable(&name)))
     }
 }
 

@@ -245,6 +245,10 @@ fn record(
     if ran.exit_code.is_none() {
         return Ok(Err(why(&run, &ran.ended)));
     }
+    if let Ended::Failed(why) = ran.ended {
+        // The command came to its end, its recording did not: part of a flow has no costs to compare.
+        return Ok(Err(why));
+    }
     let (profile, manifest) = flow::decode(&run, progress)?;
     progress.clear();
     let events = ran.after.first().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());

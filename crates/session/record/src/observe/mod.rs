@@ -79,12 +79,23 @@ pub fn of_process(name: &str) -> Observe {
     }
 }
 
-/// Runs the machine until it ends, and records it. Returns the run and QEMU's exit code.
+/// A machine of the user's that was recorded.
+#[derive(Debug)]
+pub struct Recorded {
+    /// The run.
+    pub run: Run,
+    /// QEMU's exit code.
+    pub code: u8,
+    /// Why the recorder had to give up, if it had: most often, the disk was full. The machine ran on.
+    pub failed: Option<String>,
+}
+
+/// Runs the machine until it ends, and records it. That the recorder had to give up is told to `progress`.
 ///
 /// # Errors
 /// The command line is refused, QEMU cannot be started, the run cannot be written, or the machine ended before anything
 /// could be recorded.
-pub fn record(settings: &Settings, progress: &Progress) -> Result<(Run, u8)> {
+pub fn record(settings: &Settings, progress: &Progress) -> Result<Recorded> {
     let arguments = Arguments::fit(&settings.command)?;
     let qemu = Qemu::of(arguments.program.clone().into())?;
     let plugin = find_observer()?;
@@ -143,9 +154,19 @@ pub fn record(settings: &Settings, progress: &Progress) -> Result<(Run, u8)> {
     manifest.exit_code = Some(code.into());
     manifest.stopped = begun.stopped;
     manifest.instruments.push(Instrument::Flow);
+    let known = manifest.stopped.clone();
     flow::complete(&run, &mut manifest);
+    let failed = found_by_recorder(known.as_deref(), manifest.stopped.as_deref());
+    if let Some(why) = &failed {
+        progress.error(&format!("kprism: {}: the recording is not whole: {why}", run.dir().display()));
+    }
     run.write_manifest(&manifest)?;
-    Ok((run, code))
+    Ok(Recorded { run, code, failed })
+}
+
+/// The reason to have stopped that the recorder's own files gave; `None` if there is none, or it was known without them.
+fn found_by_recorder(known: Option<&str>, now: Option<&str>) -> Option<String> {
+    now.filter(|&why| known != Some(why)).map(str::to_owned)
 }
 
 fn manifest(settings: &Settings, qemu: &Qemu) -> Manifest {
@@ -450,4 +471,18 @@ impl Recording<'_> {
 /// Tells kernels apart: the place where it was loaded, and its notes, with the build ID.
 fn place(kernel: &Found) -> (Option<u64>, Vec<u8>) {
     (kernel.address("_text"), kernel.notes.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recorder_that_gave_up_is_told_from_an_end_that_was_known() {
+        let full = "writing the streams of vCPU 0: No space left on device (os error 28)";
+        assert_eq!(found_by_recorder(None, Some(full)).as_deref(), Some(full));
+        assert_eq!(found_by_recorder(Some("the guest restarted"), Some(full)).as_deref(), Some(full));
+        assert_eq!(found_by_recorder(Some("the guest restarted"), Some("the guest restarted")), None);
+        assert_eq!(found_by_recorder(None, None), None);
+    }
 }

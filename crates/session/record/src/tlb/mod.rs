@@ -47,6 +47,8 @@ pub enum Ended {
     Timeout,
     /// An interrupt ended it.
     Interrupted,
+    /// It came to its end, but what it did could not all be written: most often, the disk was full.
+    Unwritten,
 }
 
 /// The geometry of a preset, or that a file describes.

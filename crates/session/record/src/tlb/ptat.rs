@@ -47,6 +47,19 @@ struct Unwritten {
     why: Option<std::io::Error>,
 }
 
+impl Unwritten {
+    /// The reason why the recording is not whole, for people; `None` if everything was written.
+    fn told(&self, run: &Run) -> Option<String> {
+        let error = self.why.as_ref()?;
+        Some(format!(
+            "{}: the accesses on the bus could not all be written ({error}): {} of them, and the misses among them, are \
+             lost; free some space, or choose a folder on a larger disk with -o",
+            run.dir().display(),
+            self.accesses
+        ))
+    }
+}
+
 /// The page tables that the module places in the region of the bus monitor.
 #[derive(Debug, Clone, Copy)]
 pub struct Placed {
@@ -60,7 +73,8 @@ pub struct Placed {
 ///
 /// # Errors
 /// The guest cannot be booted, the module does not tell of itself on the bus, or the run cannot be written. A full disk is
-/// no error: what was lost is told to `progress`, and is in the account.
+/// no error: the command runs on and what was written is kept. What was lost is in the account, and the run has failed
+/// ([`Ended::Failed`]).
 pub fn record(
     guest: &Guest,
     module: &Path,
@@ -100,23 +114,25 @@ pub fn record(
     progress.step("booting with the bus monitor");
     let (recorded, bus) = std::thread::scope(|scope| {
         let reader = scope.spawn(|| listen(lines, &trace, &maps));
-        let recorded = guest::record(&settings, &job, &prepared, report);
+        let recorded = guest::record_only(&settings, &job, &prepared, report);
         drop(held);
         (recorded, reader.join())
     });
     progress.clear();
-    let (run, ran) = recorded?;
+    let (run, mut ran) = recorded?;
+    let unwritten = bus.as_ref().ok().and_then(|(bus, _)| bus.unwritten.told(&run));
+    let came_to_its_end = ran.ended == Ended::Normal;
+    if let Some(why) = &unwritten {
+        guest::fail_run(&run, &mut ran, why);
+        if !came_to_its_end {
+            // The reason why the guest ended is told below.
+            progress.error(&format!("kprism: {why}"));
+        }
+    }
+    guest::check_room(&run, &mut ran);
     guest::complain(&ran, progress);
     let Ok((bus, read)) = bus else { bail!("the reader of the bus trace failed") };
     read.context("reading the bus trace")?;
-    if let Some(error) = &bus.unwritten.why {
-        progress.say(&format!(
-            "kprism: {}: the accesses on the bus could not all be written ({error}): {} of them, and the misses among them, are \
-             lost; free some space, or choose a folder on a larger disk with -o",
-            run.dir().display(),
-            bus.unwritten.accesses
-        ));
-    }
     let streams = run.tlb();
     fs::create_dir_all(&streams)?;
     let keep = |from: &Path, to: &str| -> Result<PathBuf> {
@@ -125,7 +141,7 @@ pub fn record(
         Ok(to)
     };
     let (trace, maps) = (keep(&trace, "bus0.trace")?, keep(&maps, "mappings")?);
-    if ran.ended == Ended::Normal && !ran.after.iter().any(|text| text.trim() == "unloaded") {
+    if came_to_its_end && !ran.after.iter().any(|text| text.trim() == "unloaded") {
         progress.note("the guest's module ptat could not be unloaded");
     }
     let Some(region) = bus.monitor.words.region else {

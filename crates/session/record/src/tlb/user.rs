@@ -80,11 +80,14 @@ pub fn record(
     }
     let threads = threads.len();
     let vcpus: Vec<Value> = (0..threads).map(|cpu| json!({"cpu": cpu, "instructions": null})).collect();
+    let lost = |count: Option<u64>| count.is_some_and(|n| n > 0);
+    let unwritten = lost(counts.unwritten_bytes) || lost(counts.unwritten_mappings);
     let executed = counts.programs_not_followed.is_some_and(|n| n > 0);
     let why = match (stopped, signal) {
         (Some(Stopped::Timeout), _) => Some("the command was ended after --timeout".to_owned()),
         (Some(Stopped::Interrupted), _) => Some("recording was interrupted".to_owned()),
         (None, Some(signal)) => Some(format!("the command was ended by signal {signal}")),
+        (None, None) if unwritten => Some("not all misses could be written".to_owned()),
         (None, None) if executed => {
             Some("the command became another program (execve), which is not followed".to_owned())
         }
@@ -110,6 +113,7 @@ pub fn record(
     let ended = match stopped {
         Some(Stopped::Timeout) => Ended::Timeout,
         Some(Stopped::Interrupted) => Ended::Interrupted,
+        None if unwritten => Ended::Unwritten,
         None => Ended::Code(own),
     };
     Ok(Recorded { run, ended })

@@ -5,6 +5,7 @@ use kprism_durations::ftrace::Collector;
 use kprism_durations::{Measured, Names};
 use kprism_image::symbols::Symbols;
 use kprism_image::symbols::kallsyms::upper_half;
+use kprism_profile::units::offset_text;
 
 use super::facts::Facts;
 
@@ -28,7 +29,7 @@ pub(super) fn place(symbols: &Symbols, address: u64) -> Option<String> {
     let address = upper_half(address);
     let place = symbols.locate(0, address, 0).filter(|place| place.known)?;
     let func = symbols.function(place.func);
-    Some(format!("{}+{:#x}", func.name, address.saturating_sub(func.start)))
+    Some(format!("{}{}", func.name, offset_text(address.wrapping_sub(func.start))))
 }
 
 /// A collector that knows which functions are special.

@@ -109,6 +109,9 @@ fn account(recorded: Option<&Recorded>, lengths: &Lengths, profile: &Profile, no
         account = account.with(Fate::Seen, &format!("{kind} events"), *n);
     }
     account = Undecoded::of_profile(profile).enter(account, notes);
+    for (unit, n) in totals.unended.units() {
+        account = account.with(Fate::Seen, unit, n);
+    }
     for (unit, n) in &totals.guessed {
         account = account.with(Fate::Guessed, unit, *n);
     }

@@ -170,7 +170,7 @@ pub fn follow(loaded: &Loaded, listener: &mut impl Listener, progress: &Progress
         errata: errata(&loaded.manifest),
         stretch: 0,
     };
-    let Replayed { stats, guessed } = replay(&inputs, listener);
+    let Replayed { stats, guessed, unended } = replay(&inputs, listener);
     let undecoded = Undecoded::of(&stats);
     if let Some(note) = undecoded.note() {
         progress.note(&note);
@@ -178,7 +178,11 @@ pub fn follow(loaded: &Loaded, listener: &mut impl Listener, progress: &Progress
     for (unit, n) in guessed.units() {
         progress.note(&format!("guessed: {} {unit}", grouped(n)));
     }
+    for (unit, n) in unended.units() {
+        progress.note(&format!("{} {unit}: how long they took is not known", grouped(n)));
+    }
     let account = loaded.account(undecoded);
+    let account = unended.units().fold(account, |account, (unit, n)| account.with(Fate::Seen, unit, n));
     let account = guessed.units().fold(account, |account, (unit, n)| account.with(Fate::Guessed, unit, n));
     progress.found(&account);
     account

@@ -5,12 +5,12 @@
 use kprism_flow::Guessed;
 use kprism_flow::event::{Event, EventKind, flag};
 use kprism_flow::packet_event::{PacketEvent, PacketEventKind};
-use kprism_flow::replay::calls::{Begin, Calls, End, Stacks};
+use kprism_flow::replay::calls::{Begin, Calls, End, Ending, Stacks};
 use kprism_flow::replay::{Code, Listener, TracePosition};
 use kprism_image::Image;
 use kprism_image::resolve::Resolve;
-use kprism_profile::FrameKind;
-use kprism_profile::units::syscall_name;
+use kprism_profile::units::{is_without_body, syscall_name};
+use kprism_profile::{FrameKind, Unended};
 use kprism_store::Account;
 use serde_json::Value;
 
@@ -105,6 +105,10 @@ impl Listener for Hears<'_, '_, '_> {
         self.stacks.guessed()
     }
 
+    fn unended(&self) -> Unended {
+        self.stacks.unended()
+    }
+
     fn event(&mut self, at: &TracePosition<'_>, event: &Event) {
         // A call that is under way at the end of the selected time ends after it: it is not waited for.
         self.past = self.lines.merge.wanted.to.is_some_and(|to| at.ns() >= to);
@@ -154,20 +158,29 @@ impl Calls for Lines<'_, '_, '_> {
     fn begin(&mut self, at: &TracePosition<'_>, call: Begin) {
         if self.calls && call.kind != FrameKind::Syscall {
             let (name, module) = self.name(call.func);
-            let args = vec![("module".to_owned(), module.into()), ("depth".to_owned(), call.depth.into())];
+            let mut args: Vec<(String, Value)> =
+                vec![("module".to_owned(), module.into()), ("depth".to_owned(), call.depth.into())];
+            // It is not another call: the program comes back to it.
+            args.extend(call.again.then(|| ("again".to_owned(), true.into())));
             self.give(at, Kind::Call, Phase::Begin, name, args);
         }
     }
 
     fn end(&mut self, at: &TracePosition<'_>, call: End) {
-        let length = Phase::End(at.ns().saturating_sub(call.start_ns));
+        let ns = at.ns().saturating_sub(call.start_ns);
+        let length = match call.ending {
+            Ending::Seen => Phase::End(ns),
+            ending => Phase::Unended { ns, ending },
+        };
         let mut args: Vec<(String, Value)> = vec![
             ("instructions".to_owned(), call.insns.into()),
             ("on_cpu_ns".to_owned(), call.on_cpu_ns.into()),
         ];
         if call.kind == FrameKind::Syscall {
             if self.merge.wanted.kind(Kind::Syscall) {
-                let name = syscall_name(&self.name(call.body.unwrap_or(call.func)).0);
+                let symbol = self.name(call.body.unwrap_or(call.func)).0;
+                let name = syscall_name(&symbol);
+                args.extend(is_without_body(&symbol).then(|| ("without_body".to_owned(), true.into())));
                 self.give(at, Kind::Syscall, length, name, args);
             }
         } else if self.calls {

@@ -21,6 +21,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 
 use anyhow::Result;
 use kprism_image::glob::glob;
+use kprism_profile::Ending;
 use kprism_store::{Account, Instrument, Run};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -98,6 +99,13 @@ pub enum Phase {
     Begin,
     /// The end; the beginning was so many ns before.
     End(u64),
+    /// A call goes off its stack, and this is not its end, or not the time of its end: its length is not known.
+    Unended {
+        /// Time since its beginning, ns.
+        ns: u64,
+        /// The reason; never [`Ending::Seen`].
+        ending: Ending,
+    },
 }
 
 /// Something that happened.
@@ -126,7 +134,23 @@ impl Moment {
     pub fn length_ns(&self) -> Option<u64> {
         match self.phase {
             Phase::End(ns) => Some(ns),
-            Phase::Point | Phase::Begin => None,
+            Phase::Point | Phase::Begin | Phase::Unended { .. } => None,
+        }
+    }
+
+    /// Time since the beginning of the interval that ends here or is cut here, ns; 0 for others.
+    fn since_begin(&self) -> u64 {
+        match self.phase {
+            Phase::End(ns) | Phase::Unended { ns, .. } => ns,
+            Phase::Point | Phase::Begin => 0,
+        }
+    }
+
+    /// The reason why an interval is off its stack here, if that is not its end.
+    pub fn unended(&self) -> Option<Ending> {
+        match self.phase {
+            Phase::Unended { ending, .. } => Some(ending),
+            Phase::Point | Phase::Begin | Phase::End(_) => None,
         }
     }
 
@@ -151,6 +175,11 @@ impl Moment {
             Phase::End(ns) => {
                 put("phase", "end".into());
                 put("length_ns", ns.into());
+            }
+            Phase::Unended { ending, .. } => {
+                put("phase", "end".into());
+                put("length_ns", Value::Null);
+                put("ending", ending.name().into());
             }
         }
         put("name", self.name.as_str().into());
@@ -190,7 +219,7 @@ impl Wanted {
 
     /// True if this moment is wanted. An interval is, if a part of it is in the range of time.
     pub fn takes(&self, moment: &Moment) -> bool {
-        let begin = moment.ns - moment.length_ns().unwrap_or(0).min(moment.ns);
+        let begin = moment.ns.saturating_sub(moment.since_begin());
         let who = self.pids.is_empty() || moment.pid.is_some_and(|pid| self.pids.contains(&pid));
         self.kind(moment.kind)
             && moment.ns >= self.from

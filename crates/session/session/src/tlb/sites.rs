@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use kprism_debuginfo::source::Source;
 use kprism_image::symbols::Symbols;
+use kprism_profile::units::offset_text;
 use kprism_tlb::objects::allocs::Site;
 
 /// Beginnings of names of C++'s own library.
@@ -41,7 +42,7 @@ impl<'a> Names<'a> {
             let address = f.start.wrapping_add((back - 1).wrapping_sub(at.entry));
             let frames = source.as_ref().map(|s| s.frames(address)).unwrap_or_default();
             if frames.is_empty() {
-                parts.push((short(&f.name), format!("+{:#x}", back.wrapping_sub(at.entry))));
+                parts.push((short(&f.name), offset_text(back.wrapping_sub(at.entry))));
             }
             for frame in frames {
                 let file = frame.file.rsplit('/').next().unwrap_or_default();

@@ -76,6 +76,9 @@ impl Names {
         if let Some(ns) = moment.length_ns() {
             fields.push(("length_ns".into(), number(ns)));
         }
+        if let Some(ending) = moment.unended() {
+            fields.push(("ending".into(), text(ending.name())));
+        }
         let name = match moment.kind {
             Kind::Mark if moment.name == "fork" => {
                 self.fork(moment, &mut fields);
@@ -196,6 +199,8 @@ fn field<'m>(key: &str, value: &'m Value) -> Field<'m> {
 
 #[cfg(test)]
 mod tests {
+    use kprism_profile::Ending;
+
     use super::*;
 
     fn moment(kind: Kind, name: &str, args: &[(&str, Value)]) -> Moment {
@@ -232,6 +237,30 @@ mod tests {
         assert!(!both.switches_lack_a_state());
         assert_eq!(told(&mut both, &moment(Kind::Event, "a:x", &[])).0, "x");
         assert_eq!(told(&mut both, &moment(Kind::Event, "b:x", &[])).0, "b:x");
+    }
+
+    /// A call that leaves its stack is no call that ended: its exit has a reason, and no length.
+    #[test]
+    fn exits_of_calls_that_did_not_end_are_told_apart() {
+        let mut names = Names::new(&[]);
+        let mut exit = moment(Kind::Call, "f", &[("depth", 2.into())]);
+        let mut fields = |names: &mut Names, phase| {
+            exit.phase = phase;
+            told(names, &exit)
+        };
+        let (name, seen) = fields(&mut names, Phase::End(9));
+        assert_eq!(
+            (name.as_str(), &seen[..]),
+            (
+                "func_exit",
+                &["length_ns=Number(9)", "name=Text(\"f\")", "depth=Number(2)"].map(str::to_owned)[..]
+            )
+        );
+        for (ending, word) in [(Ending::Left, "left"), (Ending::Untraced, "untraced")] {
+            let (name, cut) = fields(&mut names, Phase::Unended { ns: 9, ending });
+            assert_eq!((name.as_str(), &*cut[0]), ("func_exit", &*format!("ending=Text(\"{word}\")")));
+            assert!(!cut.iter().any(|field| field.starts_with("length_ns")), "{cut:?}");
+        }
     }
 
     #[test]

@@ -233,16 +233,25 @@ fn invocations(diff: &Diff, side: Side) -> Option<u64> {
     diff.invocations.map(|calls| calls[at]).filter(|&calls| calls > 0 || !diff.unknown[at])
 }
 
+/// The cost of the compared part, with all callees; `None` if the run does not have it and that is not known to be nothing.
+fn whole(diff: &Diff, side: Side) -> Option<Amount> {
+    let at = side as usize;
+    let has_it = diff.nodes.first().is_some_and(|root| root.amounts[at].is_some());
+    (has_it || !diff.unknown[at]).then(|| diff.totals()[at].first().copied().unwrap_or_default())
+}
+
 /// A summary of both runs in one line.
 pub fn headline(diff: &Diff, name: &str, scale: Scale, style: Style) -> String {
-    let totals = diff.totals();
-    let of = |side: Side| {
-        let whole = totals[side as usize].first().copied().unwrap_or_default();
-        [scale.apply(side, whole.insns), scale.apply(side, whole.ns)]
+    let wholes = SIDES.map(|side| whole(diff, side));
+    let of = |value: fn(&Amount) -> u64| {
+        SIDES.map(|side| wholes[side as usize].as_ref().map(|whole| scale.apply(side, value(whole))))
     };
-    let ([old_insns, old_ns], [new_insns, new_ns]) = (of(Side::Old), of(Side::New));
-    let times = |old: u64, new: u64| {
-        if old == 0 { String::new() } else { format!(" (×{:.2})", new as f64 / old as f64) }
+    let (insns, ns) = (of(|whole| whole.insns), of(|whole| whole.ns));
+    let told =
+        |value: Option<u64>, unit: fn(u64) -> String| value.map_or_else(|| "not known".to_owned(), unit);
+    let times = |[old, new]: [Option<u64>; 2]| match (old, new) {
+        (Some(old), Some(new)) if old > 0 => format!(" (×{:.2})", new as f64 / old as f64),
+        _ => String::new(),
     };
     let calls = match diff.invocations {
         Some(_) => {
@@ -262,19 +271,24 @@ pub fn headline(diff: &Diff, name: &str, scale: Scale, style: Style) -> String {
     };
     let mean = if matches!(scale, Scale::PerCall(_)) { "per call " } else { "" };
     // Recordings of durations do not count instructions.
-    let instructions = match (old_insns, new_insns) {
-        (0, 0) => String::new(),
+    let instructions = match insns {
+        [Some(0), Some(0)] => String::new(),
         _ if diff.uncounted.contains(&true) => String::new(),
-        (old, new) => {
-            format!("{} → {} instructions{}, ", units::count(old), units::count(new), times(old, new))
+        [old, new] => {
+            format!(
+                "{} → {} instructions{}, ",
+                told(old, units::count),
+                told(new, units::count),
+                times(insns)
+            )
         }
     };
     format!(
         "{}: {calls}{mean}{instructions}{} → {} on CPU{}\n{note}",
         style.bold(&units::printable(name)),
-        units::duration(old_ns),
-        units::duration(new_ns),
-        times(old_ns, new_ns),
+        told(ns[0], units::duration),
+        told(ns[1], units::duration),
+        times(ns),
     )
 }
 
@@ -299,14 +313,13 @@ pub fn to_text(diff: &Diff, name: &str, scale: Scale, tables: [&Table; 2], style
 
 /// The comparison as JSON. The caller provides the rows of both tables, which it may have limited.
 pub fn to_json(diff: &Diff, scale: Scale, functions: &Table, paths: &Table) -> Value {
-    let totals = diff.totals();
     let whole = |side: Side| {
-        let amount = totals[side as usize].first().copied().unwrap_or_default();
+        let amount = whole(diff, side);
         let contexts =
             diff.nodes.iter().filter(|n| n.parent != NO_PARENT && n.amounts[side as usize].is_some());
         json!({
-            "instructions": (!diff.uncounted[side as usize]).then_some(amount.insns),
-            "ns": amount.ns, "contexts": contexts.count(),
+            "instructions": amount.filter(|_| !diff.uncounted[side as usize]).map(|amount| amount.insns),
+            "ns": amount.map(|amount| amount.ns), "contexts": contexts.count(),
             "calls": invocations(diff, side),
             "absent_is_zero": !diff.unknown[side as usize],
             "calls_body_only": diff.shared[side as usize],

@@ -22,6 +22,9 @@ pub(super) struct Data {
     paths: [String; 2],
     /// Divisors of the numbers, if any.
     calls: Option<[u64; 2]>,
+    /// See [`Diff::unknown`] and [`Diff::uncounted`].
+    unknown: [bool; 2],
+    uncounted: [bool; 2],
     funcs: Funcs,
     modules: Vec<String>,
     comms: Vec<String>,
@@ -36,7 +39,8 @@ struct Funcs {
     kernel: Vec<u8>,
 }
 
-/// Columns. `present` has bit 0 for OLD, bit 1 for NEW. Costs are those of OLD and of NEW.
+/// Columns. `present` has bit 0 for OLD, bit 1 for NEW. Costs are those of OLD and of NEW; where a run lacks a row, 0 stands for
+/// nothing, or for what is not known ([`Data::unknown`]).
 #[derive(Default, Serialize)]
 struct EmbeddedTree {
     parent: Vec<u32>,
@@ -83,6 +87,8 @@ impl Data {
                 Scale::Sums => None,
                 Scale::PerCall(calls) => Some(calls),
             },
+            unknown: diff.unknown,
+            uncounted: diff.uncounted,
             tree: embed_tree(diff, &mut names, CONTEXTS),
             functions: embed_functions(diff, scale, &mut names, FUNCTIONS),
             funcs: names.funcs,

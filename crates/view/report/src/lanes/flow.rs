@@ -118,8 +118,17 @@ fn on_cpus(profile: &Profile, switches: &[Switch]) -> Vec<Lane> {
     by_cpu.into_iter().enumerate().map(lane).collect()
 }
 
-const CALL_ARGS: [(&str, Unit); 3] =
-    [("instructions", Unit::Count), ("CPU", Unit::Count), ("module", Unit::Text)];
+const CALL_ARGS: [(&str, Unit); 4] =
+    [("instructions", Unit::Count), ("CPU", Unit::Count), ("module", Unit::Text), ("end", Unit::Text)];
+
+/// The arguments of calls: the last one only where the profile has calls that did not end, whose length is not their duration.
+fn call_args(profile: &Profile) -> &'static [(&'static str, Unit)] {
+    let all = &CALL_ARGS;
+    match profile.slices.iter().any(|slice| slice.unended().is_some()) {
+        true => all,
+        false => &all[..3],
+    }
+}
 
 fn push_slice(lane: &mut Lane, profile: &Profile, slice: &Slice, depth: u16) {
     let func = &profile.funcs[slice.func as usize];
@@ -127,15 +136,17 @@ fn push_slice(lane: &mut Lane, profile: &Profile, slice: &Slice, depth: u16) {
         FrameKind::Syscall => units::syscall_name(&func.name),
         _ => func.name.clone(),
     };
-    let args = [Arg::Number(slice.insns), Arg::Number(slice.cpu.into()), Arg::Text(&func.module)];
+    let end = Arg::Text(slice.unended().unwrap_or("seen"));
+    let args = [Arg::Number(slice.insns), Arg::Number(slice.cpu.into()), Arg::Text(&func.module), end];
     lane.push(slice.start_ns, Some(slice.end_ns.saturating_sub(slice.start_ns)), depth, &name, &args);
 }
 
 fn interrupts(profile: &Profile) -> Vec<Lane> {
+    let args = call_args(profile);
     let mut lanes: Vec<Lane> = (0..profile.totals.per_cpu.len())
         .map(|cpu| {
             let name = format!("CPU {cpu} interrupts");
-            Lane::new(Group::Cpu, &name, ("interrupt", "interrupts"), &CALL_ARGS)
+            Lane::new(Group::Cpu, &name, ("interrupt", "interrupts"), args)
         })
         .collect();
     for slice in profile.slices.iter().filter(|slice| slice.kind == FrameKind::Interrupt) {
@@ -173,12 +184,13 @@ fn of_tasks(profile: &Profile) -> Vec<Lane> {
 
     let mut at: HashMap<u32, usize> = HashMap::new();
     let mut lanes = Vec::new();
+    let call_args = call_args(profile);
     for &task in &tasks {
         let own = &profile.tasks[task as usize];
         let name = named(&own.comm, own.pid);
         at.insert(task, lanes.len());
         lanes.push(Lane::new(Group::Task, &name, ("system call", "system calls"), &ARGS));
-        lanes.push(Lane::new(Group::Calls, &name, ("call", "calls"), &CALL_ARGS));
+        lanes.push(Lane::new(Group::Calls, &name, ("call", "calls"), call_args));
     }
     let rest = lanes.len();
     lanes.push(Lane::new(
@@ -256,4 +268,30 @@ fn packets(moments: &[Moment]) -> Option<Lane> {
         lane.push(moment.ns, None, 0, moment.kind, &args);
     }
     Some(lane)
+}
+
+#[cfg(test)]
+mod tests {
+    use kprism_profile::{Ending, Func, Task};
+
+    use super::*;
+
+    #[test]
+    fn a_call_that_did_not_end_has_a_reason_on_the_page() {
+        let mut profile = Profile {
+            funcs: vec![Func { name: "f".to_owned(), ..Func::default() }],
+            tasks: vec![Task::default()],
+            slices: vec![Slice { end_ns: 9, ending: Some(Ending::Seen), ..Slice::default() }],
+            ..Profile::default()
+        };
+        let calls = |profile: &Profile| {
+            let lanes = of_flow(profile, Sources::default());
+            lanes.into_iter().find(|lane| lane.group == Group::Calls).unwrap()
+        };
+        assert_eq!(calls(&profile).args.len(), 3);
+        profile.slices[0].ending = Some(Ending::Left);
+        let lane = calls(&profile);
+        assert_eq!(lane.args.last(), Some(&("end", Unit::Text)));
+        assert_eq!(lane.texts[*lane.values.last().unwrap() as usize], "it left its stack");
+    }
 }

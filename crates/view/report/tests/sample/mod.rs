@@ -483,6 +483,7 @@ fn program(b: &mut Builder, task: u32, parts: &[&[(&str, u64, u64)]], start: u64
                     end_ns: now + wall_ns,
                     insns: each,
                     kind,
+                    ending: Some(Ending::Seen),
                 };
                 b.profile.slices.push(slice);
                 now += wall_ns + 300;
@@ -500,6 +501,7 @@ fn program(b: &mut Builder, task: u32, parts: &[&[(&str, u64, u64)]], start: u64
         end_ns: now + 10_000,
         insns: 500_000,
         kind: FrameKind::Call,
+        ending: Some(Ending::Seen),
     };
     b.profile.slices.push(slice);
 }
