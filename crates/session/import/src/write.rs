@@ -100,9 +100,6 @@ fn write_code(
     Ok(all)
 }
 
-/// Bytes of which one record says that nothing is known: whole pages in a number of 32 bits.
-const MOST_GONE: u64 = 1 << 31;
-
 fn write_map(path: &Path, regions: &[Placed], kept: &[Kept]) -> Result<(), ImportError> {
     let mut out = b"KPMAP001".to_vec();
     let mut add = |placed: &Placed, id: u32, at: u64, flags: u32| {
@@ -114,9 +111,7 @@ fn write_map(path: &Path, regions: &[Placed], kept: &[Kept]) -> Result<(), Impor
     };
     for placed in regions {
         if placed.gone > 0 {
-            for at in (0..placed.gone).step_by(MOST_GONE as usize) {
-                add(placed, (placed.gone - at).min(MOST_GONE) as u32, at, maps::GONE);
-            }
+            maps::gone_records(placed.gone).for_each(|(at, id, flags)| add(placed, id, at, flags));
             continue;
         }
         match &kept[placed.region] {
