@@ -28,6 +28,7 @@ use crate::bytes::Bytes;
 use crate::resolve::{Change, FuncInfo, FuncRef, Resolve};
 use crate::sideband::Record;
 use crate::x86::address::{is_kernel, is_non_root};
+pub use check::Checked;
 use elf::ElfSymbols;
 use kallsyms::{KallsymsError, Kernel};
 use maps::{Mapping, Maps};
@@ -164,20 +165,26 @@ impl Symbols {
 
     /// Compares code that ran (address space, address, bytes as recorded) with the mapped files. Mappings of which most
     /// differs are of other files, whose functions are not known: their code counts as one function named `[unknown]`. Returns
-    /// these mappings.
-    pub fn check<'r>(&mut self, ran: impl IntoIterator<Item = (u64, u64, &'r [u8])>) -> Vec<String> {
+    /// these mappings, and those of which nothing could be compared.
+    pub fn check<'r>(&mut self, ran: impl IntoIterator<Item = (u64, u64, &'r [u8])>) -> Checked {
         let mut all = check::Comparison::default();
         for (asid, va, bytes) in ran {
             let mut files = self.maps.ever_at(asid, va).map(|(_, mapping)| mapping.file);
             let first = files.next();
             // Which of several files it was depends on the time, which is not known.
-            if first.is_none() || files.any(|file| Some(file) != first) {
-                continue;
-            }
+            let several = files.any(|file| Some(file) != first);
             for (id, mapping) in self.maps.ever_at(asid, va) {
                 let Some(file) = mapping.file.and_then(|file| self.files.get(file as usize)) else {
                     continue;
                 };
+                // Without symbols, there is nothing that could be another file's.
+                if file.elf.is_none() {
+                    continue;
+                }
+                if several {
+                    all.pass_over(id, check::Why::Several);
+                    continue;
+                }
                 let inside = &bytes[..bytes.len().min((mapping.end - va) as usize)];
                 let offset = mapping.pgoff.wrapping_add(va - mapping.start);
                 let of_file =
@@ -185,10 +192,16 @@ impl Symbols {
                 all.add(id, offset, inside, of_file);
             }
         }
+        let described =
+            |(id, why): (maps::MappingId, check::Why)| Some(format!("{}: {why}", self.describe_mapping(id)?));
+        // A mapping has several lives.
+        let not_compared: BTreeSet<String> = all.not_compared().filter_map(described).collect();
+        let not_compared = not_compared.into_iter().collect();
         // By the path's number.
         let mut others: BTreeMap<u32, u32> = BTreeMap::new();
         let mut told = Vec::new();
         for id in all.others() {
+            told.extend(self.describe_mapping(id));
             let Some(&Mapping { file: Some(path), .. }) = self.maps.get(id) else { continue };
             let Symbols { functions, files, maps, .. } = self;
             let name = &maps.paths()[path as usize];
@@ -196,14 +209,16 @@ impl Symbols {
                 files.push(add_file(functions, &format!("{name} (other code)"), None, Bytes::default()));
                 files.len() as u32 - 1
             });
-            told.push(name.clone());
-            if let Some(old) = self.maps.set_file(id, file)
-                && let Some(last) = told.last_mut()
-            {
-                *last += &format!(" at {:#x} of address space {:#x}", old.start, id.asid);
-            }
+            self.maps.set_file(id, file);
         }
-        told
+        Checked { others: told, not_compared }
+    }
+
+    /// A mapping's path, address and address space, for people.
+    fn describe_mapping(&self, id: maps::MappingId) -> Option<String> {
+        let mapping = self.maps.get(id)?;
+        let path = &self.maps.paths()[mapping.file? as usize];
+        Some(format!("{path} at {:#x} of address space {:#x}", mapping.start, id.asid))
     }
 
     /// Adds functions, named by their addresses, that begin at `starts`, for code that no symbol or mapping covers.
@@ -547,8 +562,9 @@ mod tests {
             (0x4000, one + offset, &stopped[..]),
             (0x3000, other + offset, &changed[..]),
         ];
-        let told = symbols.check(ran);
-        assert_eq!(told, [format!("{path} at {other:#x} of address space 0x2000")]);
+        let Checked { others, not_compared } = symbols.check(ran);
+        assert_eq!(others, [format!("{path} at {other:#x} of address space 0x2000")]);
+        assert_eq!(not_compared, [String::new(); 0]);
         let name = |asid, va| {
             let function = symbols.function(symbols.locate(asid, va, 1).unwrap().func);
             (function.name.clone(), function.module.clone())
@@ -559,5 +575,26 @@ mod tests {
         for asid in [0x2000, 0x3000] {
             assert_eq!(name(asid, other + offset), ("[unknown]".into(), format!("{path} (other code)")));
         }
+    }
+    /// A process maps a library where it had another one before: which of them ran is a question of time.
+    #[test]
+    fn code_where_several_files_were_is_told_as_not_compared() {
+        let exe = std::env::current_exe().unwrap();
+        let path = exe.to_str().unwrap();
+        let (here, there) = (0x5000_0000_0000, 0x6000_0000_0000);
+        let records =
+            [mmap(0x1000, here, path), mmap(0x1000, here, "/no/such/file"), mmap(0x1000, there, path)];
+        let mut symbols = Symbols::load(b"", &records, Some(Path::new("/"))).unwrap();
+        let bytes = std::fs::read(&exe).unwrap();
+        let changed: Vec<u8> = bytes[..64].iter().map(|byte| !byte).collect();
+        let told = symbols.check([(0x1000, here, &changed[..]), (0x1000, there, &bytes[..64])]);
+        // The file without symbols has no names that could be wrong.
+        let place = format!("{path} at {here:#x} of address space 0x1000");
+        let not_compared = vec![format!("{place}: several files were mapped there, one after the other")];
+        assert_eq!(told, Checked { others: vec![], not_compared });
+        let behind = [(0x1000, there + (1 << 35), &changed[..])];
+        let told = symbols.check(behind);
+        let place = format!("{path} at {there:#x} of address space 0x1000");
+        assert_eq!(told.not_compared, [format!("{place}: the file ends before its code")]);
     }
 }
