@@ -19,6 +19,7 @@ pub mod elf;
 pub mod kallsyms;
 pub mod maps;
 pub mod names;
+mod passing;
 pub mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,6 +33,7 @@ pub use check::Checked;
 use elf::ElfSymbols;
 use kallsyms::{KallsymsError, Kernel};
 use maps::{Mapping, Maps};
+use passing::{Passing, State};
 
 /// Number of a function within its [`Symbols`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -81,6 +83,8 @@ pub struct MissingFile {
 pub struct Symbols {
     functions: Vec<Function>,
     kernel: Kernel,
+    /// Kernel code that came and went.
+    passing: Passing,
     maps: Maps,
     /// One element for each path of `maps`.
     files: Vec<File>,
@@ -151,9 +155,12 @@ impl Symbols {
             kernel: unknown(&mut functions, "[kernel]", true),
             user: unknown(&mut functions, "", false),
         };
-        let changes = maps.changes();
+        let passing = Passing::new(records, &mut functions);
+        let mut changes = maps.changes();
+        changes.extend(passing.changes());
+        changes.sort_unstable();
         let called = Default::default();
-        Ok(Symbols { functions, kernel, maps, files, missing, changes, nowhere, called })
+        Ok(Symbols { functions, kernel, passing, maps, files, missing, changes, nowhere, called })
     }
 
     /// See [`Maps::only_certain`].
@@ -255,19 +262,23 @@ impl Symbols {
 
     fn locate_named(&self, asid: u64, va: u64, ns: u64) -> Option<Located> {
         if va >= 1 << 63 {
-            let range = self.kernel.table.find(va)?;
-            let entry = self.functions[range.func as usize].start;
-            return Some(Located {
-                func: FunctionId(range.func),
-                start: range.start,
-                end: range.end,
-                entry,
-                known: true,
-            });
+            return match self.passing.at(va, ns) {
+                State::There(there) => Some(there),
+                State::Gone => None,
+                State::Unrecorded => self.locate_in_kernel(va, ns).or_else(|| self.passing.next(va, ns)),
+            };
         }
         let mapping = self.maps.find(asid, va, ns)?;
         let file = &self.files[mapping.file? as usize];
         Some(locate_in_file(file, &self.functions, &mapping, va))
+    }
+
+    /// The function at `va` by kallsyms, which is one moment's list.
+    fn locate_in_kernel(&self, va: u64, ns: u64) -> Option<Located> {
+        let range = self.kernel.table.find(va)?;
+        let entry = self.functions[range.func as usize].start;
+        let (start, end) = self.passing.outside(va, ns, (range.start, range.end));
+        Some(Located { func: FunctionId(range.func), start, end, entry, known: true })
     }
 
     /// The function at link-time address `address` of the file that contains `func`. `None` if no symbol covers the
@@ -444,7 +455,7 @@ fn read_elf(root: Option<&Path>, path: &str) -> Result<(ElfSymbols, Bytes), Stri
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sideband::Mmap;
+    use crate::sideband::{Ksymbol, Mmap};
 
     fn mmap(asid: u64, start: u64, path: &str) -> Record {
         let end = start + 0x10_0000_0000;
@@ -596,5 +607,29 @@ mod tests {
         let told = symbols.check(behind);
         let place = format!("{path} at {there:#x} of address space 0x1000");
         assert_eq!(told.not_compared, [format!("{place}: the file ends before its code")]);
+    }
+    /// A BPF program takes the place of another one; kallsyms was read when there was a third.
+    #[test]
+    fn names_of_kernel_code_hold_in_time() {
+        let first = 0xffff_ffff_c002_2000;
+        let record = |t, gone, name: &str| {
+            let (name, module) = (name.to_owned(), "[bpf]".to_owned());
+            Record::Ksymbol(Ksymbol { t, cpu: 0, start: first, end: first + 64, gone, name, module })
+        };
+        let records = [record(10, false, "one"), record(20, true, "one"), record(30, false, "two")];
+        let kallsyms = b"ffffffffc0021ff0 t before\t[bpf]\nffffffffc0022000 t third\t[bpf]\n";
+        let symbols = Symbols::load(kallsyms, &records, None).unwrap();
+        let name = |va, ns| {
+            let at = symbols.function_at(0, va, ns);
+            assert!(at.start <= va && va < at.end);
+            symbols.describe(at.id).name
+        };
+        assert_eq!([5, 15, 25, 35].map(|ns| name(first + 8, ns)), ["third", "one", "[unknown]", "two"]);
+        let times: Vec<u64> = symbols.changes().iter().map(|change| change.at_ns).collect();
+        assert_eq!(times, [10, 20, 30]);
+        // Behind the program is what kallsyms has there, and its range has nothing of the program's.
+        let behind = symbols.function_at(0, first + 64, 15);
+        assert_eq!((symbols.describe(behind.id).name.as_str(), behind.start), ("third", first + 64));
+        assert_eq!(name(first - 1, 15), "before");
     }
 }

@@ -10,7 +10,7 @@ use kprism_image::maps::{self, FilePart};
 use kprism_image::symbols::under_root;
 use serde_json::json;
 
-use crate::{Capture, ImportError, Module, Placed, SwitchAt, Switched, Task};
+use crate::{Capture, ImportError, KernelName, Module, Placed, SwitchAt, Switched, Task};
 
 /// Fragments of the dictionary carry a 16-bit length.
 const FRAGMENT: usize = 1 << 15;
@@ -140,6 +140,12 @@ fn sideband(capture: &Capture) -> String {
             "end": m.end, "pgoff": m.pgoff, "exec": true, "path": m.path,
         });
         add(m.t, line);
+    }
+    for KernelName { t, start, end, gone, name, module } in &capture.kernel_names {
+        let line = json!({
+            "k": "ksymbol", "t": t, "cpu": 0, "start": start, "end": end, "gone": gone, "name": name, "module": module,
+        });
+        add(*t, line);
     }
     for Switched { t, cpu, at, prev, next } in &capture.switches {
         let mut line = json!({

@@ -14,7 +14,7 @@ use super::files::{Finder, is_made};
 use super::spaces::{self, Spaces};
 use super::streams::{self, Trace};
 use super::tasks::{self, History, Thread};
-use super::{build_ids, filter, kcore, ordinary, place};
+use super::{build_ids, filter, kcore, ordinary, passing, place};
 use crate::capture::{Placed, SwitchAt, Switched, Task};
 use crate::error::read_file;
 use crate::{Capture, CpuModel, Flow, ImportError, Stream};
@@ -206,6 +206,7 @@ fn from_parts_with(
     }
     let kernel = kernel_code(parts, &history, &mut capture)?;
     let bpf: Vec<_> = header.bpf.into_iter().map(|r| capture.add_region(r.va, r.code)).collect();
+    passing::names(&history, info.conv.is_some(), &bpf, &mut capture);
     fill(&mut capture, traces, &history, &info, (&kernel, &bpf), &mut finder);
     capture.notes.append(&mut finder.notes);
     capture.notes.extend(finder.unproven_note());
@@ -326,13 +327,6 @@ fn losses(history: &History<'_>, traces: &[Trace], notes: &mut Vec<String>) {
             history.nameless
         ));
     }
-    if history.renamed > 0 {
-        notes.push(format!(
-            "{} names of kernel code (BPF programs, trampolines) are of addresses that had another name before: of such places \
-             the code and the name may be the other's",
-            history.renamed
-        ));
-    }
     for (kind, count) in &history.unknown {
         notes.push(format!("{count} records of type {kind}, which is not known here, are not used"));
     }
@@ -393,10 +387,6 @@ fn kernel_code(
         if capture.kallsyms.is_empty() {
             capture.kallsyms = kcore::symbols(bytes, slide).into_bytes();
         }
-    }
-    for (addr, _, name) in &history.symbols {
-        let name: String = name.split_whitespace().collect();
-        capture.kallsyms.extend(format!("{addr:016x} t {name}\t[bpf]\n").bytes());
     }
     Ok(regions.into_iter().map(|r| capture.add_region(r.va, r.bytes)).collect())
 }
