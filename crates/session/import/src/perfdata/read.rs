@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use kprism_flow::clock::{ClockConfig, PerfTime};
 use kprism_flow::errata::{Erratum, of_processor};
 use kprism_image::symbols::kallsyms::value_of;
-use kprism_image::{BuildId, Bytes};
+use kprism_image::{BuildId, Bytes, is_kernel};
 
 use super::export::INTEL_PT;
 use super::files::{Finder, is_made};
@@ -20,7 +20,7 @@ use crate::error::read_file;
 use crate::{Capture, CpuModel, Flow, ImportError, Stream};
 use kprism_perfdata::attr::pt;
 use kprism_perfdata::record::aux;
-use kprism_perfdata::{Attr, Contents, MAGIC, Record, TimeConv};
+use kprism_perfdata::{Attr, Contents, MAGIC, Mapped, Record, TimeConv};
 
 /// Places of files that perf does not copy into the recording.
 #[derive(Debug, Clone, Default)]
@@ -101,7 +101,14 @@ pub fn read(path: &Path, search: &Search) -> Result<Capture, ImportError> {
         recording: path.is_dir().then(|| path.to_owned()),
         ..Finder::default()
     };
-    from_parts_with(path, &parts, finder, search.spool.as_deref())
+    let mut capture = from_parts_with(path, &parts, finder, search.spool.as_deref())?;
+    if !capture.programs_only {
+        // What lies in the recording is the recorder's copy.
+        let named = [("code", &search.kcore), ("symbols", &search.kallsyms)];
+        let named = named.into_iter().filter_map(|(what, file)| Some(unproven_kernel(what, file.as_ref()?)));
+        capture.notes.extend(named);
+    }
+    Ok(capture)
 }
 
 /// Reads a recording from memory, without the processes' files. `path` is used only in errors.
@@ -343,6 +350,12 @@ pub(super) fn label(trace: &Trace) -> String {
     }
 }
 
+/// A note on a file of the kernel's code or symbols that was named. A copy of `/proc/kcore` has no build id where perf makes it, and
+/// neither has `/proc/kallsyms`.
+fn unproven_kernel(what: &str, path: &Path) -> String {
+    format!("{}: no build id tells whether the kernel's {what} there are the recorded one's", path.display())
+}
+
 /// Holds a vmlinux against the build id of the recorded kernel. Returns a note if there is none to hold it against.
 fn is_recorded_kernel(
     path: &Path,
@@ -360,13 +373,30 @@ fn is_recorded_kernel(
     }
 }
 
+/// A note if the symbols are of another boot, or of another kernel: perf records the address of one of them.
+fn moved_kernel(kallsyms: &[u8], maps: &[Mapped]) -> Option<String> {
+    maps.iter().find_map(|m| {
+        let name = m.path.strip_prefix(KERNEL).filter(|name| !name.is_empty() && is_kernel(m.pgoff))?;
+        // The kernel shows 0 for the addresses that it hides.
+        let is = value_of(kallsyms, name).filter(|&is| is != 0 && is != m.pgoff)?;
+        Some(format!(
+            "the kernel's symbols have {name} at {is:#x}, and the recorded kernel had it at {:#x}: they are of another boot or kernel, and \
+             not used",
+            m.pgoff
+        ))
+    })
+}
+
 /// The kernel's initial code, and its symbols.
 fn kernel_code(
     parts: &Parts,
     history: &History<'_>,
     capture: &mut Capture,
 ) -> Result<Vec<Placed>, ImportError> {
-    capture.kallsyms.clone_from(&parts.kallsyms);
+    match moved_kernel(&parts.kallsyms, &history.kernel_maps) {
+        Some(note) => capture.notes.push(note),
+        None => capture.kallsyms.clone_from(&parts.kallsyms),
+    }
     capture.modules_list.clone_from(&parts.modules);
     let mut regions = Vec::new();
     if let Some((path, bytes)) = &parts.kcore {
@@ -607,6 +637,23 @@ impl Names {
 mod tests {
     use super::super::files::with_build_id;
     use super::*;
+
+    #[test]
+    fn symbols_of_another_boot_are_told() {
+        let map =
+            |path: &str, pgoff| Mapped { path: path.to_owned(), pgoff, kernel: true, ..Mapped::default() };
+        let here =
+            [map("[ext4]", 0xffff_ffff_c000_0000), map("[kernel.kallsyms]_text", 0xffff_ffff_8100_0000)];
+        let told = |text: &str| moved_kernel(text.as_bytes(), &here);
+        assert_eq!(told("ffffffff81000000 T _text\n"), None);
+        // Hidden, and not there.
+        assert_eq!(told("0000000000000000 T _text\n"), None);
+        assert_eq!(told("ffffffff92000000 T _stext\n"), None);
+        let note = told("ffffffff92000000 T _text\n").expect("a note");
+        assert!(note.contains("0xffffffff92000000") && note.contains("0xffffffff81000000"), "{note}");
+        // Addresses that perf may not see are 0.
+        assert_eq!(moved_kernel(b"ffffffff92000000 T _text\n", &[map("[kernel.kallsyms]_text", 0)]), None);
+    }
 
     #[test]
     fn a_kernel_of_another_build_is_refused_with_both_ids() {
