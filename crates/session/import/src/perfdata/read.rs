@@ -212,8 +212,9 @@ fn from_parts_with(
         capture.notes.extend(is_recorded_kernel(path, bytes, kernel_id.as_ref())?);
     }
     let kernel = kernel_code(parts, &history, &mut capture)?;
-    let bpf: Vec<_> = header.bpf.into_iter().map(|r| capture.add_region(r.va, r.code)).collect();
-    passing::names(&history, info.conv.is_some(), &bpf, &mut capture);
+    let timed = info.conv.is_some();
+    let bpf = passing::code(header.bpf, &history, timed, &mut capture);
+    passing::names(&history, timed, &mut capture);
     fill(&mut capture, traces, &history, &info, (&kernel, &bpf), &mut finder);
     capture.notes.append(&mut finder.notes);
     capture.notes.extend(finder.unproven_note());
@@ -427,7 +428,7 @@ fn fill(
     traces: Vec<Trace>,
     history: &History<'_>,
     info: &Info,
-    (kernel, bpf): (&[Placed], &[Placed]),
+    (kernel, bpf): (&[Placed], &passing::Code),
     finder: &mut Finder,
 ) {
     let clock = capture.clock;
@@ -435,7 +436,7 @@ fn fill(
     let branches = capture.flow != Flow::Events;
     let entry = value_of(&capture.kallsyms, "__switch_to").filter(|_| history.cpu_wide && branches);
     let mut wanted = place::times(&history.lives, ns);
-    wanted.extend(history.pokes.iter().map(|p| ns(p.0)));
+    wanted.extend(history.pokes.iter().map(|p| ns(p.0)).chain(bpf.timed.iter().map(|(t, _)| ns(*t))));
     wanted.sort_unstable();
     wanted.dedup();
     let poked: Vec<usize> =
@@ -495,8 +496,10 @@ fn fill(
         let mut placed = Vec::new();
         if spaces.kernel {
             // Before the rest: kcore may have been copied when there was different code.
-            placed.extend_from_slice(bpf);
+            placed.extend_from_slice(&bpf.always);
             placed.extend_from_slice(kernel);
+            let at = |t: u64| place_at(ns(t)).offset;
+            placed.extend(bpf.timed.iter().map(|(t, placed)| Placed { offset: at(*t), ..*placed }));
             placed.extend(history.pokes.iter().zip(&poked).map(|((t, va, _, _), &region)| Placed {
                 region,
                 va: *va,
