@@ -166,9 +166,10 @@ impl Dict {
         notes
     }
 
-    /// The bytes that a record stands for.
+    /// The bytes that a record stands for. `None` if it stands for none, or they are not known.
     pub fn bytes_of(&self, record: &MapRecord) -> Option<&[u8]> {
         match record.flags & (FILE | GONE) {
+            _ if !record.is_understood() => None,
             0 => self.get(record.id),
             FILE => self.files.get(record.id as usize)?.as_deref(),
             _ => None,
@@ -211,6 +212,13 @@ pub struct MapRecord {
 }
 
 impl MapRecord {
+    /// Returns true if this version knows all of the record's flags. Otherwise its ID may be that of something else.
+    #[must_use]
+    pub fn is_understood(&self) -> bool {
+        let unit = if self.flags & GONE != 0 { 63 << UNIT } else { 0 };
+        self.flags & !(CONFLICT | FILE | GONE | unit) == 0 && self.flags & (FILE | GONE) != FILE | GONE
+    }
+
     /// Number of bytes of which the record says that nothing is known; 0 for a record of a fragment.
     #[must_use]
     pub fn gone(&self) -> u64 {
@@ -260,7 +268,7 @@ pub fn parse_map(bytes: &[u8]) -> (Vec<MapRecord>, Option<MapError>) {
 }
 
 /// Builds the image of one CPU's stream. Also returns the number of records whose fragment is not in the dictionary,
-/// which happens if the dictionary is incomplete.
+/// which happens if the dictionary is incomplete, or whose flags are not known.
 pub fn image(dict: &Dict, map: &[MapRecord]) -> (Image, usize) {
     // User code in space 0 means an import that knows one process, whatever CR3 its packets contain.
     let one_space = map.iter().all(|r| r.asid == 0) && map.iter().any(|r| !is_kernel(r.va));
@@ -270,6 +278,10 @@ pub fn image(dict: &Dict, map: &[MapRecord]) -> (Image, usize) {
     let mut in_order: Vec<&MapRecord> = map.iter().collect();
     in_order.sort_by_key(|r| from(r));
     for record in in_order {
+        if !record.is_understood() {
+            missing += 1;
+            continue;
+        }
         if record.flags & GONE != 0 {
             let end = record.va.saturating_add(record.gone());
             match record.flags & CONFLICT {

@@ -318,3 +318,15 @@ fn a_record_of_more_than_four_gib_covers_all_of_them() {
     // Nothing is said of what lies behind it.
     assert_eq!(at(&i, 7, last, 39, 1), [0xcc]);
 }
+
+#[test]
+fn a_record_with_flags_of_another_version_is_no_fragment() {
+    let head = [&b"KPDICT01"[..], &[0; 4], &[1, 0, 0, 0], &[0; 8], &[0xcc]].concat();
+    let (dict, None) = Dict::parse(&head) else { panic!("a dictionary") };
+    let record = |flags| MapRecord { offset: 50, asid: 7, va: 0x1000, id: 0, flags };
+    for flags in [8, 1 << 8, 1 << 31, maps::FILE | maps::GONE, maps::GONE | 1 << 14] {
+        let (i, missing) = image(&dict, &[record(flags)]);
+        assert_eq!((missing, i.is_empty(), dict.bytes_of(&record(flags))), (1, true, None), "{flags:#x}");
+    }
+    assert!([0, 1, 4, 5, 4 | 63 << 8].iter().all(|&flags| record(flags).is_understood()));
+}

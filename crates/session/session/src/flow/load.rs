@@ -123,7 +123,9 @@ impl Pieces {
     /// Adds those of a CPU.
     fn add(&mut self, map: &[MapRecord]) {
         // Others have no fragment: their number is one of files' parts, or of bytes.
-        let is_recorded = |r: &&MapRecord| !is_kernel(r.va) && r.flags & (maps::FILE | maps::GONE) == 0;
+        let is_recorded = |r: &&MapRecord| {
+            !is_kernel(r.va) && r.flags & (maps::FILE | maps::GONE) == 0 && r.is_understood()
+        };
         self.all.extend(map.iter().filter(is_recorded).map(|r| (r.asid, r.va, r.id)));
         if self.all.len() > 2 * self.once {
             self.sort();
@@ -203,7 +205,7 @@ fn streams_of(
         image.set_task_switches(sideband::task_switches(records, cpu));
         if unknown > 0 {
             notes.push(format!(
-                "{}: {unknown} records name no code of code.dict or code.files",
+                "{}: {unknown} records name no code of code.dict or code.files, or have flags that are not known",
                 map_path.display()
             ));
         }
