@@ -46,6 +46,7 @@ struct Version {
     from: u64,
     /// Index of the previous version, or [`NONE`].
     older: u32,
+    /// Its bytes, and whether there is a hole in them.
     contents: Contents,
 }
 
@@ -384,7 +385,10 @@ impl Image {
             }
         }
         for base in self.unknown_within(asid, first, end) {
-            self.version_of(asid, base);
+            // An extent hides what began unknown, and is compared below.
+            if self.in_extent(asid, base).is_none() {
+                self.version_of(asid, base);
+            }
         }
         let granules = self.granules_within(asid, first, end);
         let part = |base: u64| &bytes[head + (base - first) as usize..][..SIZE];

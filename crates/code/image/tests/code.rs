@@ -276,6 +276,12 @@ fn a_mapping_of_terabytes_is_unknown_at_once() {
         assert_eq!(at(&i, 7, va, 40, 2000).len(), len, "{va:#x}");
     }
     assert_eq!(i.len(), 2 * 5);
+    // A file that is mapped already stays one piece.
+    let mut mapped = Image::new();
+    mapped.add_bytes(7, 0x4000_0000_0000, &code.clone().into());
+    mapped.begin_unknown(7, start, end);
+    mapped.replace_bytes(7, 0x4000_0000_0000, &code.clone().into(), 40);
+    assert_eq!((mapped.len(), at(&mapped, 7, 0x4000_0000_0000, 39, 2000).len()), (0, code.len()));
     // Other spaces know nothing of it, and nothing was there to forget.
     i.replace(8, 0x800, &[1, 2, 3], 40);
     assert_eq!(at(&i, 8, 0x800, 39, 9), [1, 2, 3]);
