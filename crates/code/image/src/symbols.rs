@@ -284,6 +284,28 @@ impl Symbols {
         Some(Located { func: FunctionId(range.func), start, end, entry, known: true })
     }
 
+    /// All functions that were ever at a kernel address, in order of time: first that of kallsyms.
+    #[must_use]
+    pub fn kernel_functions(&self, va: u64) -> Vec<Located> {
+        let fixed = self.kernel.table.find(va).map(|range| {
+            let entry = self.functions[range.func as usize].start;
+            Located { func: FunctionId(range.func), start: range.start, end: range.end, entry, known: true }
+        });
+        let mut all: Vec<Located> = fixed.into_iter().chain(self.passing.ever(va)).collect();
+        if all.is_empty() {
+            all.extend(self.locate(0, va, u64::MAX));
+        }
+        all
+    }
+
+    /// The function at a kernel address as seen from the code of `func`, without a time: `func` if it was ever there, else the last
+    /// that was.
+    #[must_use]
+    pub fn locate_from(&self, func: FunctionId, va: u64) -> Option<Located> {
+        let all = self.kernel_functions(va);
+        all.iter().find(|at| at.func == func).or(all.last()).copied()
+    }
+
     /// The function at link-time address `address` of the file that contains `func`. `None` if no symbol covers the
     /// address.
     #[must_use]

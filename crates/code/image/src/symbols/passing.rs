@@ -96,6 +96,17 @@ impl Passing {
         })
     }
 
+    /// The functions that were ever at `va`, in order of time.
+    pub fn ever(&self, va: u64) -> Vec<Located> {
+        let mut numbers: Vec<usize> = self.index.at(va).collect();
+        numbers.sort_unstable();
+        let located = |number: usize| {
+            let Place { start, end, func, .. } = self.places[number];
+            Some(Located { func: func?, start, end, entry: start, known: true })
+        };
+        numbers.into_iter().filter_map(located).collect()
+    }
+
     /// The times at which functions change. What holds from the beginning is no change.
     pub fn changes(&self) -> impl Iterator<Item = Change> {
         let later = self.places.iter().filter(|place| place.from > 0);
@@ -140,6 +151,8 @@ mod tests {
         assert_eq!(passing.next(FIRST + 9, 5).unwrap().func, FunctionId(0));
         let times: Vec<u64> = passing.changes().map(|change| change.at_ns).collect();
         assert_eq!(times, [10, 20, 30, 40, 50]);
+        let ever: Vec<u32> = passing.ever(FIRST + 90).iter().map(|at| at.func.0).collect();
+        assert_eq!(ever, [0, 0], "the second program is shorter");
     }
 
     #[test]

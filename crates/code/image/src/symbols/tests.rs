@@ -174,6 +174,18 @@ fn names_of_kernel_code_hold_in_time() {
     assert_eq!([5, 15, 25, 35].map(|ns| name(first + 8, ns)), ["third", "one", "[unknown]", "two"]);
     let times: Vec<u64> = symbols.changes().iter().map(|change| change.at_ns).collect();
     assert_eq!(times, [10, 20, 30]);
+    // Who reads the code of one of them has no time.
+    let all: Vec<FunctionId> = symbols.kernel_functions(first + 8).iter().map(|at| at.func).collect();
+    let names: Vec<&str> = all.iter().map(|&id| symbols.function(id).name.as_str()).collect();
+    assert_eq!(names, ["third", "one", "two"]);
+    for id in all {
+        assert_eq!(symbols.locate_from(id, first + 8).map(|at| at.func), Some(id));
+    }
+    let before = symbols.kernel_functions(first - 1)[0].func;
+    assert_eq!(
+        symbols.locate_from(before, first + 8).map(|at| at.func),
+        Some(symbols.locate(0, first, 35).unwrap().func)
+    );
     // Behind the program is what kallsyms has there, and its range has nothing of the program's.
     let behind = symbols.function_at(0, first + 64, 15);
     assert_eq!((symbols.describe(behind.id).name.as_str(), behind.start), ("third", first + 64));

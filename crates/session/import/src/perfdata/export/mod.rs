@@ -500,3 +500,24 @@ fn at(path: &Path) -> impl FnOnce(std::io::Error) -> ImportError + use<> {
     let path = path.to_owned();
     move |source| ImportError::Io { path, source }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_of_kernel_code_is_perfs_record_again() {
+        let symbol = |end, module: &str| {
+            let (name, module) = ("x".to_owned(), module.to_owned());
+            kernel_name(&Ksymbol { t: 5, cpu: 0, start: 0x1000, end, gone: true, name, module })
+        };
+        let facts = |record| match record {
+            Record::Ksymbol { addr, len, gone, kind, name } => (addr, len, gone, kind, name),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(facts(symbol(0x1040, "[bpf]")), (0x1000, 0x40, true, ksymbol::BPF, "x".to_owned()));
+        assert_eq!(facts(symbol(0x1040, "[kernel]")).3, ksymbol::OUT_OF_LINE);
+        // Of a damaged record.
+        assert_eq!([0, u64::MAX].map(|end| facts(symbol(end, "[bpf]")).1), [0, u32::MAX]);
+    }
+}
