@@ -17,7 +17,6 @@
 //!
 //! An image serves the stream of one CPU, because the offsets are offsets of that stream.
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
@@ -47,16 +46,34 @@ struct Version {
     from: u64,
     /// Index of the previous version, or [`NONE`].
     older: u32,
-    /// Index of its bytes.
-    granule: u32,
-    /// True if bytes that were known are not from here on: what comes later was not there before.
-    hole: bool,
+    /// Its bytes, and whether there is a hole in them.
+    contents: Contents,
 }
 
-impl Version {
-    /// The only version of a granule, from the beginning of the stream on. Its bytes are the next ones that are added to `granules`.
-    fn first(granules: &[Granule]) -> Self {
-        Self { from: 0, older: NONE, granule: granules.len() as u32, hole: false }
+// A run has millions of versions.
+const _: () = assert!(size_of::<Version>() == 16);
+
+/// Index of a version's bytes, and in the highest bit whether the version has a hole: bytes that were known are not from here on, so
+/// what comes later was not there before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Contents(u32);
+
+impl Contents {
+    const HOLE: u32 = 1 << 31;
+
+    /// # Panics
+    /// There are 2³¹ granules, which take 600 GB of memory: a larger number would be another granule's.
+    fn new(granule: usize, hole: bool) -> Self {
+        assert!(granule < Self::HOLE as usize, "more code than an image can hold: 2³¹ granules");
+        Self(granule as u32 | if hole { Self::HOLE } else { 0 })
+    }
+
+    fn granule(self) -> usize {
+        (self.0 & !Self::HOLE) as usize
+    }
+
+    fn has_hole(self) -> bool {
+        self.0 & Self::HOLE != 0
     }
 }
 
@@ -182,6 +199,8 @@ pub struct Image {
     granules: Vec<Granule>,
     /// Large pieces by address space and first address. They do not overlap.
     extents: BTreeMap<(u64, u64), Extent>,
+    /// Ends of the ranges of which nothing was known in the beginning, by address space and first granule. They do not overlap.
+    unknown_first: BTreeMap<(u64, u64), u64>,
     /// Versions may have the same granule: see [`Image::share`].
     shared: bool,
     conflicts: Vec<Conflict>,
@@ -246,13 +265,62 @@ impl Image {
     /// to granules of which nothing is known at all.
     pub fn begin_unknown(&mut self, asid: u64, start: u64, end: u64) {
         let asid = if self.flat { 0 } else { asid };
-        for base in (start - start % GRANULE..end).step_by(SIZE) {
-            if self.newest(asid, base).is_none() {
-                self.index.insert((asid, base), self.versions.len() as u32);
-                self.versions.push(Version { hole: true, ..Version::first(&self.granules) });
-                self.granules.push(Granule::new());
+        if start >= end {
+            return;
+        }
+        // A mapping may have terabytes: its granules are made when there is code for them.
+        let (mut start, mut end) = (start - start % GRANULE, end);
+        while let Some((&(space, first), &last)) = self.unknown_first.range(..=(asid, end)).next_back()
+            && space == asid
+            && last >= start
+        {
+            self.unknown_first.remove(&(space, first));
+            (start, end) = (start.min(first), end.max(last));
+        }
+        self.unknown_first.insert((asid, start), end);
+    }
+
+    /// True if nothing was known of this granule in the beginning, unless it is known from elsewhere.
+    fn began_unknown(&self, asid: u64, base: u64) -> bool {
+        let range = self.unknown_first.range(..=(asid, base)).next_back();
+        range.is_some_and(|(&(space, _), &end)| space == asid && base < end)
+    }
+
+    /// Addresses of the granules in a range of which nothing was known in the beginning. `start` must be that of a granule.
+    fn unknown_within(&self, asid: u64, start: u64, end: u64) -> Vec<u64> {
+        let before = self.unknown_first.range(..(asid, start)).next_back();
+        let inside = self.unknown_first.range((asid, start)..(asid, end));
+        let mut bases = Vec::new();
+        for (&(space, first), &last) in before.into_iter().chain(inside) {
+            if space == asid {
+                bases.extend((first.max(start)..last.min(end)).step_by(SIZE));
             }
         }
+        bases
+    }
+
+    /// Adds a version. Returns its number.
+    fn add_version(&mut self, from: u64, older: u32, granule: Granule, hole: bool) -> u32 {
+        let contents = Contents::new(self.granules.len(), hole);
+        self.granules.push(granule);
+        self.versions.push(Version { from, older, contents });
+        self.versions.len() as u32 - 1
+    }
+
+    /// Number of the newest version of a granule. The part of an extent becomes a version, and so does a granule of which nothing was
+    /// known in the beginning.
+    fn version_of(&mut self, asid: u64, base: u64) -> Option<u32> {
+        if let Some(&last) = self.index.get(&(asid, base)) {
+            return Some(last);
+        }
+        let (granule, hole) = match self.in_extent(asid, base) {
+            Some(bytes) => (Granule { known: [u64::MAX; SIZE / 64], bytes: *bytes }, false),
+            None if self.began_unknown(asid, base) => (Granule::new(), true),
+            None => return None,
+        };
+        let first = self.add_version(0, NONE, granule, hole);
+        self.index.insert((asid, base), first);
+        Some(first)
     }
 
     /// Addresses of the granules in a range of which something is known after all changes, sorted. `start` must be that of a
@@ -282,24 +350,18 @@ impl Image {
             return;
         }
         // The granule as it was, also where an extent had it.
-        let last = *self.index.entry((asid, base)).or_insert_with(|| {
-            self.versions.push(Version::first(&self.granules));
-            self.granules.push(granule.clone());
-            self.versions.len() as u32 - 1
-        });
+        let Some(last) = self.version_of(asid, base) else { return };
         granule.forget(range);
-        let from = self.versions[last as usize].from;
-        let next =
-            Version { from: offset.max(from), older: last, granule: self.granules.len() as u32, hole: true };
-        self.granules.push(granule);
+        let Version { from, older, .. } = self.versions[last as usize];
         if offset <= from {
             // Of one offset the last counts.
-            let older = self.versions[last as usize].older;
-            self.versions[last as usize] = Version { older, ..next };
+            let contents = Contents::new(self.granules.len(), true);
+            self.granules.push(granule);
+            self.versions[last as usize] = Version { from, older, contents };
             return;
         }
-        self.index.insert((asid, base), self.versions.len() as u32);
-        self.versions.push(next);
+        let next = self.add_version(offset, last, granule, true);
+        self.index.insert((asid, base), next);
         let place = self.conflicts.partition_point(|c| c.offset <= offset);
         self.conflicts.insert(place, Conflict { offset, asid, va: base });
     }
@@ -320,6 +382,12 @@ impl Image {
         for (&(space, start), extent) in before.into_iter().chain(inside) {
             if space == asid && extent.end > first {
                 known.push((start.max(first), extent.end.min(end)));
+            }
+        }
+        for base in self.unknown_within(asid, first, end) {
+            // An extent hides what began unknown, and is compared below.
+            if self.in_extent(asid, base).is_none() {
+                self.version_of(asid, base);
             }
         }
         let granules = self.granules_within(asid, first, end);
@@ -385,53 +453,48 @@ impl Image {
     }
 
     fn insert_in_granule(&mut self, asid: u64, base: u64, at: usize, bytes: &[u8], from: Option<u64>) {
-        let below = match self.extents.is_empty() || self.index.contains_key(&(asid, base)) {
-            true => None,
-            false => self.in_extent(asid, base).copied(),
+        let Some(last) = self.version_of(asid, base) else {
+            let mut granule = Granule::new();
+            granule.put(at, bytes);
+            let first = self.add_version(0, NONE, granule, false);
+            self.index.insert((asid, base), first);
+            return;
         };
-        if let Some(bytes) = below {
-            self.index.insert((asid, base), self.versions.len() as u32);
-            self.versions.push(Version::first(&self.granules));
-            self.granules.push(Granule { known: [u64::MAX; SIZE / 64], bytes });
-        }
-        let last = match self.index.entry((asid, base)) {
-            Entry::Occupied(last) => last.into_mut(),
-            Entry::Vacant(vacant) => {
-                vacant.insert(self.versions.len() as u32);
-                self.versions.push(Version::first(&self.granules));
-                let mut granule = Granule::new();
-                granule.put(at, bytes);
-                self.granules.push(granule);
-                return;
-            }
-        };
-        let version = &mut self.versions[*last as usize];
-        if self.shared {
-            // Others keep theirs.
-            let own = self.granules[version.granule as usize].clone();
-            version.granule = self.granules.len() as u32;
-            self.granules.push(own);
-        }
-        let granule = &mut self.granules[version.granule as usize];
+        let Version { from: since, contents, .. } = self.versions[last as usize];
+        let hole = contents.has_hole();
+        let known = &self.granules[contents.granule()];
         let conflicting =
             |g: &Granule| (0..bytes.len()).any(|i| g.knows(at + i) && g.bytes[at + i] != bytes[i]);
+        if let Some(offset) = from
+            && offset > since
+            && (hole || conflicting(known))
+        {
+            let mut next = known.clone();
+            next.put(at, bytes);
+            let next = self.add_version(offset, last, next, hole);
+            self.index.insert((asid, base), next);
+            // This is usually the end of the list. Code that was seen late may belong to an earlier change.
+            let place = self.conflicts.partition_point(|c| c.offset <= offset);
+            self.conflicts.insert(place, Conflict { offset, asid, va: base });
+            return;
+        }
+        let granule = self.own_granule(last);
         match from {
-            Some(offset) if offset > version.from && (version.hole || conflicting(granule)) => {
-                let mut next = granule.clone();
-                next.put(at, bytes);
-                let granule = self.granules.len() as u32;
-                let version = Version { from: offset, older: *last, granule, hole: version.hole };
-                *last = self.versions.len() as u32;
-                self.versions.push(version);
-                self.granules.push(next);
-                // This is usually the end of the list. Code that was seen late may belong to an earlier change.
-                let place = self.conflicts.partition_point(|c| c.offset <= offset);
-                self.conflicts.insert(place, Conflict { offset, asid, va: base });
-            }
             // There are several records for one new version, or this granule has no conflict.
             Some(_) => granule.put(at, bytes),
             None => granule.fill(at, bytes),
         }
+    }
+
+    /// The bytes of a version, to change them: other versions that have the same keep theirs.
+    fn own_granule(&mut self, version: u32) -> &mut Granule {
+        let version = &mut self.versions[version as usize];
+        if self.shared {
+            let own = self.granules[version.contents.granule()].clone();
+            version.contents = Contents::new(self.granules.len(), version.contents.has_hole());
+            self.granules.push(own);
+        }
+        &mut self.granules[version.contents.granule()]
     }
 
     /// Stores equal granules once: a program and its libraries are in the address space of each process that runs them.
@@ -439,10 +502,10 @@ impl Image {
         let mut known: HashMap<u64, u32, BuildHasherDefault<KeyHasher>> = HashMap::default();
         let mut granules: Vec<Granule> = Vec::new();
         for version in &mut self.versions {
-            let granule = &self.granules[version.granule as usize];
-            let next = granules.len() as u32;
-            let first = *known.entry(granule.hash()).or_insert(next);
-            version.granule = match granules.get(first as usize) {
+            let granule = &self.granules[version.contents.granule()];
+            let next = granules.len();
+            let first = *known.entry(granule.hash()).or_insert(next as u32) as usize;
+            let number = match granules.get(first) {
                 Some(equal) if equal == granule => first,
                 // It is new, or another has the same hash.
                 _ => {
@@ -450,6 +513,7 @@ impl Image {
                     next
                 }
             };
+            version.contents = Contents::new(number, version.contents.has_hole());
         }
         granules.shrink_to_fit();
         self.granules = granules;
@@ -467,7 +531,7 @@ impl Image {
         while version.from > at {
             version = self.versions.get(version.older as usize)?;
         }
-        self.granules.get(version.granule as usize).map(Code::Granule)
+        self.granules.get(version.contents.granule()).map(Code::Granule)
     }
 
     /// The known bytes from `va` to the end of its granule at most, as packets at stream offset `at` see them. Empty if
@@ -531,6 +595,7 @@ impl std::fmt::Debug for Image {
             .field("versions", &self.versions.len())
             .field("granules", &self.granules.len())
             .field("extents", &self.extents.len())
+            .field("unknown_first", &self.unknown_first.len())
             .field("conflicts", &self.conflicts.len())
             .field("flat", &self.flat)
             .finish()
@@ -556,5 +621,24 @@ impl Hasher for KeyHasher {
     fn write_u64(&mut self, word: u64) {
         let mixed = (self.0.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 = mixed ^ (mixed >> 32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_keeps_its_hole_and_its_granule_in_one_word() {
+        for (granule, hole) in [(0, false), (0, true), ((1 << 31) - 1, false), ((1 << 31) - 1, true)] {
+            let contents = Contents::new(granule, hole);
+            assert_eq!((contents.granule(), contents.has_hole()), (granule, hole));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "more code than an image can hold")]
+    fn a_granule_beyond_the_last_number_is_no_other_one() {
+        let _ = Contents::new(1 << 31, false);
     }
 }

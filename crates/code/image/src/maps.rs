@@ -16,7 +16,8 @@
 //! Such code is read when the flow reaches it ([`Dict::open_files`]).
 //!
 //! If flag bit 2 is set, there is no fragment: the ID is a number of bytes, of which nothing is known from the offset on. Something
-//! was mapped there whose contents are in no file. Without bit 0, nothing was known of them in the beginning, and what comes later
+//! was mapped there whose contents are in no file. A mapping may have more bytes than 32 bits count: flag bits 8 to 13 are the binary
+//! logarithm of the ID's unit, so that 0 there is a byte. Without bit 0, nothing was known of them in the beginning, and what comes later
 //! counts from its own offset on.
 //!
 //! If flag bit 0 is set, the fragment belongs to a page whose contents changed at that offset, where there is a PSB,
@@ -44,8 +45,11 @@ pub const CONFLICT: u32 = 1;
 /// Flag of a [`MapRecord`]: its ID is that of a part of a file ([`FilePart`]).
 pub const FILE: u32 = 2;
 
-/// Flag of a [`MapRecord`]: nothing is known from there on; its ID is the number of bytes.
+/// Flag of a [`MapRecord`]: nothing is known from there on; [`MapRecord::gone`] is the number of bytes.
 pub const GONE: u32 = 4;
+
+/// The lowest of six bits of the flags with [`GONE`]: the binary logarithm of the ID's unit in bytes.
+const UNIT: u32 = 8;
 
 /// Fragments of this length or more are not copied into an [`Image`], bytes.
 const LARGE: usize = 4096;
@@ -162,9 +166,10 @@ impl Dict {
         notes
     }
 
-    /// The bytes that a record stands for.
+    /// The bytes that a record stands for. `None` if it stands for none, or they are not known.
     pub fn bytes_of(&self, record: &MapRecord) -> Option<&[u8]> {
         match record.flags & (FILE | GONE) {
+            _ if !record.is_understood() => None,
             0 => self.get(record.id),
             FILE => self.files.get(record.id as usize)?.as_deref(),
             _ => None,
@@ -206,6 +211,35 @@ pub struct MapRecord {
     pub flags: u32,
 }
 
+impl MapRecord {
+    /// Returns true if this version knows all of the record's flags. Otherwise its ID may be that of something else.
+    #[must_use]
+    pub fn is_understood(&self) -> bool {
+        let unit = if self.flags & GONE != 0 { 63 << UNIT } else { 0 };
+        self.flags & !(CONFLICT | FILE | GONE | unit) == 0 && self.flags & (FILE | GONE) != FILE | GONE
+    }
+
+    /// Number of bytes of which the record says that nothing is known; 0 for a record of a fragment.
+    #[must_use]
+    pub fn gone(&self) -> u64 {
+        if self.flags & GONE == 0 {
+            return 0;
+        }
+        let bytes = u128::from(self.id) << (self.flags >> UNIT & 63);
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
+}
+
+/// The ID and the flags of the records that say of `len` bytes that nothing is known, each with the offset of its first byte: two
+/// records at most, however many bytes there are.
+pub fn gone_records(len: u64) -> impl Iterator<Item = (u64, u32, u32)> {
+    let unit = (u64::BITS - len.leading_zeros()).saturating_sub(u32::BITS);
+    let large = len >> unit << unit;
+    let parts = [(0, large >> unit, unit), (large, len - large, 0)];
+    // The rest is smaller than a unit of the first, and that is smaller than 2³².
+    parts.into_iter().filter(|part| part.1 > 0).map(|(at, id, unit)| (at, id as u32, GONE | unit << UNIT))
+}
+
 /// Parses a `cpuN.map`. Returns the records before the first error, and the error.
 pub fn parse_map(bytes: &[u8]) -> (Vec<MapRecord>, Option<MapError>) {
     let fail = |offset, expected| Some(MapError { file: "cpu.map", offset, expected });
@@ -234,7 +268,7 @@ pub fn parse_map(bytes: &[u8]) -> (Vec<MapRecord>, Option<MapError>) {
 }
 
 /// Builds the image of one CPU's stream. Also returns the number of records whose fragment is not in the dictionary,
-/// which happens if the dictionary is incomplete.
+/// which happens if the dictionary is incomplete, or whose flags are not known.
 pub fn image(dict: &Dict, map: &[MapRecord]) -> (Image, usize) {
     // User code in space 0 means an import that knows one process, whatever CR3 its packets contain.
     let one_space = map.iter().all(|r| r.asid == 0) && map.iter().any(|r| !is_kernel(r.va));
@@ -244,8 +278,12 @@ pub fn image(dict: &Dict, map: &[MapRecord]) -> (Image, usize) {
     let mut in_order: Vec<&MapRecord> = map.iter().collect();
     in_order.sort_by_key(|r| from(r));
     for record in in_order {
+        if !record.is_understood() {
+            missing += 1;
+            continue;
+        }
         if record.flags & GONE != 0 {
-            let end = record.va.saturating_add(record.id.into());
+            let end = record.va.saturating_add(record.gone());
             match record.flags & CONFLICT {
                 0 => image.begin_unknown(record.asid, record.va, end),
                 _ => image.forget(record.asid, record.va, end, record.offset),

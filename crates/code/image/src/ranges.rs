@@ -37,11 +37,16 @@ impl<T> Ranges<T> {
 
     /// The values whose ranges overlap `start..end`, from the last start to the first.
     pub fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = &T> {
+        self.ranges_overlapping(start, end).map(|(_, _, value)| value)
+    }
+
+    /// The same with the ranges: start, end, value.
+    fn ranges_overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = &(u64, u64, T)> {
         let after = self.items.partition_point(|item| item.0 < end);
         let near = self.items[..after].iter().zip(&self.reach[..after]).rev();
         near.take_while(move |(_, reach)| **reach > start)
-            .filter(move |((_, end, _), _)| *end > start)
-            .map(|((_, _, value), _)| value)
+            .filter(move |(item, _)| item.1 > start)
+            .map(|(item, _)| item)
     }
 
     /// The values whose ranges contain `va`.
@@ -92,6 +97,25 @@ impl InTime {
         next.map(|&number| number as usize)
     }
 
+    /// The part of `range` around `va` in which no other range is in force at a time; of those that have begun, only the ones behind
+    /// number `after` count. `va` is in no such range.
+    #[must_use]
+    pub fn around(&self, va: u64, time: u64, range: (u64, u64), after: Option<usize>) -> (u64, u64) {
+        let (mut from, mut to) = range;
+        for (start, end, group) in self.groups.ranges_overlapping(from, to) {
+            let last = group[..self.begun(group, time)].last().map(|&number| number as usize);
+            if last.is_none() || last <= after {
+                continue;
+            }
+            if *end <= va {
+                from = from.max(*end);
+            } else if *start > va {
+                to = to.min(*start);
+            }
+        }
+        (from, to)
+    }
+
     /// When the first of those that overlap `start..end` begins.
     #[must_use]
     pub fn first_begin(&self, start: u64, end: u64) -> Option<u64> {
@@ -119,6 +143,12 @@ mod tests {
         assert_eq!((index.at(0x1800).count(), index.at(0x9000).count()), (3, 0));
         assert_eq!((index.first_begin(0, 1), index.first_begin(0x1f00, 0x3000)), (Some(20), Some(10)));
         assert_eq!(index.first_begin(0x8000, 0x9000), None);
+        let whole = (0x800, 0x8000);
+        assert_eq!([5, 10].map(|time| index.around(0x900, time, whole, None)), [whole, (0x800, 0x1000)]);
+        assert_eq!(
+            [25, 35].map(|time| index.around(0x3000, time, whole, Some(1))),
+            [whole, (0x2000, 0x8000)]
+        );
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub enum Record {
     Fork(Fork),
     /// The traced command began or ended.
     Mark(Mark),
+    /// Kernel code with a name came or went: a BPF program, a trampoline.
+    Ksymbol(Ksymbol),
     /// A record of a kind that this version does not know.
     #[serde(other)]
     Other,
@@ -152,6 +154,27 @@ pub struct Mark {
     pub pid: u32,
 }
 
+/// Kernel code that came or went while the run was recorded.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ksymbol {
+    /// Time, in ns; 0 for code that was there when the recording began.
+    pub t: u64,
+    /// CPU on which it happened.
+    pub cpu: u32,
+    /// First address.
+    pub start: u64,
+    /// One past the last address.
+    pub end: u64,
+    /// True if the code is gone from here on.
+    #[serde(default)]
+    pub gone: bool,
+    /// Name of the function.
+    pub name: String,
+    /// Module of the function, as in kallsyms: `[bpf]`; `[kernel]` for the kernel's own.
+    pub module: String,
+}
+
 /// The end of the traced window that a [`Mark`] stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -239,14 +262,16 @@ mod tests {
 {"k":"comm","t":6,"cpu":0,"pid":9,"tgid":9,"comm":"ls"}
 {"k":"mmap","t":7,"cpu":0,"pid":9,"tgid":9,"asid":4096,"start":65536,"end":69632,"pgoff":4096,"exec":true,"path":"/usr/bin/ls"}
 {"k":"mark","t":8,"cpu":0,"what":"end","pid":9}
+{"k":"ksymbol","t":8,"cpu":0,"start":18446744072635949056,"end":18446744072635949099,"name":"bpf_prog_1","module":"[bpf]"}
 {"k":"from the future","t":9}
 "#;
         let records = parse(text).unwrap();
-        assert_eq!(records.len(), 5);
+        assert_eq!(records.len(), 6);
         assert!(matches!(&records[0], Record::Switch(s) if s.comm == "sh" && s.ip > 1 << 63));
         assert!(matches!(&records[2], Record::Mmap(m) if m.pgoff == 4096 && m.exec));
         assert!(matches!(&records[3], Record::Mark(m) if m.what == MarkKind::End));
-        assert_eq!(records[4], Record::Other);
+        assert!(matches!(&records[4], Record::Ksymbol(s) if s.end - s.start == 43 && !s.gone));
+        assert_eq!(records[5], Record::Other);
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub mod elf;
 pub mod kallsyms;
 pub mod maps;
 pub mod names;
+mod passing;
 pub mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,9 +29,11 @@ use crate::bytes::Bytes;
 use crate::resolve::{Change, FuncInfo, FuncRef, Resolve};
 use crate::sideband::Record;
 use crate::x86::address::{is_kernel, is_non_root};
+pub use check::Checked;
 use elf::ElfSymbols;
 use kallsyms::{KallsymsError, Kernel};
 use maps::{Mapping, Maps};
+use passing::{Passing, State};
 
 /// Number of a function within its [`Symbols`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -80,6 +83,8 @@ pub struct MissingFile {
 pub struct Symbols {
     functions: Vec<Function>,
     kernel: Kernel,
+    /// Kernel code that came and went.
+    passing: Passing,
     maps: Maps,
     /// One element for each path of `maps`.
     files: Vec<File>,
@@ -150,9 +155,12 @@ impl Symbols {
             kernel: unknown(&mut functions, "[kernel]", true),
             user: unknown(&mut functions, "", false),
         };
-        let changes = maps.changes();
+        let passing = Passing::new(records, &mut functions);
+        let mut changes = maps.changes();
+        changes.extend(passing.changes());
+        changes.sort_unstable();
         let called = Default::default();
-        Ok(Symbols { functions, kernel, maps, files, missing, changes, nowhere, called })
+        Ok(Symbols { functions, kernel, passing, maps, files, missing, changes, nowhere, called })
     }
 
     /// See [`Maps::only_certain`].
@@ -164,20 +172,26 @@ impl Symbols {
 
     /// Compares code that ran (address space, address, bytes as recorded) with the mapped files. Mappings of which most
     /// differs are of other files, whose functions are not known: their code counts as one function named `[unknown]`. Returns
-    /// these mappings.
-    pub fn check<'r>(&mut self, ran: impl IntoIterator<Item = (u64, u64, &'r [u8])>) -> Vec<String> {
+    /// these mappings, and those of which nothing could be compared.
+    pub fn check<'r>(&mut self, ran: impl IntoIterator<Item = (u64, u64, &'r [u8])>) -> Checked {
         let mut all = check::Comparison::default();
         for (asid, va, bytes) in ran {
             let mut files = self.maps.ever_at(asid, va).map(|(_, mapping)| mapping.file);
             let first = files.next();
             // Which of several files it was depends on the time, which is not known.
-            if first.is_none() || files.any(|file| Some(file) != first) {
-                continue;
-            }
+            let several = files.any(|file| Some(file) != first);
             for (id, mapping) in self.maps.ever_at(asid, va) {
                 let Some(file) = mapping.file.and_then(|file| self.files.get(file as usize)) else {
                     continue;
                 };
+                // Without symbols, there is nothing that could be another file's.
+                if file.elf.is_none() {
+                    continue;
+                }
+                if several {
+                    all.pass_over(id, check::Why::Several);
+                    continue;
+                }
                 let inside = &bytes[..bytes.len().min((mapping.end - va) as usize)];
                 let offset = mapping.pgoff.wrapping_add(va - mapping.start);
                 let of_file =
@@ -185,10 +199,16 @@ impl Symbols {
                 all.add(id, offset, inside, of_file);
             }
         }
+        let described =
+            |(id, why): (maps::MappingId, check::Why)| Some(format!("{}: {why}", self.describe_mapping(id)?));
+        // A mapping has several lives.
+        let not_compared: BTreeSet<String> = all.not_compared().filter_map(described).collect();
+        let not_compared = not_compared.into_iter().collect();
         // By the path's number.
         let mut others: BTreeMap<u32, u32> = BTreeMap::new();
         let mut told = Vec::new();
         for id in all.others() {
+            told.extend(self.describe_mapping(id));
             let Some(&Mapping { file: Some(path), .. }) = self.maps.get(id) else { continue };
             let Symbols { functions, files, maps, .. } = self;
             let name = &maps.paths()[path as usize];
@@ -196,14 +216,16 @@ impl Symbols {
                 files.push(add_file(functions, &format!("{name} (other code)"), None, Bytes::default()));
                 files.len() as u32 - 1
             });
-            told.push(name.clone());
-            if let Some(old) = self.maps.set_file(id, file)
-                && let Some(last) = told.last_mut()
-            {
-                *last += &format!(" at {:#x} of address space {:#x}", old.start, id.asid);
-            }
+            self.maps.set_file(id, file);
         }
-        told
+        Checked { others: told, not_compared }
+    }
+
+    /// A mapping's path, address and address space, for people.
+    fn describe_mapping(&self, id: maps::MappingId) -> Option<String> {
+        let mapping = self.maps.get(id)?;
+        let path = &self.maps.paths()[mapping.file? as usize];
+        Some(format!("{path} at {:#x} of address space {:#x}", mapping.start, id.asid))
     }
 
     /// Adds functions, named by their addresses, that begin at `starts`, for code that no symbol or mapping covers.
@@ -240,19 +262,48 @@ impl Symbols {
 
     fn locate_named(&self, asid: u64, va: u64, ns: u64) -> Option<Located> {
         if va >= 1 << 63 {
-            let range = self.kernel.table.find(va)?;
-            let entry = self.functions[range.func as usize].start;
-            return Some(Located {
-                func: FunctionId(range.func),
-                start: range.start,
-                end: range.end,
-                entry,
-                known: true,
-            });
+            return match self.passing.at(va, ns) {
+                State::There(there) => Some(there),
+                State::Gone => None,
+                State::Unrecorded => self.locate_in_kernel(va, ns).or_else(|| self.passing.next(va, ns)),
+            };
         }
-        let mapping = self.maps.find(asid, va, ns)?;
-        let file = &self.files[mapping.file? as usize];
-        Some(locate_in_file(file, &self.functions, &mapping, va))
+        let found = self.maps.look(asid, va, ns)?;
+        let file = &self.files[found.mapping.file? as usize];
+        let located = locate_in_file(file, &self.functions, &found.mapping, va);
+        // A function may reach into addresses that have another mapping since.
+        let (start, end) = found.around(va, (located.start, located.end));
+        Some(Located { start, end, ..located })
+    }
+
+    /// The function at `va` by kallsyms, which is one moment's list.
+    fn locate_in_kernel(&self, va: u64, ns: u64) -> Option<Located> {
+        let range = self.kernel.table.find(va)?;
+        let entry = self.functions[range.func as usize].start;
+        let (start, end) = self.passing.outside(va, ns, (range.start, range.end));
+        Some(Located { func: FunctionId(range.func), start, end, entry, known: true })
+    }
+
+    /// All functions that were ever at a kernel address, in order of time: first that of kallsyms.
+    #[must_use]
+    pub fn kernel_functions(&self, va: u64) -> Vec<Located> {
+        let fixed = self.kernel.table.find(va).map(|range| {
+            let entry = self.functions[range.func as usize].start;
+            Located { func: FunctionId(range.func), start: range.start, end: range.end, entry, known: true }
+        });
+        let mut all: Vec<Located> = fixed.into_iter().chain(self.passing.ever(va)).collect();
+        if all.is_empty() {
+            all.extend(self.locate(0, va, u64::MAX));
+        }
+        all
+    }
+
+    /// The function at a kernel address as seen from the code of `func`, without a time: `func` if it was ever there, else the last
+    /// that was.
+    #[must_use]
+    pub fn locate_from(&self, func: FunctionId, va: u64) -> Option<Located> {
+        let all = self.kernel_functions(va);
+        all.iter().find(|at| at.func == func).or(all.last()).copied()
     }
 
     /// The function at link-time address `address` of the file that contains `func`. `None` if no symbol covers the
@@ -427,137 +478,4 @@ fn read_elf(root: Option<&Path>, path: &str) -> Result<(ElfSymbols, Bytes), Stri
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sideband::Mmap;
-
-    fn mmap(asid: u64, start: u64, path: &str) -> Record {
-        let end = start + 0x10_0000_0000;
-        let path = path.to_owned();
-        Record::Mmap(Mmap { t: 0, cpu: 0, pid: 1, tgid: 1, asid, start, end, pgoff: 0, exec: true, path })
-    }
-
-    #[inline(never)]
-    fn landmark(n: u64) -> u64 {
-        std::hint::black_box(n) + 2
-    }
-
-    /// The same library at two addresses gives one function. Kernel addresses ignore the address space.
-    #[test]
-    fn one_function_for_all_processes() {
-        assert_eq!(landmark(1), 3);
-        let exe = std::env::current_exe().unwrap();
-        let path = exe.to_str().unwrap();
-        let records = [mmap(0x1000, 0x5000_0000_0000, path), mmap(0x2000, 0x6000_0000_0000, path)];
-        let symbols =
-            Symbols::load(b"ffffffff81000000 T startup_64\n", &records, Some(Path::new("/"))).unwrap();
-        let me = (0..symbols.len() as u32)
-            .map(FunctionId)
-            .find(|&id| symbols.function(id).name.ends_with("symbols::tests::landmark"))
-            .unwrap();
-        // The file is loaded at 0, so file offset and link-time address differ only by the segment's offset.
-        let bytes = std::fs::read(&exe).unwrap();
-        let elf = elf::parse(&bytes, "me").unwrap();
-        let start = symbols.function(me).start;
-        let offset = (0..bytes.len() as u64).find(|&o| elf.address_of(o) == Some(start)).unwrap();
-        let a = symbols.locate(0x1000, 0x5000_0000_0000 + offset, 1).unwrap();
-        let b = symbols.locate(0x2000, 0x6000_0000_0000 + offset, 1).unwrap();
-        assert_eq!((a.func, b.func), (me, me));
-        assert_eq!(a.start, 0x5000_0000_0000 + offset);
-        assert_eq!(b.start - a.start, 0x1000_0000_0000);
-        assert!(symbols.locate(7, 0xffff_ffff_8100_0001, 1).is_some());
-        assert!(symbols.missing().is_empty());
-    }
-
-    #[test]
-    fn files_without_symbols_are_one_function() {
-        let records = [mmap(0x1000, 0x10000, "/no/such/file"), mmap(0x2000, 0x20_0000_0000, "[vdso]")];
-        let symbols = Symbols::load(b"", &records, Some(Path::new("/"))).unwrap();
-        let at = symbols.locate(0x1000, 0x10400, 1).unwrap();
-        assert_eq!(symbols.function(at.func).module, "/no/such/file");
-        assert_eq!(symbols.function(at.func).name, "[unknown]");
-        assert_eq!(at.start, 0x10000);
-        let vdso = symbols.locate(0x2000, 0x20_0000_0010, 1).unwrap();
-        assert_eq!(symbols.function(vdso.func).name, "[vdso]");
-        assert_eq!(symbols.missing().len(), 2);
-        assert!(symbols.locate(0x9000, 0x1, 1).is_none());
-        let nowhere = symbols.function_at(0x9000, 0x1, 1);
-        assert!(!nowhere.known);
-        assert_eq!(symbols.describe(nowhere.id).name, "[unknown]");
-        let kernel = symbols.function_at(0, u64::MAX, 1);
-        assert!(symbols.describe(kernel.id).kernel);
-        // 0x3000 would be the program's own tables beside 0x2000.
-        let spaces: Vec<u64> = symbols.changes().iter().map(|change| change.asid).collect();
-        assert_eq!(spaces, [0x1000, 0x2000, 0x3000]);
-    }
-
-    #[test]
-    fn a_file_that_is_there_and_no_elf_is_told_from_one_that_is_not_there() {
-        let root = std::env::temp_dir().join(format!("kprism-damaged-{}", std::process::id()));
-        std::fs::create_dir_all(root.join("bin")).unwrap();
-        std::fs::write(root.join("bin/program"), "garbage").unwrap();
-        let records = [mmap(0x1000, 0x10000, "/bin/program (deleted)"), mmap(0x2000, 0x10000, "/bin/other")];
-        let symbols = Symbols::load(b"", &records, Some(&root)).unwrap();
-        let damaged: Vec<bool> = symbols.missing().iter().map(|file| file.damaged).collect();
-        assert_eq!(damaged, [true, false]);
-        assert!(symbols.missing()[0].reason.contains("bin/program"), "{:?}", symbols.missing());
-        std::fs::remove_dir_all(root).unwrap();
-    }
-
-    #[test]
-    fn guest_paths_cannot_leave_the_root() {
-        assert_eq!(under_root(Path::new("/r"), "/a/b"), Some(PathBuf::from("/r/a/b")));
-        assert_eq!(under_root(Path::new("/r"), "/../etc/passwd"), None);
-    }
-
-    /// The path in a file system that is mounted somewhere is another file's path in the whole.
-    #[test]
-    fn a_path_whose_mount_is_not_known_names_no_file() {
-        assert_eq!(under_root(Path::new("/r"), "…/a/b"), None);
-        let exe = std::env::current_exe().unwrap();
-        let path = format!("…{}", exe.display());
-        let symbols = Symbols::load(b"", &[mmap(0x1000, 0x10000, &path)], Some(Path::new("/"))).unwrap();
-        let at = symbols.locate(0x1000, 0x10400, 1).unwrap();
-        assert_eq!((symbols.function(at.func).name.as_str(), at.known), ("[unknown]", false));
-        assert_eq!(symbols.function(at.func).module, path);
-        assert!(symbols.missing()[0].reason.contains("mounted"), "{:?}", symbols.missing());
-    }
-
-    /// Two processes have files of one path mapped; one of them is the file that is there.
-    #[test]
-    fn code_of_another_file_has_no_names_of_this_one() {
-        let exe = std::env::current_exe().unwrap();
-        let path = exe.to_str().unwrap();
-        let (one, other) = (0x5000_0000_0000, 0x6000_0000_0000);
-        let records = [mmap(0x1000, one, path), mmap(0x2000, other, path), mmap(0x4000, one, path)];
-        let mut symbols = Symbols::load(b"", &records, Some(Path::new("/"))).unwrap();
-        let bytes = std::fs::read(&exe).unwrap();
-        let elf = elf::parse(&bytes, "me").unwrap();
-        let function = elf.table.functions().iter().find(|f| f.name.ends_with("symbols::tests::landmark"));
-        let start = function.unwrap().start;
-        let offset = (0..bytes.len() as u64).find(|&o| elf.address_of(o) == Some(start)).unwrap();
-        let code = &bytes[offset as usize..][..64];
-        let changed: Vec<u8> = code.iter().map(|byte| !byte).collect();
-        let mut stopped = code.to_vec();
-        stopped[0] = 0xcc;
-        let ran = [
-            (0x1000, one + offset, code),
-            (0x2000, other + offset, &changed[..]),
-            // A breakpoint; and the program's own tables of the same address space.
-            (0x4000, one + offset, &stopped[..]),
-            (0x3000, other + offset, &changed[..]),
-        ];
-        let told = symbols.check(ran);
-        assert_eq!(told, [format!("{path} at {other:#x} of address space 0x2000")]);
-        let name = |asid, va| {
-            let function = symbols.function(symbols.locate(asid, va, 1).unwrap().func);
-            (function.name.clone(), function.module.clone())
-        };
-        for asid in [0x1000, 0x4000] {
-            assert!(name(asid, one + offset).0.ends_with("symbols::tests::landmark"), "{asid:#x}");
-        }
-        for asid in [0x2000, 0x3000] {
-            assert_eq!(name(asid, other + offset), ("[unknown]".into(), format!("{path} (other code)")));
-        }
-    }
-}
+mod tests;

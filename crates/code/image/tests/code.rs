@@ -3,7 +3,7 @@
 //! visible at each offset, on which all decoding depends.
 
 use kprism_image::code::{Conflict, GRANULE, Image};
-use kprism_image::maps::{Dict, MapRecord, image, parse_map};
+use kprism_image::maps::{self, Dict, MapRecord, image, parse_map};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::{option, proptest};
@@ -257,4 +257,82 @@ fn what_was_not_known_in_the_beginning_counts_from_its_offset_on() {
     // What is known already stays.
     i.begin_unknown(0, 0x2000, 0x2000 + GRANULE);
     assert_eq!(at(&i, 0, 0x2000, 40, 8), [0x90; 8]);
+}
+
+/// A mapping may be as large as an address space: only its places with code cost anything.
+#[test]
+fn a_mapping_of_terabytes_is_unknown_at_once() {
+    let mut i = Image::new();
+    let (start, end) = (0x1000, 0x7fff_ffff_f000);
+    i.begin_unknown(7, start, end);
+    i.begin_unknown(7, start + GRANULE + 1, start + 2 * GRANULE);
+    i.begin_unknown(7, 0x800, start);
+    assert_eq!((i.len(), i.granules()), (0, 0));
+    let code = vec![0x90; 4 * GRANULE as usize];
+    i.replace_bytes(7, 0x4000_0000_0000, &code.clone().into(), 40);
+    i.replace(7, 0x800, &[1, 2, 3], 40);
+    for (va, len) in [(0x4000_0000_0000, code.len()), (0x800, 3)] {
+        assert_eq!(at(&i, 7, va, 39, 2000), [0u8; 0], "{va:#x}");
+        assert_eq!(at(&i, 7, va, 40, 2000).len(), len, "{va:#x}");
+    }
+    assert_eq!(i.len(), 2 * 5);
+    // A file that is mapped already stays one piece.
+    let mut mapped = Image::new();
+    mapped.add_bytes(7, 0x4000_0000_0000, &code.clone().into());
+    mapped.begin_unknown(7, start, end);
+    mapped.replace_bytes(7, 0x4000_0000_0000, &code.clone().into(), 40);
+    assert_eq!((mapped.len(), at(&mapped, 7, 0x4000_0000_0000, 39, 2000).len()), (0, code.len()));
+    // Other spaces know nothing of it, and nothing was there to forget.
+    i.replace(8, 0x800, &[1, 2, 3], 40);
+    assert_eq!(at(&i, 8, 0x800, 39, 9), [1, 2, 3]);
+    i.forget(7, 0x2000, end, 50);
+    assert_eq!((at(&i, 7, 0x4000_0000_0000, 49, 9).len(), at(&i, 7, 0x4000_0000_0000, 50, 9).len()), (9, 0));
+}
+
+#[test]
+fn records_of_what_is_not_known_have_its_whole_length() {
+    let odd = (1 << 47) - 1;
+    for len in [1, 4096, u64::from(u32::MAX), 1 << 32, (1 << 32) + 1, 5 << 32, odd, u64::MAX] {
+        let records = maps::gone_records(len);
+        let records = records.map(|(at, id, flags)| MapRecord { offset: 0, asid: 0, va: at, id, flags });
+        let mut next = 0u64;
+        for (number, record) in records.enumerate() {
+            assert!(number < 2 && record.flags & maps::GONE != 0, "{len:#x}");
+            assert_eq!(record.va, next, "{len:#x}");
+            next += record.gone();
+        }
+        assert_eq!(next, len);
+    }
+    assert_eq!(maps::gone_records(0).count(), 0);
+    let none = MapRecord { offset: 0, asid: 0, va: 0, id: 5, flags: maps::FILE };
+    let all = MapRecord { id: u32::MAX, flags: u32::MAX, ..none };
+    assert_eq!((none.gone(), all.gone()), (0, u64::MAX));
+}
+
+#[test]
+fn a_record_of_more_than_four_gib_covers_all_of_them() {
+    let head = [&b"KPDICT01"[..], &[0; 4], &[1, 0, 0, 0], &[0; 8], &[0xcc]].concat();
+    let (dict, None) = Dict::parse(&head) else { panic!("a dictionary") };
+    let code = |va, offset, flags| MapRecord { offset, asid: 7, va, id: 0, flags };
+    let last = 0x1000 + (5 << 32);
+    let gone = maps::gone_records(5 << 32);
+    let gone = gone.map(|(at, id, flags)| MapRecord { offset: 0, asid: 7, va: 0x1000 + at, id, flags });
+    let map: Vec<MapRecord> = gone.chain([code(last - 1, 40, 1), code(last, 40, 1)]).collect();
+    let (i, missing) = image(&dict, &map);
+    assert_eq!(missing, 0);
+    assert_eq!((at(&i, 7, last - 1, 39, 1).len(), at(&i, 7, last - 1, 40, 1)), (0, vec![0xcc]));
+    // Nothing is said of what lies behind it.
+    assert_eq!(at(&i, 7, last, 39, 1), [0xcc]);
+}
+
+#[test]
+fn a_record_with_flags_of_another_version_is_no_fragment() {
+    let head = [&b"KPDICT01"[..], &[0; 4], &[1, 0, 0, 0], &[0; 8], &[0xcc]].concat();
+    let (dict, None) = Dict::parse(&head) else { panic!("a dictionary") };
+    let record = |flags| MapRecord { offset: 50, asid: 7, va: 0x1000, id: 0, flags };
+    for flags in [8, 1 << 8, 1 << 31, maps::FILE | maps::GONE, maps::GONE | 1 << 14] {
+        let (i, missing) = image(&dict, &[record(flags)]);
+        assert_eq!((missing, i.is_empty(), dict.bytes_of(&record(flags))), (1, true, None), "{flags:#x}");
+    }
+    assert!([0, 1, 4, 5, 4 | 63 << 8].iter().all(|&flags| record(flags).is_understood()));
 }

@@ -56,8 +56,13 @@ const PROT_CODE: u32 = 5;
 const PROT_EXEC: u32 = 4;
 /// PROT_READ.
 const PROT_DATA: u32 = 1;
-/// `PERF_RECORD_KSYMBOL_TYPE_BPF`.
-const KSYMBOL_BPF: u16 = 1;
+/// Types of kernel code that comes and goes (`enum perf_record_ksymbol_type` in include/uapi/linux/perf_event.h).
+pub mod ksymbol {
+    /// A BPF program, or a trampoline to one.
+    pub const BPF: u16 = 1;
+    /// Instructions out of their place: of kprobes, trampolines of ftrace.
+    pub const OUT_OF_LINE: u16 = 2;
+}
 
 /// Bits of `perf_event_attr::sample_type` that define the trailer, in its order.
 pub mod sample {
@@ -359,7 +364,7 @@ pub enum Record<'a> {
         /// Thread.
         tid: u32,
     },
-    /// The kernel has new code, such as a program of BPF.
+    /// The kernel has new code, such as a program of BPF, or has it no longer.
     Ksymbol {
         /// First address.
         addr: u64,
@@ -367,6 +372,8 @@ pub enum Record<'a> {
         len: u32,
         /// It was removed.
         gone: bool,
+        /// Its type; see [`ksymbol`].
+        kind: u16,
         /// Symbol.
         name: String,
     },
@@ -479,8 +486,8 @@ pub fn parse(head: Head, body: &[u8], sample_type: u64) -> Option<(Record<'_>, T
         SWITCH => Record::Switch { out },
         SWITCH_CPU_WIDE => Record::SwitchCpuWide { out, pid: f.u32()?, tid: f.u32()? },
         KSYMBOL => {
-            let (addr, len, _kind, flags) = (f.u64()?, f.u32()?, f.u16()?, f.u16()?);
-            Record::Ksymbol { addr, len, gone: flags & 1 != 0, name: f.text() }
+            let (addr, len, kind, flags) = (f.u64()?, f.u32()?, f.u16()?, f.u16()?);
+            Record::Ksymbol { addr, len, gone: flags & 1 != 0, kind, name: f.text() }
         }
         TEXT_POKE => {
             let (addr, old, new) = (f.u64()?, f.u16()?, f.u16()?);
@@ -629,10 +636,10 @@ impl Record<'_> {
                 (SAMPLE, USER)
             }
             Self::Switch { out: leaves } => (SWITCH, switch(*leaves)),
-            Self::Ksymbol { addr, len, gone, name } => {
+            Self::Ksymbol { addr, len, gone, kind, name } => {
                 out.u64(*addr);
                 out.u32(*len);
-                out.u16(KSYMBOL_BPF);
+                out.u16(*kind);
                 out.u16((*gone).into());
                 out.padded_text(name);
                 (KSYMBOL, 0)
@@ -748,7 +755,7 @@ mod tests {
             Record::ItraceStart { pid: 1, tid: 2 },
             Record::Switch { out: true },
             Record::SwitchCpuWide { out: false, pid: 1, tid: 2 },
-            Record::Ksymbol { addr: 1, len: 2, gone: true, name: "bpf_prog_1".into() },
+            Record::Ksymbol { addr: 1, len: 2, gone: true, kind: ksymbol::BPF, name: "bpf_prog_1".into() },
             Record::TextPoke { addr: 1, old: b"\x90", new: b"\xcc" },
             Record::Attr(b"12345678"),
             Record::BuildId { pid: 1, id: vec![9; 20], path: "/bin/true".into() },

@@ -30,11 +30,33 @@ struct Heard {
     numbers: HashMap<u32, u32>,
     funcs: Vec<u32>,
     tasks: Vec<Thread>,
-    /// Current tasks and names, and the count of renames for which they are valid.
-    named: (Vec<replay::Task>, u32),
+    named: Named,
     cpus: Vec<CpuTotals>,
     tree: Tree,
     counts: Counts,
+}
+
+/// The tasks with their names.
+#[derive(Default)]
+struct Named {
+    tasks: Vec<replay::Task>,
+    /// The count of renames for which the names are valid.
+    names: u32,
+}
+
+impl Named {
+    /// Takes what is new. Tasks are added at the end, and most have the name that is known: each new task would copy all others.
+    fn learn(&mut self, tasks: &[replay::Task], names: u32) {
+        if self.names != names {
+            for (known, now) in self.tasks.iter_mut().zip(tasks) {
+                if *known != *now {
+                    known.clone_from(now);
+                }
+            }
+            self.names = names;
+        }
+        self.tasks.extend_from_slice(tasks.get(self.tasks.len()..).unwrap_or_default());
+    }
 }
 
 struct Thread {
@@ -63,9 +85,7 @@ impl Heard {
     }
 
     fn seen(&mut self, at: &TracePosition<'_>) {
-        if self.named.0.len() != at.tasks.len() || self.named.1 != at.names {
-            self.named = (at.tasks.to_vec(), at.names);
-        }
+        self.named.learn(at.tasks, at.names);
         let cpu = usize::from(at.cpu);
         if self.cpus.len() <= cpu {
             self.cpus.resize_with(cpu + 1, CpuTotals::default);
@@ -181,7 +201,7 @@ impl Collector {
             Func { name: info.name, module: info.module, start: info.start, kernel: info.kernel }
         };
         let funcs: Vec<Func> = heard.funcs.iter().map(func).collect();
-        let names = heard.named.0;
+        let names = heard.named.tasks;
         let task = |(i, thread): (usize, &Thread)| {
             let known = names.get(i).cloned().unwrap_or_default();
             Task { pid: known.pid, tgid: known.tgid, comm: known.comm, root: thread.root }
@@ -201,6 +221,22 @@ impl Collector {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_new_tasks_and_new_names_are_copied() {
+        let mut tasks: Vec<replay::Task> =
+            (1..4).map(|pid| replay::Task { pid, tgid: pid, comm: format!("task{pid}") }).collect();
+        let mut named = Named::default();
+        named.learn(&tasks[..2], 2);
+        assert_eq!(named.tasks, tasks[..2]);
+        let texts: Vec<*const u8> = named.tasks.iter().map(|task| task.comm.as_ptr()).collect();
+        tasks[1].comm = "other".to_owned();
+        named.learn(&tasks, 4);
+        assert_eq!(named.tasks, tasks);
+        assert_eq!(named.tasks[0].comm.as_ptr(), texts[0], "a name that stays is not copied");
+        named.learn(&tasks, 4);
+        assert_eq!((named.tasks.len(), named.names), (3, 4));
+    }
 
     #[test]
     fn a_call_that_came_back_to_its_stack_is_counted_once() {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Durations from ftrace's events: passes them to [`Calls`], and collects the result at the end of a run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use kprism_ftrace::{Context, Data, Event, Exit, UNKNOWN_PID};
 use kprism_profile::{CpuTotals, Func, Profile, Task, Times, Totals};
@@ -20,9 +21,11 @@ const SWITCHES: usize = 1 << 20;
 pub struct Collector<'n> {
     names: Names<'n>,
     calls: Calls,
-    comms: BTreeMap<u32, String>,
+    comms: BTreeMap<u32, Arc<str>>,
     /// Number of changes of `comms`.
     renamed: u64,
+    /// Names in switches that are of no thread: idle tasks have one id, and a name for each CPU.
+    nobodys: BTreeSet<Arc<str>>,
     tgids: BTreeMap<u32, u32>,
     switches: Vec<Switch>,
     cpus: PerCpu<CpuTotals>,
@@ -37,6 +40,7 @@ impl<'n> Collector<'n> {
             calls: Calls::new(timed),
             comms: BTreeMap::new(),
             renamed: 0,
+            nobodys: BTreeSet::new(),
             tgids: BTreeMap::new(),
             switches: Vec::new(),
             cpus: PerCpu::default(),
@@ -64,7 +68,7 @@ impl<'n> Collector<'n> {
     /// The name of a thread, as known so far.
     #[must_use]
     pub fn comm(&self, pid: u32) -> Option<&str> {
-        self.comms.get(&pid).map(String::as_str)
+        self.comms.get(&pid).map(|comm| &**comm)
     }
 
     /// The process id of a thread.
@@ -76,13 +80,13 @@ impl<'n> Collector<'n> {
     /// Adds names of threads. Known names stay.
     pub fn name_tasks(&mut self, comms: impl IntoIterator<Item = (u32, String)>) {
         for (pid, comm) in comms {
-            self.comms.entry(pid).or_insert(comm);
+            self.comms.entry(pid).or_insert_with(|| comm.into());
         }
     }
 
     /// Renames a thread from now on.
     pub fn rename_task(&mut self, pid: u32, tgid: u32, comm: &str) {
-        self.name(pid, comm.to_owned());
+        self.name(pid, comm.as_bytes());
         self.tgids.insert(pid, tgid);
     }
 
@@ -92,9 +96,34 @@ impl<'n> Collector<'n> {
         self.renamed
     }
 
-    fn name(&mut self, pid: u32, comm: String) {
-        let last = self.comms.insert(pid, comm);
-        self.renamed += u64::from(last.as_ref() != self.comms.get(&pid));
+    /// Names a thread from now on. Most calls and switches have the name that is known: it is compared, and not copied.
+    fn name(&mut self, pid: u32, comm: &[u8]) {
+        let known = self.comms.get(&pid);
+        if known.is_some_and(|known| known.as_bytes() == comm) {
+            return;
+        }
+        let text = String::from_utf8_lossy(comm);
+        if known.is_none_or(|known| **known != *text) {
+            self.comms.insert(pid, text.into());
+            self.renamed += 1;
+        }
+    }
+
+    /// The name of a thread in a switch, as all switches of the thread share it.
+    fn name_in_switch(&mut self, pid: u32, comm: &[u8]) -> Arc<str> {
+        if pid != 0
+            && !comm.is_empty()
+            && let Some(known) = self.comms.get(&pid)
+        {
+            return known.clone();
+        }
+        let text = String::from_utf8_lossy(comm);
+        if let Some(known) = self.nobodys.get(&*text) {
+            return known.clone();
+        }
+        let text: Arc<str> = text.into();
+        self.nobodys.insert(text.clone());
+        text
     }
 
     /// Adds process ids of threads.
@@ -117,19 +146,16 @@ impl<'n> Collector<'n> {
                 self.calls.exit(at, exit, func, None, &self.names);
             }
             Data::Switch { prev_pid, prev_comm, next_pid, next_comm } => {
-                let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
                 let keys = (TaskKey::new(*prev_pid, cpu), TaskKey::new(*next_pid, cpu));
                 self.calls.switch(cpu, ns, keys.0, keys.1);
                 for (pid, comm) in [(*prev_pid, *prev_comm), (*next_pid, *next_comm)] {
-                    if pid != 0
-                        && !comm.is_empty()
-                        && self.comms.get(&pid).is_none_or(|c| c.as_bytes() != comm)
-                    {
-                        self.name(pid, text(comm));
+                    if pid != 0 && !comm.is_empty() {
+                        self.name(pid, comm);
                     }
                 }
                 if self.switches.len() < SWITCHES {
-                    let (prev, next) = ((*prev_pid, text(prev_comm)), (*next_pid, text(next_comm)));
+                    let prev = (*prev_pid, self.name_in_switch(*prev_pid, prev_comm));
+                    let next = (*next_pid, self.name_in_switch(*next_pid, next_comm));
                     self.switches.push(Switch { cpu, ns, prev, next });
                 } else {
                     self.calls.counts.switches_dropped += 1;
@@ -153,7 +179,7 @@ impl<'n> Collector<'n> {
         let exit = Exit { func: Some(func), depth, call_ns: times.0, ret_ns: times.1, overrun: 0 };
         let inside = Inside { called_ns: record.child_ns, off_ns: record.off_ns };
         self.calls.exit(at, &exit, Some(number), Some(inside), &self.names);
-        self.name(pid, record.comm());
+        self.name(pid, record.comm_bytes());
         self.tgids.insert(pid, record.tgid);
     }
 
@@ -169,7 +195,7 @@ impl<'n> Collector<'n> {
         let funcs: Vec<Func> = self.names.all().iter().map(|name| func(name, &resolve)).collect();
         let task = |(key, root): (TaskKey, u32)| {
             let TaskKey { pid, cpu } = key;
-            let known = || self.comms.get(&pid).cloned().unwrap_or_else(|| format!("<{pid}>"));
+            let known = || self.comm(pid).map_or_else(|| format!("<{pid}>"), str::to_owned);
             let (pid, comm) = match pid {
                 0 => (0, format!("swapper/{cpu}")),
                 UNKNOWN_PID => (0, format!("unknown task on CPU {cpu}")),

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The result, as plain data.
 
+use std::sync::Arc;
+
 use kprism_profile::{Profile, Times};
 
 use crate::calls::TaskKey;
@@ -28,7 +30,7 @@ pub struct Switch {
     /// Time, ns.
     pub ns: u64,
     /// Id and name of the thread that leaves.
-    pub prev: (u32, String),
-    /// Id and name of the thread that comes.
-    pub next: (u32, String),
+    pub prev: (u32, Arc<str>),
+    /// Id and name of the thread that comes. All switches of a thread share its name.
+    pub next: (u32, Arc<str>),
 }

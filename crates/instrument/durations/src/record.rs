@@ -97,8 +97,14 @@ impl CallRecord {
     /// The task's name.
     #[must_use]
     pub fn comm(&self) -> String {
+        String::from_utf8_lossy(self.comm_bytes()).into_owned()
+    }
+
+    /// The task's name without the bytes behind its end, as the kernel has it: it need not be UTF-8.
+    #[must_use]
+    pub fn comm_bytes(&self) -> &[u8] {
         let end = self.comm.iter().position(|&b| b == 0).unwrap_or(self.comm.len());
-        String::from_utf8_lossy(&self.comm[..end]).into_owned()
+        &self.comm[..end]
     }
 }
 
@@ -154,6 +160,6 @@ mod tests {
         file.extend([0; 10]);
         let read: Vec<_> = read(&file).collect();
         assert_eq!(read, [Ok(record), Err(CutShort { offset: 72, found: 10 })]);
-        assert_eq!(record.comm(), "ls");
+        assert_eq!((record.comm().as_str(), record.comm_bytes()), ("ls", &b"ls"[..]));
     }
 }

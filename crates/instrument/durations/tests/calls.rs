@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The split of known calls' time: nesting, recursion, migration, waiting, interrupts, losses.
 
+use std::sync::Arc;
+
 use kprism_durations::ftrace::Collector;
 use kprism_durations::record::CallRecord;
 use kprism_durations::rows::{self, Row};
-use kprism_durations::{Measured, Names};
+use kprism_durations::{Measured, Names, Switch};
 use kprism_ftrace::{Context, Data, Event, Exit, Func};
 
 /// A trace built event by event.
@@ -337,4 +339,27 @@ fn calls_that_the_timeline_lacks_are_counted() {
     assert_eq!(m.times.counts.calls, CALLS);
     assert!(m.times.counts.slices_dropped > CALLS / 4);
     assert_eq!(m.profile.slices.len() as u64 + m.times.counts.slices_dropped, CALLS);
+}
+
+#[test]
+fn a_name_is_kept_once_for_all_calls_and_switches_of_its_thread() {
+    let mut collector = Collector::new(Names::default(), true);
+    let call = |exit_ns, comm: &[u8; 2]| {
+        let mut call = CallRecord { func: 1, exit_ns, pid: 5, tgid: 5, ..CallRecord::default() };
+        call.comm[..2].copy_from_slice(comm);
+        call
+    };
+    // No UTF-8: the name that is shown differs from the bytes, and is the same each time.
+    for (exit_ns, comm) in [(10, b"dd"), (20, b"dd"), (30, b"d\xff"), (40, b"d\xff")] {
+        collector.kept(&call(exit_ns, comm));
+    }
+    assert_eq!((collector.renamed(), collector.comm(5)), (2, Some("d\u{fffd}")));
+    let mut t = Trace::new();
+    (0..3).for_each(|n| t.switch(20 * n, 7, 0));
+    let m = t.finish();
+    for of in [|s: &Switch| s.prev.1.clone(), |s: &Switch| s.next.1.clone()] {
+        let names: Vec<Arc<str>> = m.switches.iter().map(of).collect();
+        assert!(names.len() == 3 && names.iter().all(|name| Arc::ptr_eq(name, &names[0])), "{names:?}");
+    }
+    assert_eq!((&*m.switches[0].prev.1, &*m.switches[0].next.1), ("a", "b"));
 }

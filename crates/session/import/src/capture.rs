@@ -20,6 +20,8 @@ pub struct Capture {
     pub tasks: Vec<Task>,
     /// Task switches.
     pub switches: Vec<Switched>,
+    /// Kernel code that came or went during the recording, in order of time.
+    pub kernel_names: Vec<KernelName>,
     /// The kernel's symbols and modules, as in `/proc`; empty when unknown.
     pub kallsyms: Vec<u8>,
     /// Text of `/proc/modules`; empty when unknown.
@@ -148,6 +150,23 @@ pub struct Module {
     pub asid: u64,
     /// Time from which it is mapped, ns.
     pub t: u64,
+}
+
+/// Kernel code with a name that comes or goes: a BPF program, a trampoline.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelName {
+    /// Time, ns; 0 for code that was there when the recording began.
+    pub t: u64,
+    /// First address.
+    pub start: u64,
+    /// One past the last address.
+    pub end: u64,
+    /// True if the code is gone from here on.
+    pub gone: bool,
+    /// Name of the function.
+    pub name: String,
+    /// Module in brackets, as in kallsyms.
+    pub module: &'static str,
 }
 
 /// A process or thread with its name.

@@ -45,7 +45,9 @@ mod write;
 /// Bytes of a page of the processors that have Intel PT.
 pub(crate) const PAGE: u64 = 4096;
 
-pub use capture::{Capture, CpuModel, Flow, Module, Placed, Region, Stream, SwitchAt, Switched, Task};
+pub use capture::{
+    Capture, CpuModel, Flow, KernelName, Module, Placed, Region, Stream, SwitchAt, Switched, Task,
+};
 pub use error::ImportError;
 pub use raw::CodeFile;
 pub use source::{Source, detect, read};

@@ -10,7 +10,7 @@ use kprism_image::maps::{self, FilePart};
 use kprism_image::symbols::under_root;
 use serde_json::json;
 
-use crate::{Capture, ImportError, Module, Placed, SwitchAt, Switched, Task};
+use crate::{Capture, ImportError, KernelName, Module, Placed, SwitchAt, Switched, Task};
 
 /// Fragments of the dictionary carry a 16-bit length.
 const FRAGMENT: usize = 1 << 15;
@@ -100,9 +100,6 @@ fn write_code(
     Ok(all)
 }
 
-/// Bytes of which one record says that nothing is known: whole pages in a number of 32 bits.
-const MOST_GONE: u64 = 1 << 31;
-
 fn write_map(path: &Path, regions: &[Placed], kept: &[Kept]) -> Result<(), ImportError> {
     let mut out = b"KPMAP001".to_vec();
     let mut add = |placed: &Placed, id: u32, at: u64, flags: u32| {
@@ -114,9 +111,7 @@ fn write_map(path: &Path, regions: &[Placed], kept: &[Kept]) -> Result<(), Impor
     };
     for placed in regions {
         if placed.gone > 0 {
-            for at in (0..placed.gone).step_by(MOST_GONE as usize) {
-                add(placed, (placed.gone - at).min(MOST_GONE) as u32, at, maps::GONE);
-            }
+            maps::gone_records(placed.gone).for_each(|(at, id, flags)| add(placed, id, at, flags));
             continue;
         }
         match &kept[placed.region] {
@@ -145,6 +140,12 @@ fn sideband(capture: &Capture) -> String {
             "end": m.end, "pgoff": m.pgoff, "exec": true, "path": m.path,
         });
         add(m.t, line);
+    }
+    for KernelName { t, start, end, gone, name, module } in &capture.kernel_names {
+        let line = json!({
+            "k": "ksymbol", "t": t, "cpu": 0, "start": start, "end": end, "gone": gone, "name": name, "module": module,
+        });
+        add(*t, line);
     }
     for Switched { t, cpu, at, prev, next } in &capture.switches {
         let mut line = json!({

@@ -453,3 +453,25 @@ fn mapped_files_are_named_and_not_copied() {
     let (rest, missing) = image(&dict, &map);
     assert_eq!((missing, rest.fetch(1 << 20, 0x5000_0000, 0, &mut bytes)), (50, 700));
 }
+
+/// Names of kernel code that came and went stand in the sideband with their times, in the form that readers of runs know.
+#[test]
+fn names_of_kernel_code_are_records_of_the_sideband() {
+    use kprism_image::sideband;
+    use kprism_image::symbols::Symbols;
+    use kprism_import::{Capture, KernelName};
+    let start = 0xffff_ffff_c002_2000;
+    let name = |t, gone, name: &str| {
+        let name = name.to_owned();
+        KernelName { t, start, end: start + 64, gone, name, module: "[bpf]" }
+    };
+    let kernel_names = vec![name(0, false, "one"), name(20, true, "one"), name(30, false, "two")];
+    let capture = Capture { kernel_names, ..Capture::default() };
+    let dir = tempfile::tempdir().unwrap();
+    let (streams, symbols) = (dir.path().join("streams"), dir.path().join("symbols"));
+    write(&capture, &streams, &symbols).unwrap();
+    let records = sideband::parse(&fs::read(streams.join("sideband.jsonl")).unwrap()).unwrap();
+    let symbols = Symbols::load(b"", &records, None).unwrap();
+    let at = |ns| symbols.locate(0, start + 9, ns).map(|at| symbols.function(at.func).name.as_str());
+    assert_eq!([0, 19, 20, 30].map(at), [Some("one"), Some("one"), None, Some("two")]);
+}

@@ -32,7 +32,8 @@ pub fn choose(spec: &str, symbols: &Symbols) -> Result<Vec<bool>> {
     let all = || (0..symbols.len() as u32).map(FunctionId);
     if let Some(address) = spec.strip_prefix("0x") {
         let address = u64::from_str_radix(address, 16).map_err(|e| anyhow!("{spec}: {e}"))?;
-        if let Some(at) = symbols.locate(0, address, u64::MAX).filter(|_| is_kernel(address)) {
+        // Code of the kernel may have come and gone there.
+        for at in symbols.kernel_functions(address).iter().filter(|_| is_kernel(address)) {
             chosen[at.func.0 as usize] = true;
         }
         // Programs' functions by their address in the file.

@@ -185,7 +185,10 @@ impl<'c> Annotation<'c> {
         let Ok(gap) = u64::try_from(gap) else { return 0 };
         let is_own = |offset: u64| {
             let at = match is_kernel(next.ip) {
-                true => symbols.locate(0, next.ip.wrapping_sub(next.offset).wrapping_add(offset), u64::MAX),
+                true => {
+                    let entry = next.ip.wrapping_sub(next.offset);
+                    symbols.locate_from(FunctionId(next.func), entry.wrapping_add(offset))
+                }
                 false => symbols.locate_in_module(FunctionId(next.func), self.start.wrapping_add(offset)),
             };
             at.is_some_and(|at| at.func.0 == next.func)
@@ -319,7 +322,7 @@ fn place(symbols: &Symbols, site: &Site, start: u64, to: u64) -> String {
     let entry = site.ip.wrapping_sub(site.offset);
     let offset = to.wrapping_sub(entry);
     let found = match is_kernel(to) {
-        true => symbols.locate(0, to, u64::MAX),
+        true => symbols.locate_from(FunctionId(site.func), to),
         // The address in some process corresponds to the one in the file, moved.
         false => symbols.locate_in_module(FunctionId(site.func), start.wrapping_add(offset)),
     };

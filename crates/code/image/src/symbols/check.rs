@@ -8,8 +8,13 @@
 //! are of another file. Pages of code are not written, but for single places: breakpoints, probes, calls that a tracer
 //! enables, text relocations. Other code differs nearly everywhere. So a mapping is of another file if most of what ran
 //! in it, or in one of its pages, differs.
+//!
+//! Code need not have a time: a first version holds from the start of the stream. So where several files were mapped at an address,
+//! one after the other, it is not known which of them a piece of code is to be compared with. Such a mapping, and one that is longer
+//! than its file, is compared by its other code, or it is listed.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use super::maps::MappingId;
 
@@ -31,18 +36,63 @@ impl Sum {
     }
 }
 
+/// The result of a comparison. Mappings are named for people: path, address, address space.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// Mappings of which most code differs from the file at their path: they are of other files.
+    pub others: Vec<String>,
+    /// Mappings that have functions' names by their path, and code that ran, of which nothing was compared; each with the reason.
+    pub not_compared: Vec<String>,
+}
+
+/// The reason why code was not compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Why {
+    /// Several files were mapped at its address, one after the other.
+    Several,
+    /// The file has no bytes there.
+    BehindEnd,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Why::Several => "several files were mapped there, one after the other",
+            Why::BehindEnd => "the file ends before its code",
+        })
+    }
+}
+
 /// The comparison of all code that ran.
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
     pages: BTreeMap<(MappingId, u64), Sum>,
+    /// Mappings with code that was not compared.
+    passed: BTreeMap<MappingId, Why>,
 }
 
 impl Comparison {
     /// Adds code that ran in a mapping, and the file's bytes at `offset`, at which it is mapped.
     pub fn add(&mut self, mapping: MappingId, offset: u64, ran: &[u8], of_file: &[u8]) {
+        let compared = ran.len().min(of_file.len());
+        if compared == 0 {
+            return self.pass_over(mapping, Why::BehindEnd);
+        }
         let sum = self.pages.entry((mapping, offset / PAGE)).or_default();
-        sum.compared += ran.len().min(of_file.len()) as u64;
+        sum.compared += compared as u64;
         sum.differ += ran.iter().zip(of_file).filter(|(ran, of_file)| ran != of_file).count() as u64;
+    }
+
+    /// Notes code of a mapping that cannot be compared.
+    pub fn pass_over(&mut self, mapping: MappingId, why: Why) {
+        let known = self.passed.entry(mapping).or_insert(why);
+        *known = why.min(*known);
+    }
+
+    /// The mappings of which no code was compared, in order.
+    pub fn not_compared(&self) -> impl Iterator<Item = (MappingId, Why)> {
+        let compared = |id| self.pages.range((id, 0)..=(id, u64::MAX)).next().is_some();
+        self.passed.iter().map(|(&id, &why)| (id, why)).filter(move |&(id, _)| !compared(id))
     }
 
     /// The mappings that are of another file, in order.
@@ -101,5 +151,19 @@ mod tests {
         let mut all = Comparison::default();
         all.add(FIRST, 0, &[1; 64], &[]);
         assert_eq!(all.others(), []);
+        assert_eq!(all.not_compared().collect::<Vec<_>>(), [(FIRST, Why::BehindEnd)]);
+    }
+
+    #[test]
+    fn a_mapping_is_listed_until_some_of_its_code_was_compared() {
+        let mut all = Comparison::default();
+        let second = MappingId { number: 1, ..FIRST };
+        all.pass_over(second, Why::BehindEnd);
+        all.pass_over(second, Why::Several);
+        all.pass_over(FIRST, Why::Several);
+        let both = [(FIRST, Why::Several), (second, Why::Several)];
+        assert_eq!(all.not_compared().collect::<Vec<_>>(), both);
+        all.add(FIRST, 0x5000, &[1; 64], &[1; 64]);
+        assert_eq!(all.not_compared().collect::<Vec<_>>(), both[1..]);
     }
 }

@@ -56,6 +56,35 @@ struct Life {
     index: InTime,
 }
 
+/// A mapping, and what tells where it is the one in force.
+#[derive(Debug)]
+pub(super) struct Found<'m> {
+    pub mapping: Mapping,
+    index: &'m InTime,
+    /// Others up to this time, ns, and behind this number are in force at their addresses.
+    time: u64,
+    after: Option<usize>,
+}
+
+impl Found<'_> {
+    /// The part of a range around `va`, which the mapping has, that no other mapping covers.
+    pub fn around(&self, va: u64, range: (u64, u64)) -> (u64, u64) {
+        self.index.around(va, self.time, range, self.after)
+    }
+}
+
+/// The mapping that is in force at `va`.
+fn newest<'m>(index: &'m InTime, mappings: &[Mapping], va: u64, ns: u64) -> Option<Found<'m>> {
+    let number = index.newest(va, ns)?;
+    Some(Found { mapping: mappings[number], index, time: ns, after: Some(number) })
+}
+
+/// The next mapping at `va`, before which there is none.
+fn next<'m>(index: &'m InTime, mappings: &[Mapping], va: u64, ns: u64) -> Option<Found<'m>> {
+    let mapping = mappings[index.next(va, ns)?];
+    Some(Found { mapping, index, time: mapping.from, after: None })
+}
+
 /// An index of mappings, which are in order of time.
 fn index(mappings: &[Mapping]) -> InTime {
     InTime::new(mappings.iter().map(|m| (m.start, m.end, m.from)))
@@ -156,26 +185,32 @@ impl Maps {
     /// The mapping in force at `va` of address space `asid` at time `ns`. `None` if there is none or it is not code.
     #[must_use]
     pub fn find(&self, asid: u64, va: u64, ns: u64) -> Option<Mapping> {
+        self.look(asid, va, ns).map(|found| found.mapping)
+    }
+
+    /// The same, with where else it is in force.
+    pub(super) fn look(&self, asid: u64, va: u64, ns: u64) -> Option<Found<'_>> {
         // A program's own tables are beside those with which the kernel recorded its mappings.
         if let Some(space) = self.spaces.get(&asid).or_else(|| self.spaces.get(&task_space(asid))) {
             let i = space.lives.partition_point(|life| life.from <= ns);
             if let Some(life) = i.checked_sub(1).map(|i| &space.lives[i])
-                && let Some(found) = life.index.newest(va, ns).map(|number| life.mappings[number])
+                && let Some(found) = newest(&life.index, &life.mappings, va, ns)
             {
-                return found.file.map(|_| found);
+                return Some(found).filter(|found| found.mapping.file.is_some());
             }
             // The estimated time may be slightly before the record. Looks in this life and the next one.
             let soon = space.lives[i.saturating_sub(1)..].iter().take(2);
-            let soon = soon.filter_map(|life| Some(life.mappings[life.index.next(va, ns)?]));
-            if let Some(next) = soon.min_by_key(|m| m.from) {
-                return next.file.map(|_| next);
+            let soon = soon.filter_map(|life| next(&life.index, &life.mappings, va, ns));
+            if let Some(next) = soon.min_by_key(|found| found.mapping.from) {
+                return Some(next).filter(|found| found.mapping.file.is_some());
             }
         }
+        let (index, all) = (&self.index, &self.all);
         if self.only_certain {
-            return only(&self.index, &self.all, va).copied();
+            let mapping = *only(index, all, va)?;
+            return Some(Found { mapping, index, time: u64::MAX, after: None });
         }
-        let newest = self.index.newest(va, ns).or_else(|| self.index.next(va, ns));
-        newest.map(|number| self.all[number])
+        newest(index, all, va, ns).or_else(|| next(index, all, va, ns))
     }
 
     /// The mappings of an address space's life at time `ns`, in order of time; those of its first life if it has none yet.

@@ -31,6 +31,10 @@ pub(crate) struct Finder {
     pub known: BTreeMap<(String, Option<BuildId>), Option<Found>>,
     /// Paths of the files that are used without a build id in the recording to hold them against.
     pub unproven: Vec<String>,
+    /// Number of the files that are used because their build id is the recorded one.
+    pub proved: u64,
+    /// Number of the files that are used because they are the recorder's own copies.
+    pub copied: u64,
     pub notes: Vec<String>,
 }
 
@@ -41,6 +45,8 @@ impl Finder {
         let key = (path.to_owned(), id);
         if !self.known.contains_key(&key) {
             let found = self.look(path, key.1.as_ref());
+            // With a build id, no other file is taken.
+            self.proved += u64::from(found.is_some() && key.1.is_some());
             self.known.insert(key.clone(), found);
         }
         self.known.get(&key).cloned().flatten()
@@ -58,8 +64,9 @@ impl Finder {
         match id {
             Some(id) if is.as_ref() == Some(id) => return own,
             None if own.is_some() && plain == path => {
-                if !self.is_copied(&root) && !is_made(path) {
-                    self.unproven.push(path.to_owned());
+                match self.is_copied(&root) || is_made(path) {
+                    true => self.copied += 1,
+                    false => self.unproven.push(path.to_owned()),
                 }
                 return own;
             }
@@ -93,14 +100,20 @@ impl Finder {
         self.recording.as_ref().is_some_and(|recording| whole(root).starts_with(whole(recording)))
     }
 
-    /// A note on the files that nothing proves to be the recorded ones; `None` if there are none.
+    /// A note on the files that nothing proves to be the recorded ones, beside the others; `None` if there are none.
     pub fn unproven_note(&self) -> Option<String> {
         const MOST: usize = 3;
         let names = self.unproven.iter().take(MOST).map(String::as_str).collect::<Vec<_>>().join(", ");
         let more = if self.unproven.len() > MOST { ", …" } else { "" };
-        let files = counted(self.unproven.len() as u64, "files");
-        (!self.unproven.is_empty())
-            .then(|| format!("used without a build id to hold against: {files}: {names}{more}"))
+        let (unproven, proved, copied) = (self.unproven.len() as u64, self.proved, self.copied);
+        let files = counted(unproven, "files");
+        (unproven > 0).then(|| {
+            format!(
+                "used without a build id to hold against: {files} of {}: {names}{more} (proved by their build id: {proved}; the \
+                 recorder's own copies: {copied})",
+                unproven + proved + copied
+            )
+        })
     }
 
     /// Looks in perf's cache: `PATH/ID/elf`, or `PATH/ID/vdso`.
@@ -163,16 +176,26 @@ mod tests {
         assert!(finder.find("/lib/x.so", &[]).is_some());
         assert_eq!(
             finder.unproven_note().as_deref(),
-            Some("used without a build id to hold against: 1 file: /lib/x.so")
+            Some(
+                "used without a build id to hold against: 1 file of 1: /lib/x.so (proved by their build id: 0; the recorder's own \
+                 copies: 0)"
+            )
         );
+        // A file that is proved, and one that is not here, make it no better.
+        std::fs::write(dir.path().join("lib/y.so"), with_build_id(&[8; 20])).unwrap();
+        assert!(finder.find("/lib/y.so", &[8; 20]).is_some() && finder.find("/lib/y.so", &[9; 20]).is_none());
+        let note = finder.unproven_note().unwrap();
+        assert!(note.contains(": 1 file of 2: ") && note.contains("by their build id: 1;"), "{note}");
         // The recorder's own copy is the file.
         let mut finder = Finder { recording: Some(dir.path().into()), ..folder(&[7; 20]).1 };
         finder.symfs = Some(dir.path().into());
         assert!(finder.find("/lib/x.so", &[]).is_some());
+        assert_eq!((finder.proved, finder.copied), (0, 1));
         assert_eq!((finder.unproven_note(), finder.notes), (None, vec![]));
         // So is one whose build id is the recorded one.
         finder = Finder { symfs: Some(dir.path().into()), ..Finder::default() };
         assert!(finder.find("/lib/x.so", &[7; 20]).is_some());
+        assert_eq!((finder.proved, finder.copied), (1, 0));
         assert_eq!((finder.unproven_note(), finder.notes), (None, vec![]));
     }
 

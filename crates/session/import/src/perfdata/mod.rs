@@ -11,6 +11,7 @@
 //! | `streams` | joins pieces of AUX buffers; losses |
 //! | `spaces` | the process whose code a stream runs; its page explains the three methods |
 //! | `place` | code at (address space, address, stream offset) |
+//! | `passing` | names of kernel code that comes and goes |
 //! | `recording` | the files of a recording without Intel PT, as one |
 //! | `comms` | names of threads over time |
 //! | [`trace`] | tracepoints, for durations |
@@ -32,6 +33,7 @@ mod filter;
 pub(crate) mod kcore;
 pub mod mem;
 mod ordinary;
+mod passing;
 mod place;
 mod read;
 mod recording;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use kprism_flow::clock::{ClockConfig, PerfTime};
 use kprism_flow::errata::{Erratum, of_processor};
 use kprism_image::symbols::kallsyms::value_of;
-use kprism_image::{BuildId, Bytes};
+use kprism_image::{BuildId, Bytes, is_kernel};
 use kprism_profile::units::counted;
 
 use super::export::INTEL_PT;
@@ -16,13 +16,13 @@ use super::recording::Files;
 use super::spaces::{self, Spaces};
 use super::streams::{self, Trace};
 use super::tasks::{self, History, Thread};
-use super::{build_ids, filter, kcore, ordinary, place};
+use super::{build_ids, filter, kcore, ordinary, passing, place};
 use crate::capture::{Placed, SwitchAt, Switched, Task};
 use crate::error::read_file;
 use crate::{Capture, CpuModel, Flow, ImportError, Stream};
 use kprism_perfdata::attr::pt;
 use kprism_perfdata::record::aux;
-use kprism_perfdata::{Attr, Contents, MAGIC, Record, TimeConv};
+use kprism_perfdata::{Attr, Contents, MAGIC, Mapped, Record, TimeConv};
 
 /// Places of files that perf does not copy into the recording.
 #[derive(Debug, Clone, Default)]
@@ -97,7 +97,14 @@ pub fn read(path: &Path, search: &Search) -> Result<Capture, ImportError> {
         recording: path.is_dir().then(|| path.to_owned()),
         ..Finder::default()
     };
-    from_parts_with(path, &parts, finder, search.spool.as_deref())
+    let mut capture = from_parts_with(path, &parts, finder, search.spool.as_deref())?;
+    if !capture.programs_only {
+        // What lies in the recording is the recorder's copy.
+        let named = [("code", &search.kcore), ("symbols", &search.kallsyms)];
+        let named = named.into_iter().filter_map(|(what, file)| Some(unproven_kernel(what, file.as_ref()?)));
+        capture.notes.extend(named);
+    }
+    Ok(capture)
 }
 
 /// Reads a recording from memory, without the processes' files. `path` is used only in errors.
@@ -178,7 +185,9 @@ fn from_parts_with(
         capture.notes.extend(is_recorded_kernel(path, bytes, kernel_id.as_ref())?);
     }
     let kernel = kernel_code(parts, &history, &mut capture)?;
-    let bpf: Vec<_> = header.bpf.into_iter().map(|r| capture.add_region(r.va, r.code)).collect();
+    let timed = info.conv.is_some();
+    let bpf = passing::code(header.bpf, &history, timed, &mut capture);
+    passing::names(&history, timed, &mut capture);
     fill(&mut capture, traces, &history, &info, (&kernel, &bpf), &mut finder);
     capture.notes.append(&mut finder.notes);
     capture.notes.extend(finder.unproven_note());
@@ -299,13 +308,6 @@ fn losses(history: &History<'_>, traces: &[Trace], notes: &mut Vec<String>) {
             counted(history.nameless, "switch records")
         ));
     }
-    if history.renamed > 0 {
-        notes.push(format!(
-            "{} of kernel code (BPF programs, trampolines) at addresses that had another name before: of such places \
-             the code and the name may be the other's",
-            counted(history.renamed, "names")
-        ));
-    }
     for (kind, count) in &history.unknown {
         notes.push(format!(
             "not used: {} of type {kind}, which is not known here",
@@ -326,6 +328,12 @@ pub(super) fn label(trace: &Trace) -> String {
     }
 }
 
+/// A note on a file of the kernel's code or symbols that was named. A copy of `/proc/kcore` has no build id where perf makes it, and
+/// neither has `/proc/kallsyms`.
+fn unproven_kernel(what: &str, path: &Path) -> String {
+    format!("{}: no build id tells whether the kernel's {what} there are the recorded one's", path.display())
+}
+
 /// Holds a vmlinux against the build id of the recorded kernel. Returns a note if there is none to hold it against.
 fn is_recorded_kernel(
     path: &Path,
@@ -343,13 +351,30 @@ fn is_recorded_kernel(
     }
 }
 
+/// A note if the symbols are of another boot, or of another kernel: perf records the address of one of them.
+fn moved_kernel(kallsyms: &[u8], maps: &[Mapped]) -> Option<String> {
+    maps.iter().find_map(|m| {
+        let name = m.path.strip_prefix(KERNEL).filter(|name| !name.is_empty() && is_kernel(m.pgoff))?;
+        // The kernel shows 0 for the addresses that it hides.
+        let is = value_of(kallsyms, name).filter(|&is| is != 0 && is != m.pgoff)?;
+        Some(format!(
+            "the kernel's symbols have {name} at {is:#x}, and the recorded kernel had it at {:#x}: they are of another boot or kernel, and \
+             not used",
+            m.pgoff
+        ))
+    })
+}
+
 /// The kernel's initial code, and its symbols.
 fn kernel_code(
     parts: &Parts,
     history: &History<'_>,
     capture: &mut Capture,
 ) -> Result<Vec<Placed>, ImportError> {
-    capture.kallsyms.clone_from(&parts.kallsyms);
+    match moved_kernel(&parts.kallsyms, &history.kernel_maps) {
+        Some(note) => capture.notes.push(note),
+        None => capture.kallsyms.clone_from(&parts.kallsyms),
+    }
     capture.modules_list.clone_from(&parts.modules);
     let mut regions = Vec::new();
     if let Some((path, bytes)) = &parts.kcore {
@@ -371,10 +396,6 @@ fn kernel_code(
             capture.kallsyms = kcore::symbols(bytes, slide).into_bytes();
         }
     }
-    for (addr, _, name) in &history.symbols {
-        let name: String = name.split_whitespace().collect();
-        capture.kallsyms.extend(format!("{addr:016x} t {name}\t[bpf]\n").bytes());
-    }
     Ok(regions.into_iter().map(|r| capture.add_region(r.va, r.bytes)).collect())
 }
 
@@ -384,7 +405,7 @@ fn fill(
     traces: Vec<Trace>,
     history: &History<'_>,
     info: &Info,
-    (kernel, bpf): (&[Placed], &[Placed]),
+    (kernel, bpf): (&[Placed], &passing::Code),
     finder: &mut Finder,
 ) {
     let clock = capture.clock;
@@ -392,7 +413,7 @@ fn fill(
     let branches = capture.flow != Flow::Events;
     let entry = value_of(&capture.kallsyms, "__switch_to").filter(|_| history.cpu_wide && branches);
     let mut wanted = place::times(&history.lives, ns);
-    wanted.extend(history.pokes.iter().map(|p| ns(p.0)));
+    wanted.extend(history.pokes.iter().map(|p| ns(p.0)).chain(bpf.timed.iter().map(|(t, _)| ns(*t))));
     wanted.sort_unstable();
     wanted.dedup();
     let poked: Vec<usize> =
@@ -452,8 +473,10 @@ fn fill(
         let mut placed = Vec::new();
         if spaces.kernel {
             // Before the rest: kcore may have been copied when there was different code.
-            placed.extend_from_slice(bpf);
+            placed.extend_from_slice(&bpf.always);
             placed.extend_from_slice(kernel);
+            let at = |t: u64| place_at(ns(t)).offset;
+            placed.extend(bpf.timed.iter().map(|(t, placed)| Placed { offset: at(*t), ..*placed }));
             placed.extend(history.pokes.iter().zip(&poked).map(|((t, va, _, _), &region)| Placed {
                 region,
                 va: *va,
@@ -595,6 +618,23 @@ impl Names {
 mod tests {
     use super::super::files::with_build_id;
     use super::*;
+
+    #[test]
+    fn symbols_of_another_boot_are_told() {
+        let map =
+            |path: &str, pgoff| Mapped { path: path.to_owned(), pgoff, kernel: true, ..Mapped::default() };
+        let here =
+            [map("[ext4]", 0xffff_ffff_c000_0000), map("[kernel.kallsyms]_text", 0xffff_ffff_8100_0000)];
+        let told = |text: &str| moved_kernel(text.as_bytes(), &here);
+        assert_eq!(told("ffffffff81000000 T _text\n"), None);
+        // Hidden, and not there.
+        assert_eq!(told("0000000000000000 T _text\n"), None);
+        assert_eq!(told("ffffffff92000000 T _stext\n"), None);
+        let note = told("ffffffff92000000 T _text\n").expect("a note");
+        assert!(note.contains("0xffffffff92000000") && note.contains("0xffffffff81000000"), "{note}");
+        // Addresses that perf may not see are 0.
+        assert_eq!(moved_kernel(b"ffffffff92000000 T _text\n", &[map("[kernel.kallsyms]_text", 0)]), None);
+    }
 
     #[test]
     fn a_kernel_of_another_build_is_refused_with_both_ids() {

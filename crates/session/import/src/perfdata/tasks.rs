@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 
 use kprism_perfdata::attr::kind;
-use kprism_perfdata::record::sample;
+use kprism_perfdata::record::{ksymbol, sample};
 use kprism_perfdata::{Auxtrace, Event, Fields, Header, Mapped, Record, Trailer};
+
+use crate::KernelName;
 
 /// A thread: (thread id, process id).
 pub(crate) type Thread = (u32, u32);
@@ -51,8 +53,8 @@ pub(crate) struct History<'a> {
     pub kernel_maps: Vec<Mapped>,
     /// Changes of code: (time, address, old, new).
     pub pokes: Vec<(u64, u64, &'a [u8], &'a [u8])>,
-    /// Code that appeared during the recording: (address, length, name).
-    pub symbols: Vec<(u64, u32, String)>,
+    /// Kernel code that came or went during the recording, in order of time, which is perf's.
+    pub symbols: Vec<KernelName>,
     /// Number of records that perf lost.
     pub lost: u64,
     /// AUX records with flags: losses, overwrites, collisions.
@@ -67,8 +69,6 @@ pub(crate) struct History<'a> {
     pub process_of: BTreeMap<u32, u32>,
     /// Number of records of a task that had exited, and of which nothing tells which it was.
     pub nameless: u64,
-    /// Number of names of kernel code at addresses that had another name before in the recording.
-    pub renamed: u64,
     /// True if a process has the page of the old system calls (`[vsyscall]`).
     pub vsyscall: bool,
     /// By CPU.
@@ -88,6 +88,10 @@ pub(crate) struct Gap {
 
 /// perf's name of the page of the old system calls, which every process has (arch/x86/entry/vsyscall).
 pub(super) const VSYSCALL: &str = "[vsyscall]";
+
+/// The modules of kernel code that comes and goes: that of BPF programs in kallsyms, and the kernel's own.
+pub(super) const BPF: &str = "[bpf]";
+const OWN: &str = "[kernel]";
 
 /// Types of records up to which all are known: those of the kernel and those of perf, in Linux 6.17.
 const KERNEL_TYPES: std::ops::RangeInclusive<u32> = 1..=22;
@@ -113,8 +117,6 @@ pub(crate) fn history<'a>(mut events: Vec<Event<'a>>, header: &Header) -> Histor
     let mut h = History::default();
     // The current life of each process.
     let mut now: BTreeMap<u32, usize> = BTreeMap::new();
-    // The last name of new kernel code by its first address, with its end.
-    let mut code: BTreeMap<u64, (u64, String)> = BTreeMap::new();
     for Event { record, trailer, attr } in events {
         let ns = trailer.time.unwrap_or(0);
         let task = trailer.tid.zip(trailer.pid).filter(|t| t.0 != NOBODY);
@@ -183,12 +185,11 @@ pub(crate) fn history<'a>(mut events: Vec<Event<'a>>, header: &Header) -> Histor
                     h.turn(cpu, turn);
                 }
             }
-            Record::Ksymbol { addr, len, gone: false, name } => {
-                let end = addr.saturating_add(len.into());
-                let before = code.range(..end).next_back().filter(|(_, known)| known.0 > addr);
-                h.renamed += u64::from(before.is_some_and(|(_, known)| known.1 != name));
-                code.insert(addr, (end, name.clone()));
-                h.symbols.push((addr, len, name));
+            Record::Ksymbol { addr, len, gone, kind, name } => {
+                // A name without a length is that of its address.
+                let end = addr.saturating_add(len.max(1).into());
+                let module = if kind == ksymbol::BPF { BPF } else { OWN };
+                h.symbols.push(KernelName { t: ns, start: addr, end, gone, name, module });
             }
             Record::TextPoke { addr, old, new } => h.pokes.push((ns, addr, old, new)),
             Record::Lost { lost } => h.lost = h.lost.saturating_add(lost),
@@ -207,6 +208,31 @@ pub(crate) fn history<'a>(mut events: Vec<Event<'a>>, header: &Header) -> Histor
 }
 
 impl History<'_> {
+    /// For each of the kernel's names: true if its addresses had another name at another time of the recording.
+    pub fn shared_addresses(&self) -> Vec<bool> {
+        let mut shared = vec![false; self.symbols.len()];
+        let mut by_start: Vec<usize> = (0..self.symbols.len()).collect();
+        by_start.sort_by_key(|&number| self.symbols[number].start);
+        // Runs of names each of which overlaps one before it.
+        let (mut runs, mut reach): (Vec<Vec<usize>>, u64) = Default::default();
+        for number in by_start {
+            let KernelName { start, end, .. } = self.symbols[number];
+            match runs.last_mut() {
+                Some(run) if start < reach => run.push(number),
+                _ => runs.push(vec![number]),
+            }
+            reach = reach.max(end);
+        }
+        let place = |number: usize| {
+            let KernelName { start, end, name, .. } = &self.symbols[number];
+            (start, end, name)
+        };
+        for run in runs.iter().filter(|run| run.iter().any(|&number| place(number) != place(run[0]))) {
+            run.iter().for_each(|&number| shared[number] = true);
+        }
+        shared
+    }
+
     fn begin(&mut self, pid: u32, from: u64, maps: Vec<(u64, Mapped)>) -> usize {
         self.lives.push(Life { pid, from, maps });
         self.lives.len() - 1
@@ -405,10 +431,20 @@ mod tests {
     #[test]
     fn names_of_kernel_code_that_share_addresses_are_counted() {
         let symbol = |addr, len, name: &str| {
-            event(1, IDLE, Record::Ksymbol { addr, len, gone: false, name: name.into() })
+            let kind = if name == "t" { ksymbol::OUT_OF_LINE } else { ksymbol::BPF };
+            event(1, IDLE, Record::Ksymbol { addr, len, gone: false, kind, name: name.into() })
         };
-        let count = |events| history(events, &Header::default()).renamed;
-        assert_eq!(count(vec![symbol(100, 10, "a"), symbol(110, 10, "b"), symbol(100, 10, "a")]), 0);
-        assert_eq!(count(vec![symbol(100, 10, "a"), symbol(109, 10, "b")]), 1);
+        let shared = |events| history(events, &Header::default()).shared_addresses();
+        let apart = vec![symbol(100, 10, "a"), symbol(110, 10, "b"), symbol(100, 10, "a")];
+        assert_eq!(shared(apart), [false; 3]);
+        assert_eq!(
+            shared(vec![symbol(100, 10, "a"), symbol(50, 10, "c"), symbol(109, 10, "b")]),
+            [true, false, true]
+        );
+        let several = vec![symbol(9, 100, "a"), symbol(10, 1, "t"), symbol(50, 9, "c"), symbol(109, 1, "d")];
+        assert_eq!(shared(several), [true, true, true, false]);
+        let h = history(vec![symbol(100, 10, "a"), symbol(200, 10, "t")], &Header::default());
+        let modules: Vec<&str> = h.symbols.iter().map(|symbol| symbol.module).collect();
+        assert_eq!(modules, [BPF, OWN]);
     }
 }

@@ -116,8 +116,8 @@ fn enter(run: &Run, measured: &Measured, facts: Facts, progress: &Progress) -> R
     let mut manifest = run.manifest()?;
     if !measured.switches.is_empty() {
         let line = |s: &kprism_durations::Switch| {
-            json!({"k": "switch", "t": s.ns, "cpu": s.cpu, "prev_pid": s.prev.0, "prev_comm": s.prev.1,
-                "pid": s.next.0, "comm": s.next.1})
+            json!({"k": "switch", "t": s.ns, "cpu": s.cpu, "prev_pid": s.prev.0, "prev_comm": &*s.prev.1,
+                "pid": s.next.0, "comm": &*s.next.1})
         };
         let text: String = measured.switches.iter().map(|s| format!("{}\n", line(s))).collect();
         fs::write(run.sideband(), text).with_context(|| run.sideband().display().to_string())?;

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use kprism_flow::Stats;
 use kprism_image::sideband::Record;
+use kprism_image::symbols::Checked;
 use kprism_profile::units::{grouped, printable};
 use kprism_profile::{NO_PARENT, Node, Profile};
 use kprism_store::{Account, Clock, Fate};
@@ -29,7 +30,7 @@ pub(super) fn of(loaded: &Loaded, profile: &Profile) -> Account {
     if loaded.records.iter().any(|record| matches!(record, Record::Switch(_))) {
         account = enter_no_task(account, profile);
     }
-    account = enter_other_code(account, &loaded.other_code);
+    account = enter_checked(account, &loaded.checked);
     // Programs alone have no preemption to count.
     let in_kernel = |node: &Node| profile.funcs.get(node.func as usize).is_some_and(|func| func.kernel);
     let kernel_ran = || profile.nodes.iter().any(|node| node.insns > 0 && in_kernel(node));
@@ -57,12 +58,16 @@ fn enter_no_task(account: Account, profile: &Profile) -> Account {
 /// Unit of the mappings whose code is not that of the file at their path.
 const OTHER_CODE: &str = "mappings whose code is not the file's";
 
-/// Adds the mappings of files that are not those at their paths.
-fn enter_other_code(account: Account, mappings: &[String]) -> Account {
-    match mappings.len() as u64 {
+/// Unit of the mappings of which it is not known whether their code is that of the file at their path.
+const NOT_COMPARED: &str = "mappings whose code was not compared with the file's";
+
+/// Adds the mappings of files that are not those at their paths, or need not be.
+fn enter_checked(account: Account, checked: &Checked) -> Account {
+    let lists = [(OTHER_CODE, &checked.others), (NOT_COMPARED, &checked.not_compared)];
+    lists.into_iter().fold(account, |account, (unit, mappings)| match mappings.len() as u64 {
         0 => account,
-        n => account.at(Fate::NotUnderstood, OTHER_CODE, n, mappings.to_vec()),
-    }
+        n => account.at(Fate::NotUnderstood, unit, n, mappings.clone()),
+    })
 }
 
 /// Adds the instructions that no row of a list of functions has.
@@ -140,7 +145,7 @@ impl Loaded {
     /// The account of the streams alone, for those who replay them: what was not decoded, and what files lack.
     pub fn account(&self, undecoded: Undecoded) -> Account {
         let account = enter_clock(undecoded.enter(Account::new(), &self.all_notes()), &self.manifest.clock);
-        let account = enter_other_code(account, &self.other_code);
+        let account = enter_checked(account, &self.checked);
         match self.recorded.as_ref().filter(|recorded| recorded.knows_lengths()) {
             Some(recorded) => enter_cut(account, recorded, &self.lengths()),
             None => account,
@@ -157,9 +162,15 @@ impl Loaded {
     /// an error. Whoever prints as it decodes has to say them.
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks = self.notes.clone();
-        if let Some(first) = self.other_code.first() {
-            let n = grouped(self.other_code.len() as u64);
-            remarks.push(format!("{n} {OTHER_CODE}: their functions are not known; the first is {first}"));
+        let Checked { others, not_compared } = &self.checked;
+        for (unit, effect, mappings) in [
+            (OTHER_CODE, "their functions are not known", others),
+            (NOT_COMPARED, "their functions may be another file's", not_compared),
+        ] {
+            if let Some(first) = mappings.first() {
+                let n = grouped(mappings.len() as u64);
+                remarks.push(format!("{n} {unit}: {effect}; the first is {first}"));
+            }
         }
         if let Some(recorded) = self.recorded.as_ref().filter(|recorded| recorded.knows_lengths()) {
             let cut = missing(recorded, &self.lengths()).into_iter().map(|(cpu, n)| {
@@ -315,8 +326,9 @@ mod tests {
 
     #[test]
     fn mappings_of_other_files_are_told_with_their_places() {
-        assert_eq!(enter_other_code(Account::new(), &[]), Account::new());
-        let account = enter_other_code(Account::new(), &["/lib/x.so at 0x1000".to_owned()]);
+        assert_eq!(enter_checked(Account::new(), &Checked::default()), Account::new());
+        let others = vec!["/lib/x.so at 0x1000".to_owned()];
+        let account = enter_checked(Account::new(), &Checked { others, ..Checked::default() });
         assert!(!account.is_whole());
         assert!(
             account.to_text().contains("1 mapping whose code is not the file's\n"),
@@ -324,6 +336,10 @@ mod tests {
             account.to_text()
         );
         assert!(account.to_text().contains("/lib/x.so at 0x1000"), "{}", account.to_text());
+        let not_compared = vec!["/lib/y.so at 0x2000: the file ends before its code".to_owned()];
+        let account = enter_checked(Account::new(), &Checked { not_compared, ..Checked::default() });
+        assert_eq!(account.count(Fate::NotUnderstood, NOT_COMPARED), Some(1));
+        assert!(!account.is_whole() && account.to_text().contains("/lib/y.so"), "{}", account.to_text());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use kprism_flow::clock::{ClockConfig, PerfTime};
 use kprism_image::maps::{self, Dict, MapRecord};
 use kprism_image::sideband;
 use kprism_image::symbols::kallsyms::{self, Preemption};
-use kprism_image::symbols::{Symbols, called};
+use kprism_image::symbols::{Checked, Symbols, called};
 use kprism_image::{Bytes, Image, is_kernel};
 use kprism_profile::units::counted;
 use kprism_store::{Clock, Instrument, Manifest, Run, RunKind};
@@ -38,8 +38,8 @@ pub struct Loaded {
     pub records: Vec<sideband::Record>,
     /// Remarks on what was damaged or missing.
     pub notes: Vec<String>,
-    /// Mappings whose code is not that of the file at their path.
-    pub(super) other_code: Vec<String>,
+    /// Mappings whose code is not that of the file at their path, or was not compared with it.
+    pub(super) checked: Checked,
 }
 
 impl Loaded {
@@ -81,18 +81,25 @@ pub(super) fn load_as(
     let mut notes = Vec::new();
     let recorded = complete(run, &mut manifest);
     let records = sideband_records(run, &mut notes)?;
-    let cpus = read_streams(run, manifest.vcpus, &records, &mut notes)?;
+    let dict = code(run, &mut notes)?;
+    let nameless = manifest.kind == RunKind::Machine && manifest.kernel.is_none();
+    let (mut pieces, mut targets) = (Pieces::default(), BTreeSet::new());
+    let cpus = streams_of(run, manifest.vcpus, &records, &dict, &mut notes, |map| {
+        pieces.add(map);
+        if nameless {
+            targets.extend(called::targets(&dict, map));
+        }
+    })?;
     progress.step("reading symbols");
     let root = run.root();
     let names = read_if_there(&run.kallsyms())?;
     let preemption = kallsyms::preemption(&names);
     let mut symbols =
         Symbols::load(&names, &records, Some(&root)).with_context(|| run.kallsyms().display().to_string())?;
-    let (dict, ran) = recorded_fragments(run, manifest.vcpus)?;
-    let other_code =
-        symbols.check(ran.iter().filter_map(|record| Some((record.asid, record.va, dict.get(record.id)?))));
+    let ran = pieces.each_once();
+    let checked = symbols.check(ran.into_iter().filter_map(|(asid, va, id)| Some((asid, va, dict.get(id)?))));
     let symbols = match (manifest.kind, &manifest.kernel) {
-        (RunKind::Machine, None) => symbols.with_called(&call_targets(run, manifest.vcpus)?),
+        (RunKind::Machine, None) => symbols.with_called(&targets),
         // Programs may have been there before the recording began.
         (RunKind::Machine, Some(_)) => symbols.only_certain(),
         _ => symbols,
@@ -101,32 +108,42 @@ pub(super) fn load_as(
     let damaged = symbols.missing().iter().filter(|file| file.damaged);
     notes.extend(damaged.map(|file| format!("{}: its functions have no names", file.reason)));
     notes.extend(not_understood(&manifest));
-    Ok(Loaded { manifest, recorded, cpus, symbols, preemption, records, notes, other_code })
+    Ok(Loaded { manifest, recorded, cpus, symbols, preemption, records, notes, checked })
 }
 
-/// The code of programs that was recorded as it ran, and not taken from their files. Each piece is listed once for an address
-/// space.
-fn recorded_fragments(run: &Run, vcpus: u32) -> Result<(Dict, Vec<MapRecord>)> {
-    let mut all = Vec::new();
-    for path in (0..vcpus).map(|cpu| run.code_map(cpu)).filter(|path| path.exists()) {
-        let records = maps::parse_map(&read(&path)?).0;
-        all.extend(
-            records.into_iter().filter(|record| !is_kernel(record.va) && record.flags & maps::FILE == 0),
-        );
-    }
-    all.sort_unstable_by_key(|record| (record.asid, record.va, record.id));
-    all.dedup_by_key(|record| (record.asid, record.va, record.id));
-    Ok((code(run, &mut Vec::new())?, all))
+/// The code of programs that was recorded as it ran, and not taken from their files: address space, address, and number in the
+/// dictionary. Several CPUs run the same code, and their maps are not kept.
+#[derive(Default)]
+struct Pieces {
+    all: Vec<(u64, u64, u32)>,
+    /// Length of the list when each was in it once.
+    once: usize,
 }
 
-/// Addresses to which the code that ran makes calls.
-fn call_targets(run: &Run, vcpus: u32) -> Result<BTreeSet<u64>> {
-    let dict = code(run, &mut Vec::new())?;
-    let mut targets = BTreeSet::new();
-    for path in (0..vcpus).map(|cpu| run.code_map(cpu)).filter(|path| path.exists()) {
-        targets.extend(called::targets(&dict, &maps::parse_map(&read(&path)?).0));
+impl Pieces {
+    /// Adds those of a CPU.
+    fn add(&mut self, map: &[MapRecord]) {
+        // Others have no fragment: their number is one of files' parts, or of bytes.
+        let is_recorded = |r: &&MapRecord| {
+            !is_kernel(r.va) && r.flags & (maps::FILE | maps::GONE) == 0 && r.is_understood()
+        };
+        self.all.extend(map.iter().filter(is_recorded).map(|r| (r.asid, r.va, r.id)));
+        if self.all.len() > 2 * self.once {
+            self.sort();
+        }
     }
-    Ok(targets)
+
+    fn sort(&mut self) {
+        self.all.sort_unstable();
+        self.all.dedup();
+        self.once = self.all.len();
+    }
+
+    /// All pieces, in order.
+    fn each_once(mut self) -> Vec<(u64, u64, u32)> {
+        self.sort();
+        self.all
+    }
 }
 
 /// The code of a run: its dictionary, and the files that it keeps. What is damaged or missing goes to `notes`.
@@ -153,13 +170,25 @@ pub fn read_streams(
     records: &[sideband::Record],
     notes: &mut Vec<String>,
 ) -> Result<Vec<(Bytes, Image)>> {
+    let dict = code(run, notes)?;
+    streams_of(run, vcpus, records, &dict, notes, |_| ())
+}
+
+/// The same with the run's code, which `dict` has; `seen` gets the map of each CPU, for what else is wanted of it.
+fn streams_of(
+    run: &Run,
+    vcpus: u32,
+    records: &[sideband::Record],
+    dict: &Dict,
+    notes: &mut Vec<String>,
+    mut seen: impl FnMut(&[MapRecord]),
+) -> Result<Vec<(Bytes, Image)>> {
     ensure!(
         vcpus <= u32::from(u16::MAX),
         "{}: {vcpus} CPUs; expected {} at most",
         run.manifest_path().display(),
         u16::MAX
     );
-    let dict = code(run, notes)?;
     let any = (0..vcpus).any(|cpu| run.pt(cpu).exists());
     let (mut streams, mut missing) = (Vec::new(), Missing::default());
     for cpu in 0..vcpus {
@@ -172,11 +201,12 @@ pub fn read_streams(
             }
         };
         notes.extend(fault.map(|f| format!("{}: {f}", map_path.display())));
-        let (mut image, unknown) = maps::image(&dict, &map);
+        let (mut image, unknown) = maps::image(dict, &map);
+        seen(&map);
         image.set_task_switches(sideband::task_switches(records, cpu));
         if unknown > 0 {
             notes.push(format!(
-                "{}: {unknown} records name no code of code.dict or code.files",
+                "{}: {unknown} records name no code of code.dict or code.files, or have flags that are not known",
                 map_path.display()
             ));
         }
@@ -250,4 +280,21 @@ pub fn sideband_records(run: &Run, notes: &mut Vec<String>) -> Result<Vec<sideba
         notes.push(format!("{}: {records} of kinds that this version does not know", path.display()));
     }
     Ok(records)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_pieces_of_the_dictionary_are_compared_each_once() {
+        let piece = |va, id, flags| MapRecord { offset: 0, asid: 0x1000, va, id, flags };
+        let mut pieces = Pieces::default();
+        // What is not known has a number of bytes where others have that of a fragment.
+        let unit = 12 << 8;
+        pieces.add(&[piece(0x5000, 1, 0), piece(0x5000, 0, maps::GONE), piece(0x6000, 0, maps::FILE)]);
+        pieces.add(&[piece(0x4000, 0, maps::CONFLICT), piece(0x5000, 1, 0), piece(u64::MAX, 2, 0)]);
+        pieces.add(&[piece(0x7000, 0, maps::GONE | maps::CONFLICT | unit)]);
+        assert_eq!(pieces.each_once(), [(0x1000, 0x4000, 0), (0x1000, 0x5000, 1)]);
+    }
 }

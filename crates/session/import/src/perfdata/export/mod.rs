@@ -23,15 +23,16 @@ use kprism_flow::clock::ClockConfig;
 use kprism_flow::errata::Errata;
 use kprism_image::is_kernel;
 use kprism_image::maps::{self, CONFLICT, Dict, MapRecord};
-use kprism_image::sideband::{Mmap, Record as Side, Switch, task_switches};
+use kprism_image::sideband::{Ksymbol, Mmap, Record as Side, Switch, task_switches};
 use kprism_image::symbols::maps::Maps;
 use kprism_image::{BuildId, Image};
 
+use super::tasks::BPF;
 use super::timeline::{first_tsc, times_at};
 use crate::ImportError;
 use code::{Change, Code, Seen};
 use kprism_perfdata::attr::{DUMMY, flag, kind, pt};
-use kprism_perfdata::record::sample;
+use kprism_perfdata::record::{ksymbol, sample};
 use kprism_perfdata::{Attr, Auxtrace, Features, Mapped, Record, TimeConv, Trailer, Writer};
 use owners::{Exec, NEVER, Owner};
 pub(in crate::perfdata) use user::MADE;
@@ -185,6 +186,7 @@ fn events(
                 name(&mut events, s.t, s.cpu, s.pid, s.tgid, &s.comm);
             }
             Side::Comm(c) => name(&mut events, c.t, c.cpu, c.pid, c.tgid, &c.comm),
+            Side::Ksymbol(s) => events.add(s.t, s.cpu, (0, 0), id(s.cpu), &kernel_name(s)),
             _ => {}
         }
     }
@@ -214,6 +216,18 @@ fn events(
     // A mapping at some time applies to code that runs from then on.
     events.0.sort_by_key(|(ns, _)| *ns);
     events.0.into_iter().flat_map(|(_, bytes)| bytes).collect()
+}
+
+/// perf's record of kernel code that comes or goes.
+fn kernel_name(symbol: &Ksymbol) -> Record<'static> {
+    let Ksymbol { start, end, gone, .. } = *symbol;
+    Record::Ksymbol {
+        addr: start,
+        len: u32::try_from(end.saturating_sub(start)).unwrap_or(u32::MAX),
+        gone,
+        kind: if symbol.module == BPF { ksymbol::BPF } else { ksymbol::OUT_OF_LINE },
+        name: symbol.name.clone(),
+    }
 }
 
 /// Names of threads by their number, in order of time.
@@ -485,4 +499,25 @@ fn put(path: &Path, bytes: &[u8]) -> Result<(), ImportError> {
 fn at(path: &Path) -> impl FnOnce(std::io::Error) -> ImportError + use<> {
     let path = path.to_owned();
     move |source| ImportError::Io { path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_of_kernel_code_is_perfs_record_again() {
+        let symbol = |end, module: &str| {
+            let (name, module) = ("x".to_owned(), module.to_owned());
+            kernel_name(&Ksymbol { t: 5, cpu: 0, start: 0x1000, end, gone: true, name, module })
+        };
+        let facts = |record| match record {
+            Record::Ksymbol { addr, len, gone, kind, name } => (addr, len, gone, kind, name),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(facts(symbol(0x1040, "[bpf]")), (0x1000, 0x40, true, ksymbol::BPF, "x".to_owned()));
+        assert_eq!(facts(symbol(0x1040, "[kernel]")).3, ksymbol::OUT_OF_LINE);
+        // Of a damaged record.
+        assert_eq!([0, u64::MAX].map(|end| facts(symbol(end, "[bpf]")).1), [0, u32::MAX]);
+    }
 }
