@@ -317,7 +317,7 @@ pub fn read(files: &Files) -> Samples {
             record => comms.add(ns, record),
         }
     }
-    out.names = comms.names();
+    out.names = comms.names().into_iter().map(Into::into).collect();
     if bare > 0 {
         out.notes.push(format!(
             "{bare} processes began after {MAX_INHERITED} inherited mappings: misses in what they inherited name no file"

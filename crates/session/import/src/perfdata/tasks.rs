@@ -7,6 +7,8 @@ use kprism_perfdata::attr::kind;
 use kprism_perfdata::record::sample;
 use kprism_perfdata::{Auxtrace, Event, Fields, Header, Mapped, Record, Trailer};
 
+use super::comms::{Comms, Name};
+
 /// A thread: (thread id, process id).
 pub(crate) type Thread = (u32, u32);
 
@@ -29,14 +31,6 @@ pub(crate) struct Life {
     pub from: u64,
     /// (time, mapping) in order of time; those of a parent come first.
     pub maps: Vec<(u64, Mapped)>,
-}
-
-/// A name given to a thread.
-#[derive(Debug, Clone)]
-pub(crate) struct Name {
-    pub ns: u64,
-    pub thread: Thread,
-    pub comm: String,
 }
 
 /// All events of the recording.
@@ -95,7 +89,7 @@ const OWN_TYPES: std::ops::RangeInclusive<u32> = 64..=86;
 
 /// The id in records of a task that has exited (`perf_event_pid_type` in kernel/events/core.c): a thread that ends leaves the CPU
 /// when it has no id any more. The idle task's is 0.
-const NOBODY: u32 = u32::MAX;
+pub(super) const NOBODY: u32 = u32::MAX;
 
 /// The threads of a CPU that have no id any more.
 #[derive(Debug, Clone, Copy, Default)]
@@ -110,7 +104,7 @@ pub(crate) struct Dying {
 /// recording.
 pub(crate) fn history<'a>(mut events: Vec<Event<'a>>, header: &Header) -> History<'a> {
     events.sort_by_key(|e| e.trailer.time.unwrap_or(0));
-    let mut h = History::default();
+    let (mut h, mut comms) = (History::default(), Comms::default());
     // The current life of each process.
     let mut now: BTreeMap<u32, usize> = BTreeMap::new();
     // The last name of new kernel code by its first address, with its end.
@@ -130,14 +124,15 @@ pub(crate) fn history<'a>(mut events: Vec<Event<'a>>, header: &Header) -> Histor
                 let life = *now.entry(m.pid).or_insert_with(|| h.begin(m.pid, ns, Vec::new()));
                 h.lives[life].maps.push((ns, m));
             }
-            Record::Comm { pid, tid, exec, comm } if tid != NOBODY => {
+            Record::Comm { pid, tid, exec, .. } if tid != NOBODY => {
+                comms.add(ns, record);
                 h.process_of.insert(tid, pid);
-                h.names.push(Name { ns, thread: (tid, pid), comm });
                 if exec {
                     now.insert(pid, h.begin(pid, ns, Vec::new()));
                 }
             }
-            Record::Fork { pid, ppid, tid, ptid, time, existed } => {
+            Record::Fork { pid, ppid, tid, time, existed, .. } => {
+                comms.add(ns, record);
                 h.process_of.insert(tid, pid);
                 if pid != ppid && existed {
                     now.entry(pid).or_insert_with(|| h.begin(pid, time, Vec::new()));
@@ -145,8 +140,6 @@ pub(crate) fn history<'a>(mut events: Vec<Event<'a>>, header: &Header) -> Histor
                     let parent = now.get(&ppid).map(|&life| h.lives[life].maps.clone());
                     now.insert(pid, h.begin(pid, time, parent.unwrap_or_default()));
                 }
-                let name = h.names.iter().rev().find(|n| n.thread.0 == ptid).map(|n| n.comm.clone());
-                h.names.extend(name.map(|comm| Name { ns, thread: (tid, pid), comm }));
             }
             Record::Exit { pid, tid } if tid != NOBODY => {
                 if let Some(cpu) = trailer.cpu {
@@ -203,6 +196,7 @@ pub(crate) fn history<'a>(mut events: Vec<Event<'a>>, header: &Header) -> Histor
             _ => {}
         }
     }
+    h.names = comms.names();
     h
 }
 

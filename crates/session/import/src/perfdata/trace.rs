@@ -158,7 +158,7 @@ pub fn read(files: &Files) -> Result<Trace<'_>, kprism_ftrace::FtraceError> {
         let last = trace.samples.last().map_or((0, 0), |last| (last.ns, last.cpu));
         trace.samples.push(Sample { ns: last.0, cpu: last.1, tid: None, pid: 0, lost, record: &[] });
     }
-    trace.names = comms.names();
+    trace.names = comms.names().into_iter().map(Into::into).collect();
     trace.sampled = sampled.into_iter().map(|number| setting(&header, number)).collect();
     Ok(trace)
 }
