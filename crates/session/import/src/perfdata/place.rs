@@ -179,7 +179,7 @@ fn in_order<'h>(uses: &[Use], history: &'h History<'_>, ns: &impl Fn(u64) -> u64
             ns if ns < since => When { ns: since, offset: Some(used.offset) },
             ns => When { ns, offset: None },
         };
-        maps.extend(life.maps.iter().map(|(t, m)| (when(*t), m)));
+        maps.extend(life.maps.iter().map(|(t, m)| (when(*t), &**m)));
     }
     maps.sort_by_key(|(when, _)| when.ns);
     maps
@@ -187,6 +187,8 @@ fn in_order<'h>(uses: &[Use], history: &'h History<'_>, ns: &impl Fn(u64) -> u64
 
 #[cfg(test)]
 mod tests {
+    use std::rc::Rc;
+
     use super::*;
     use crate::PAGE;
 
@@ -206,6 +208,7 @@ mod tests {
             std::fs::write(dir.path().join(name), vec![byte; pages * PAGE as usize]).unwrap();
         }
         let mut finder = Finder { symfs: Some(dir.path().to_owned()), ..Finder::default() };
+        let maps = maps.into_iter().map(|(t, m)| (t, Rc::new(m))).collect();
         let history = History { lives: vec![Life { pid: 1, from: 0, maps }], ..History::default() };
         let uses = vec![Use { asid: SPACE, life: 0, ns: 0, offset: 0 }];
         let spaces = Spaces { uses, ..Spaces::default() };
