@@ -165,6 +165,20 @@ fn events_between_samples_are_told() {
     assert_eq!(sampled(&|attr| attr[16] = 100), 0, "each sample states its period: a weight");
 }
 
+/// A sample without a CPU is no event of the first one.
+#[test]
+fn samples_that_do_not_tell_their_cpu_are_counted() {
+    let mut bytes = SMALL.to_vec();
+    for at in places(64) {
+        // struct perf_event_attr: the sample type at 24. PERF_SAMPLE_STREAM_ID (9) for CPU (7), which is as wide and at the same place.
+        bytes[at + 8 + 24] &= !(1 << 7);
+        bytes[at + 8 + 25] |= 1 << 1;
+    }
+    let files = files(&[&bytes]);
+    let trace = trace::read(&files).unwrap();
+    assert_eq!((trace.len(), trace.broken), (0, read(SMALL).unwrap().len() as u64));
+}
+
 /// As perf: a thread has the name of the thread that made it until it has its own. A dead task's number is -1, and the
 /// record's own field has it.
 #[test]

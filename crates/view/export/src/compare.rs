@@ -167,6 +167,7 @@ pub fn of_misses(paths: [&Path; 2], progress: &Progress) -> Result<Comparison> {
     let environments = [&old, &new].map(|run| run.0.manifest.environment.as_ref());
     let recorded = [old.0.recorded()?, new.0.recorded()?];
     let unknown = unknown(recorded.each_ref(), [Some(&old.3), Some(&new.3)]);
+    let unknown = between_samples(old.0.method(), unknown);
     let (facts, sections) = tlb::compare([&inputs[0], &inputs[1]], unknown);
     let environment = Compared::new(environments, recorded.each_ref().map(Some));
     let about = |run: &[kprism_tlb::Geometry], loaded: &Loaded| match run.first() {
@@ -185,7 +186,11 @@ pub fn of_misses(paths: [&Path; 2], progress: &Progress) -> Result<Comparison> {
             .push("not the same misses were recorded (--if): counts differ for that reason alone".to_owned());
     }
     if old.0.method() == Method::Sampled {
-        notes.push("sampled, not complete: small differences may be chance".to_owned());
+        notes.push(
+            "sampled, not complete: small differences may be chance, and what only one run has may have missed between samples of the \
+             other"
+                .to_owned(),
+        );
     }
     for (name, run) in [("OLD", &old), ("NEW", &new)] {
         notes.extend(run.0.notes.iter().map(|note| format!("{name}: {note}")));
@@ -201,6 +206,14 @@ pub fn of_misses(paths: [&Path; 2], progress: &Progress) -> Result<Comparison> {
         notes,
         sections,
     })
+}
+
+/// Whether what a run does not have is not known there: of samples it never is, whatever else was lost.
+fn between_samples(method: Method, unknown: [bool; 2]) -> [bool; 2] {
+    match method {
+        Method::Model | Method::Bus => unknown,
+        Method::Sampled | Method::Unknown => [true; 2],
+    }
 }
 
 /// Hits of probes of two runs, of these processes and threads in what is read from records (all if empty).
@@ -313,4 +326,16 @@ pub fn of_coverage(
         notes: Vec::new(),
         sections,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_samples_lack_is_not_zero() {
+        assert_eq!(between_samples(Method::Model, [false, true]), [false, true]);
+        assert_eq!(between_samples(Method::Sampled, [false; 2]), [true; 2]);
+        assert_eq!(between_samples(Method::Unknown, [false; 2]), [true; 2]);
+    }
 }

@@ -6,6 +6,7 @@
 use anyhow::{Result, anyhow, bail};
 use kprism_profile::{Profile, units};
 use kprism_report::environment::Compared;
+use kprism_store::Recorded;
 
 use crate::blame::{self, Blame};
 use crate::comparable;
@@ -114,9 +115,9 @@ impl Finding {
 pub fn judge(rules: &[Rule], old: Option<&Side>, new: &Side) -> Result<Verdict> {
     let Some(first) = new.summaries.first() else { bail!("no run to judge") };
     let findings = rules.iter().map(|rule| find(rule, old, new)).collect::<Result<Vec<_>>>()?;
-    let environment = old.and_then(|old| old.summaries.first()).map(|old| {
-        let environments = [old, first].map(|summary| summary.environment.as_ref());
-        Compared::new(environments, [old, first].map(|summary| summary.recorded.as_ref()))
+    let environment = old.and_then(|old| Some((old, old.summaries.first()?))).map(|(old, first_old)| {
+        let environments = [first_old, first].map(|summary| summary.environment.as_ref());
+        Compared::new(environments, [old, new].map(recorded_by))
     });
     let fired: Vec<&Rule> = findings.iter().filter(|f| f.state == State::Fired).map(|f| &f.rule).collect();
     let blame = match (fired.is_empty(), old) {
@@ -132,6 +133,13 @@ pub fn judge(rules: &[Rule], old: Option<&Side>, new: &Side) -> Result<Verdict> 
         environment,
         blame,
     })
+}
+
+/// What the first run of a side recorded; `None` if one of its runs does not tell.
+fn recorded_by(side: &Side) -> Option<&Recorded> {
+    let all: Option<Vec<&Recorded>> =
+        side.summaries.iter().map(|summary| summary.recorded.as_ref()).collect();
+    all?.first().copied()
 }
 
 fn find(rule: &Rule, old: Option<&Side>, new: &Side) -> Result<Finding> {
@@ -321,8 +329,15 @@ mod tests {
 
     #[test]
     fn a_baseline_that_does_not_tell_what_was_recorded_is_noted() {
-        let verdict = judge(&rules(&["insns > +0"]), Some(&side(&[1])), &recorded(1, &[])).unwrap();
-        assert!(verdict.environment.unwrap().to_text().contains("not known whether the same was recorded"));
+        let noted = |old: &Side| {
+            let verdict = judge(&rules(&["insns > +0"]), Some(old), &recorded(1, &[])).unwrap();
+            verdict.environment.unwrap().to_text().contains("not known whether the same was recorded")
+        };
+        assert!(noted(&side(&[1])));
+        let mut two = recorded(1, &[]);
+        assert!(!noted(&two));
+        two.summaries.extend(side(&[1]).summaries);
+        assert!(noted(&two), "the second run does not tell");
     }
 
     #[test]

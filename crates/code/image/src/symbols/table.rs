@@ -107,7 +107,8 @@ impl Table {
             });
             // In valid tables, an inner function does not extend much beyond its outer one. In other tables the inner
             // one is used, and an outer one that ends within it does not continue.
-            open.retain(|&(outer_end, _)| outer_end > end);
+            // Each ends behind the next inner one: those that end first are on top.
+            while open.pop_if(|&mut (outer_end, _)| outer_end <= end).is_some() {}
             open.push((end, func));
         }
         self.close(&mut open, at, u64::MAX);
@@ -246,6 +247,17 @@ mod tests {
         assert_eq!(name_at(&table, 0x1f), "a");
         assert_eq!(name_at(&table, 0x2f), "b");
         assert_eq!(name_at(&table, 0x30), "-");
+    }
+
+    /// Each symbol lies in the one before it: a file may have as many as it has room for.
+    #[test]
+    fn a_million_nested_symbols_take_no_time() {
+        const DEPTH: u64 = 1 << 20;
+        let symbols = (0..DEPTH).map(|n| sym(n, 2 * (DEPTH - n), "f")).collect();
+        let table = Table::build(symbols, 2 * DEPTH);
+        assert_eq!(table.functions().len() as u64, DEPTH);
+        let at = |address: u64| table.find(address).map(|range| u64::from(range.func));
+        assert_eq!([at(0), at(DEPTH - 1), at(2 * DEPTH - 1)], [Some(0), Some(DEPTH - 1), Some(0)]);
     }
 
     #[test]

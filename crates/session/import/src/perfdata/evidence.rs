@@ -222,7 +222,7 @@ fn mapping(life: &Life, page: u64) -> Option<&Mapped> {
     life.maps
         .iter()
         .rev()
-        .map(|(_, mapped)| mapped)
+        .map(|(_, mapped)| &**mapped)
         .find(|m| m.start < end && start < m.start.saturating_add(m.len))
 }
 
@@ -250,6 +250,8 @@ fn some(pages: &[u64]) -> impl Iterator<Item = u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::rc::Rc;
+
     use super::*;
 
     const A: u64 = 0x1000;
@@ -258,7 +260,7 @@ mod tests {
 
     fn life(pid: u32, path: &str, start: u64) -> Life {
         let mapped = Mapped { pid, start, len: 0x2000, path: path.into(), ..Mapped::default() };
-        Life { pid, from: 1, maps: vec![(1, mapped)] }
+        Life { pid, from: 1, maps: vec![(1, Rc::new(mapped))] }
     }
 
     /// Time before, addresses with their spaces, programs that ran.

@@ -13,12 +13,12 @@
 //!
 //! Some events count the same misses: `page-faults` all that `minor-faults` and `major-faults` count, and a load that misses is
 //! sampled by `mem_inst_retired.stlb_miss_loads` and by `mem-loads`. The one that counts more is taken, the other is named in
-//! [`Samples::same`].
+//! [`Samples::same`], and a note tells if it counts misses that the first does not.
 //!
 //! Layout of a sample: perf_event_open(2), `perf_output_sample` in the kernel's kernel/events/core.c. IBS: AMD's PPR
 //! (MSRC001_1037), the kernel's arch/x86/events/amd/ibs.c.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 use kprism_image::BuildId;
@@ -245,6 +245,14 @@ fn counted_twice(events: &[(usize, What, u64, u16)]) -> Vec<(usize, usize)> {
     twice
 }
 
+/// True if an event that is left out counts misses that no event of its unit counts that is taken.
+fn counts_more(at: usize, events: &[(usize, What, u64, u16)], twice: &[(usize, usize)]) -> bool {
+    let is_taken = |at: usize| twice.iter().all(|(other, _)| *other != at);
+    let Some((_, _, unit, kinds)) = events.iter().find(|event| event.0 == at) else { return false };
+    let taken = events.iter().filter(|(at, _, of, _)| of == unit && is_taken(*at));
+    kinds & !taken.fold(0, |all, (.., kinds)| all | kinds) != 0
+}
+
 /// Reads the misses of a recording.
 #[must_use]
 pub fn read(files: &Files) -> Samples {
@@ -268,8 +276,8 @@ pub fn read(files: &Files) -> Samples {
         notes: contents.notes,
         ..Samples::default()
     };
-    let (mut told, mut summed, mut inherited, mut bare) = (0u64, 0u64, 0, 0u64);
-    let mut comms = Comms::default();
+    let (mut told, mut summed) = (0u64, 0u64);
+    let (mut comms, mut maps) = (Comms::default(), Maps::default());
     // The events of the misses, by index.
     let mut of_events: Vec<usize> = Vec::new();
     for event in contents.events {
@@ -297,44 +305,46 @@ pub fn read(files: &Files) -> Samples {
                     None => {}
                 }
             }
-            Record::Mmap(map) if !map.kernel => out.maps.push(mapping(map, ns, true)),
-            Record::MmapData(map) if !map.kernel => out.maps.push(mapping(map, ns, false)),
+            Record::Mmap(map) if !map.kernel => maps.add(mapping(map, ns, true)),
+            Record::MmapData(map) if !map.kernel => maps.add(mapping(map, ns, false)),
+            Record::Comm { pid, exec, .. } => {
+                comms.add(ns, event.record);
+                if exec {
+                    maps.of_process.remove(&pid);
+                }
+            }
             Record::Fork { pid, ppid, existed, .. } => {
                 comms.add(ns, event.record);
-                if pid == ppid || existed {
-                    continue;
-                }
-                // A child begins with its parent's mappings.
-                let own: Vec<Map> = out.maps.iter().filter(|m| m.pid == ppid).cloned().collect();
-                inherited += own.len();
-                if inherited <= MAX_INHERITED {
-                    out.maps.extend(own.into_iter().map(|m| Map { pid, ns, ..m }));
-                } else {
-                    bare += u64::from(!own.is_empty());
+                if pid != ppid && !existed {
+                    maps.inherit(pid, ppid, ns);
                 }
             }
             Record::Lost { lost } => told = told.saturating_add(lost),
             Record::LostSamples { lost } => summed = summed.saturating_add(lost),
-            record => comms.add(ns, record),
+            _ => {}
         }
     }
-    out.names = comms.names();
-    if bare > 0 {
-        out.notes.push(format!(
-            "{} began after {MAX_INHERITED} inherited mappings: misses in inherited ones name no file",
-            units::counted(bare, "processes")
-        ));
-    }
-    let with_misses: std::collections::BTreeSet<usize> = of_events.iter().copied().collect();
+    out.names = comms.names().into_iter().map(Into::into).collect();
+    out.notes.extend(maps.note());
+    out.maps = maps.all;
+    let with_misses: BTreeSet<usize> = of_events.iter().copied().collect();
     let events =
         contents.header.attrs.iter().zip(&kinds).enumerate().filter(|(at, _)| with_misses.contains(at));
     let events = events.map(|(at, (attr, (what, name)))| {
         let (unit, kinds) = counted(attr, *what, name);
         (at, *what, unit, kinds)
     });
-    let twice = counted_twice(&events.collect::<Vec<_>>());
+    let events: Vec<_> = events.collect();
+    let twice = counted_twice(&events);
     for (at, by) in &twice {
-        out.same.insert(kinds[*at].1.clone(), kinds[*by].1.clone());
+        let (name, by) = (&kinds[*at].1, &kinds[*by].1);
+        out.same.insert(name.clone(), by.clone());
+        if counts_more(*at, &events, &twice) {
+            out.notes.push(format!(
+                "{name}: its samples are left out, as {by} counts some of the same misses; those that only {name} counts are lost (record \
+                 one of the two)"
+            ));
+        }
     }
     let mut events = of_events.into_iter();
     out.misses.retain(|_| events.next().is_none_or(|of| twice.iter().all(|(at, _)| *at != of)));
@@ -343,8 +353,50 @@ pub fn read(files: &Files) -> Samples {
     out
 }
 
-/// Maximum of mappings that children inherit. Children started later have only their own.
+/// Maximum of mappings that children inherit. A child for whose no room is left has only its own.
 const MAX_INHERITED: usize = 1 << 20;
+
+/// Mappings of all processes.
+#[derive(Default)]
+struct Maps {
+    all: Vec<Map>,
+    /// Indices of those that each process has now: of the program that it runs.
+    of_process: HashMap<u32, Vec<usize>>,
+    inherited: usize,
+    /// Processes for whose parents' mappings there was no room.
+    bare: u64,
+}
+
+impl Maps {
+    fn add(&mut self, map: Map) {
+        self.of_process.entry(map.pid).or_default().push(self.all.len());
+        self.all.push(map);
+    }
+
+    /// A child begins with its parent's mappings, and has none of a process that had its number before.
+    fn inherit(&mut self, child: u32, parent: u32, ns: u64) {
+        self.of_process.remove(&child);
+        let count = self.of_process.get(&parent).map_or(0, Vec::len);
+        if self.inherited + count > MAX_INHERITED {
+            self.bare += 1;
+            return;
+        }
+        self.inherited += count;
+        for at in self.of_process.get(&parent).cloned().unwrap_or_default() {
+            let map = Map { pid: child, ns, ..self.all[at].clone() };
+            self.add(map);
+        }
+    }
+
+    fn note(&self) -> Option<String> {
+        (self.bare > 0).then(|| {
+            format!(
+                "{} began after {MAX_INHERITED} inherited mappings: misses in what they inherited name no file",
+                units::counted(self.bare, "processes")
+            )
+        })
+    }
+}
 
 fn mapping(map: Mapped, ns: u64, exec: bool) -> Map {
     // The kernel's names for mappings without a file.
@@ -580,6 +632,22 @@ mod tests {
         assert_eq!(named, [("type 1 config 0x5", "page-faults")]);
         let other = of_bytes(of_events([minor, major], kind, [7, 8], &records));
         assert_eq!((other.misses.len(), other.same.len()), (3, 0));
+        assert_eq!((both.notes, other.notes), (vec![], vec![]));
+    }
+
+    /// One event counts the minor faults of all code, the other all faults of programs: whichever is taken, the other one's rest is
+    /// missing.
+    #[test]
+    fn what_only_the_event_counts_that_is_left_out_is_told() {
+        let kind = sample::IDENTIFIER | sample::IP | sample::TID | sample::TIME | sample::ADDR;
+        let of = |id: u64, ns: u64| sample_of(&[id, 0x40_1000, 5 | 6 << 32, ns, 0x7f00_0000_1000]);
+        let mut file = of_events([FAULTS[1], PAGE_FAULTS], kind, [7, 8], &[of(7, 1), of(8, 2)].concat());
+        // exclude_kernel, in the second event.
+        file[104 + 144 + 40] |= 1 << 5;
+        let samples = of_bytes(file);
+        assert_eq!((samples.misses.len(), samples.same.len()), (1, 1));
+        let [note] = &samples.notes[..] else { panic!("one note: {:?}", samples.notes) };
+        assert!(note.starts_with("page-faults: its samples are left out"), "{note}");
     }
 
     #[test]
@@ -653,6 +721,31 @@ mod tests {
         let of_child: Vec<_> = samples.maps.iter().filter(|map| map.pid == 6).map(|map| map.start).collect();
         assert_eq!(of_child, [0x1000], "{samples:?}");
         assert_eq!(samples.names.last(), Some(&(20, 6, 6, "sh".to_owned())));
+    }
+
+    /// A program that was executed has none of the mappings of the one before, and neither have its children.
+    #[test]
+    fn children_inherit_the_mappings_of_the_program_that_runs() {
+        let map = |pid: u32, start: u64| Map {
+            ns: 1,
+            pid,
+            start,
+            end: start + 0x1000,
+            pgoff: 0,
+            exec: true,
+            path: "/x".into(),
+        };
+        let mut maps = Maps::default();
+        maps.add(map(5, 0x1000));
+        maps.of_process.remove(&5);
+        maps.add(map(5, 0x2000));
+        // The number 6 was another process's.
+        maps.add(map(6, 0x7000));
+        maps.inherit(6, 5, 9);
+        maps.inherit(8, 6, 9);
+        let of = |pid| maps.all.iter().filter(|map| map.pid == pid).map(|map| map.start).collect::<Vec<_>>();
+        assert_eq!((of(5), of(6), of(8)), (vec![0x1000, 0x2000], vec![0x7000, 0x2000], vec![0x2000]));
+        assert_eq!(maps.note(), None);
     }
 
     #[test]

@@ -302,6 +302,13 @@ fn losses(history: &History<'_>, traces: &[Trace], notes: &mut Vec<String>) {
             counted(history.guest_maps, "mappings of virtual machines")
         ));
     }
+    if history.bare > 0 {
+        notes.push(format!(
+            "{} processes began after {} inherited mappings: the code that they inherited is not known",
+            history.bare,
+            tasks::MAX_INHERITED
+        ));
+    }
     if history.nameless > 0 {
         notes.push(format!(
             "{} of a task that had exited, and nothing tells which: it is shown as unknown (-1)",

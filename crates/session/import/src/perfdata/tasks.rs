@@ -2,11 +2,13 @@
 //! Sorts the records by time: the tasks that ran on each CPU, the processes' mappings, and changes in the kernel.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use kprism_perfdata::attr::kind;
 use kprism_perfdata::record::{ksymbol, sample};
 use kprism_perfdata::{Auxtrace, Event, Fields, Header, Mapped, Record, Trailer};
 
+use super::comms::{Comms, Name};
 use crate::KernelName;
 
 /// A thread: (thread id, process id).
@@ -30,16 +32,14 @@ pub(crate) struct Life {
     pub pid: u32,
     pub from: u64,
     /// (time, mapping) in order of time; those of a parent come first.
-    pub maps: Vec<(u64, Mapped)>,
+    pub maps: Vec<Timed>,
 }
 
-/// A name given to a thread.
-#[derive(Debug, Clone)]
-pub(crate) struct Name {
-    pub ns: u64,
-    pub thread: Thread,
-    pub comm: String,
-}
+/// Time of a mapping, and the mapping, which children share.
+pub(crate) type Timed = (u64, Rc<Mapped>);
+
+/// Maximum of mappings that children inherit. A child for whose no room is left has only its own.
+pub(super) const MAX_INHERITED: usize = 1 << 24;
 
 /// All events of the recording.
 #[derive(Debug, Default)]
@@ -65,6 +65,10 @@ pub(crate) struct History<'a> {
     pub aux_samples: Vec<(Auxtrace, &'a [u8])>,
     /// Types of records that are not known here, with their numbers.
     pub unknown: BTreeMap<u32, u64>,
+    /// Number of mappings that children inherited.
+    pub inherited: usize,
+    /// Number of processes for whose parents' mappings there was no room.
+    pub bare: u64,
     /// The process of each thread.
     pub process_of: BTreeMap<u32, u32>,
     /// Number of records of a task that had exited, and of which nothing tells which it was.
@@ -99,7 +103,7 @@ const OWN_TYPES: std::ops::RangeInclusive<u32> = 64..=86;
 
 /// The id in records of a task that has exited (`perf_event_pid_type` in kernel/events/core.c): a thread that ends leaves the CPU
 /// when it has no id any more. The idle task's is 0.
-const NOBODY: u32 = u32::MAX;
+pub(super) const NOBODY: u32 = u32::MAX;
 
 /// The threads of a CPU that have no id any more.
 #[derive(Debug, Clone, Copy, Default)]
@@ -114,7 +118,7 @@ pub(crate) struct Dying {
 /// recording.
 pub(crate) fn history<'a>(mut events: Vec<Event<'a>>, header: &Header) -> History<'a> {
     events.sort_by_key(|e| e.trailer.time.unwrap_or(0));
-    let mut h = History::default();
+    let (mut h, mut comms) = (History::default(), Comms::default());
     // The current life of each process.
     let mut now: BTreeMap<u32, usize> = BTreeMap::new();
     for Event { record, trailer, attr } in events {
@@ -130,25 +134,24 @@ pub(crate) fn history<'a>(mut events: Vec<Event<'a>>, header: &Header) -> Histor
             Record::Mmap(m) if m.kernel => h.kernel_maps.push(m),
             Record::Mmap(m) => {
                 let life = *now.entry(m.pid).or_insert_with(|| h.begin(m.pid, ns, Vec::new()));
-                h.lives[life].maps.push((ns, m));
+                h.lives[life].maps.push((ns, Rc::new(m)));
             }
-            Record::Comm { pid, tid, exec, comm } if tid != NOBODY => {
+            Record::Comm { pid, tid, exec, .. } if tid != NOBODY => {
+                comms.add(ns, record);
                 h.process_of.insert(tid, pid);
-                h.names.push(Name { ns, thread: (tid, pid), comm });
                 if exec {
                     now.insert(pid, h.begin(pid, ns, Vec::new()));
                 }
             }
-            Record::Fork { pid, ppid, tid, ptid, time, existed } => {
+            Record::Fork { pid, ppid, tid, time, existed, .. } => {
+                comms.add(ns, record);
                 h.process_of.insert(tid, pid);
                 if pid != ppid && existed {
                     now.entry(pid).or_insert_with(|| h.begin(pid, time, Vec::new()));
                 } else if pid != ppid {
-                    let parent = now.get(&ppid).map(|&life| h.lives[life].maps.clone());
-                    now.insert(pid, h.begin(pid, time, parent.unwrap_or_default()));
+                    let maps = now.get(&ppid).map(|&life| h.inherit(life, MAX_INHERITED));
+                    now.insert(pid, h.begin(pid, time, maps.unwrap_or_default()));
                 }
-                let name = h.names.iter().rev().find(|n| n.thread.0 == ptid).map(|n| n.comm.clone());
-                h.names.extend(name.map(|comm| Name { ns, thread: (tid, pid), comm }));
             }
             Record::Exit { pid, tid } if tid != NOBODY => {
                 if let Some(cpu) = trailer.cpu {
@@ -204,6 +207,7 @@ pub(crate) fn history<'a>(mut events: Vec<Event<'a>>, header: &Header) -> Histor
             _ => {}
         }
     }
+    h.names = comms.names();
     h
 }
 
@@ -233,9 +237,20 @@ impl History<'_> {
         shared
     }
 
-    fn begin(&mut self, pid: u32, from: u64, maps: Vec<(u64, Mapped)>) -> usize {
+    fn begin(&mut self, pid: u32, from: u64, maps: Vec<Timed>) -> usize {
         self.lives.push(Life { pid, from, maps });
         self.lives.len() - 1
+    }
+
+    /// A parent's mappings for a child; none if children inherited `most` of them already.
+    fn inherit(&mut self, parent: usize, most: usize) -> Vec<Timed> {
+        let maps = &self.lives[parent].maps;
+        if self.inherited + maps.len() > most {
+            self.bare += 1;
+            return Vec::new();
+        }
+        self.inherited += maps.len();
+        maps.clone()
     }
 
     /// A switch of a whole CPU, by the task that leaves or by the one that comes.
@@ -426,6 +441,17 @@ mod tests {
             h.lives.iter().filter(|l| l.pid == pid).flat_map(|l| l.maps.iter().map(|m| m.1.start)).collect()
         };
         assert_eq!((maps(1), maps(2), maps(3)), (vec![0x1000], vec![0x5000], vec![0x1000]));
+    }
+
+    #[test]
+    fn children_without_room_for_their_parents_mappings_are_counted() {
+        let mut h = History::default();
+        let maps = (0..3).map(|start| (1, Rc::new(Mapped { start, ..Mapped::default() }))).collect();
+        let parent = h.begin(1, 0, maps);
+        let inherited = [(); 3].map(|()| h.inherit(parent, 6).len());
+        assert_eq!((inherited, h.bare), ([3, 3, 0], 1));
+        let nothing = h.begin(2, 0, Vec::new());
+        assert_eq!((h.inherit(nothing, 6).len(), h.bare), (0, 1));
     }
 
     #[test]

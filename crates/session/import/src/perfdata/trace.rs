@@ -39,7 +39,8 @@ pub struct Trace<'a> {
     pub names: Vec<(u64, u32, u32, String)>,
     /// Number of samples of events that are no tracepoints.
     pub others: u64,
-    /// Number of samples of tracepoints whose record is not where their event's attributes put it.
+    /// Number of samples of tracepoints whose record is not where their event's attributes put it, or that do not tell their task, time
+    /// and CPU.
     pub broken: u64,
     /// Events of which perf took samples only, `NAME (-F 99)`. What happened between samples nobody counted.
     pub sampled: Vec<String>,
@@ -122,8 +123,8 @@ pub fn read(files: &Files) -> Result<Trace<'_>, kprism_ftrace::FtraceError> {
     let (mut told, mut summed) = (0u64, 0u64);
     let (mut comms, mut sampled) = (Comms::default(), BTreeSet::new());
     for event in events {
-        let Trailer { pid, tid, time, cpu, .. } = event.trailer;
-        let (ns, cpu) = (time.unwrap_or(0), cpu.unwrap_or(0));
+        let Trailer { pid, tid, time, cpu: at, .. } = event.trailer;
+        let (ns, cpu) = (time.unwrap_or(0), at.unwrap_or(0));
         match event.record {
             Record::Sample(body) => {
                 // A tracepoint's record states its own event.
@@ -133,7 +134,8 @@ pub fn read(files: &Files) -> Result<Trace<'_>, kprism_ftrace::FtraceError> {
                     trace.others += 1;
                     continue;
                 };
-                match raw(attr, body).filter(|record| record.len() >= 8) {
+                let is_placed = tid.is_some() && time.is_some() && at.is_some();
+                match raw(attr, body).filter(|record| record.len() >= 8 && is_placed) {
                     Some(record) => {
                         let pid = pid.unwrap_or(0);
                         trace.samples.push(Sample { ns, cpu, tid, pid, lost: 0, record });
@@ -158,7 +160,7 @@ pub fn read(files: &Files) -> Result<Trace<'_>, kprism_ftrace::FtraceError> {
         let last = trace.samples.last().map_or((0, 0), |last| (last.ns, last.cpu));
         trace.samples.push(Sample { ns: last.0, cpu: last.1, tid: None, pid: 0, lost, record: &[] });
     }
-    trace.names = comms.names();
+    trace.names = comms.names().into_iter().map(Into::into).collect();
     trace.sampled = sampled.into_iter().map(|number| setting(&header, number)).collect();
     Ok(trace)
 }

@@ -30,7 +30,10 @@ pub(super) fn measure(
     facts.damaged(&trace.notes);
     if trace.broken > 0 {
         facts.faults += trace.broken;
-        facts.notes.push(format!("{} samples have no whole record: passed over", grouped(trace.broken)));
+        facts.notes.push(format!(
+            "{} samples have no whole record, or no task, time or CPU: passed over",
+            grouped(trace.broken)
+        ));
     }
     if !trace.sampled.is_empty() {
         facts.unrecorded = Some("events between samples");

@@ -6,8 +6,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use kprism_probe::stream::Description;
 use kprism_probe::stream::tally::{Filled, Histogram, Row, Tally};
+use kprism_probe::stream::{Counts, Description, Probe};
 use serde_json::Value;
 
 use super::{Fact, Section, Shape, counts, only, paired};
@@ -80,11 +80,7 @@ pub fn in_common(runs: [&Description; 2]) -> usize {
 
 /// Compares them.
 pub fn compare(runs: [&Input<'_>; 2]) -> (Vec<Fact>, Vec<Section>) {
-    let sum = |run: &Input<'_>, of: fn(&kprism_probe::stream::Counts) -> u64| match run
-        .description
-        .counts
-        .as_slice()
-    {
+    let sum = |run: &Input<'_>, of: fn(&Counts) -> u64| match run.description.counts.as_slice() {
         [] => Cell::Nothing,
         all => Cell::Count(all.iter().map(of).fold(0, u64::saturating_add)),
     };
@@ -106,7 +102,7 @@ pub fn compare(runs: [&Input<'_>; 2]) -> (Vec<Fact>, Vec<Section>) {
 }
 
 fn probes(runs: [&Input<'_>; 2]) -> Section {
-    let of = |run: &Input<'_>| -> Vec<(String, Option<kprism_probe::stream::Counts>)> {
+    let of = |run: &Input<'_>| -> Vec<(String, Option<Counts>)> {
         let counts = &run.description.counts;
         run.description
             .probes
@@ -143,16 +139,50 @@ fn probes(runs: [&Input<'_>; 2]) -> Section {
     Section::new("probes", "Probes", about, Table::new(&columns, lines))
 }
 
-/// Whether a key or value that the run does not have at this place is not known there: it had no such probe, another condition,
-/// or lost hits.
-fn lacks(runs: [&Input<'_>; 2], place: &str) -> [bool; 2] {
-    let probes = runs.map(|run| run.description.probes.iter().position(|probe| probe.place == place));
-    let condition = |side: usize| probes[side].map(|at| &runs[side].description.probes[at].condition);
-    let same = condition(0) == condition(1);
+/// Whether what the run does not have at this place is not known there: it had no probe that tells it, another condition, or not all
+/// of its hits. `tells` is of a probe, `misses` of one that did not tell all that it should have.
+fn lacks(
+    runs: [&Input<'_>; 2],
+    place: &str,
+    tells: impl Fn(&Probe) -> bool,
+    misses: impl Fn(&Counts) -> bool,
+) -> [bool; 2] {
+    let probes = |run: &Input<'_>| {
+        let all = run.description.probes.iter().enumerate();
+        all.filter(|(_, probe)| probe.place == place).map(|(number, _)| number).collect::<Vec<_>>()
+    };
+    let at = runs.map(probes);
+    let conditions = |side: usize| {
+        let of = |number: &usize| runs[side].description.probes[*number].condition.as_deref();
+        at[side].iter().map(of).collect::<Vec<_>>()
+    };
+    let differ = conditions(0) != conditions(1);
     [0, 1].map(|side: usize| {
-        let counts = probes[side].and_then(|at| runs[side].description.counts.get(at));
-        !same || counts.is_none_or(|counts| counts.lost > 0)
+        let Description { probes, counts, .. } = runs[side].description;
+        let is_whole =
+            |number: &usize| counts.get(*number).is_some_and(|counts| !loses_hits(counts) && !misses(counts));
+        differ || !at[side].iter().any(|number| tells(&probes[*number])) || !at[side].iter().all(is_whole)
     })
+}
+
+/// True if a probe was hit without a record or a count: what was there is not known.
+fn loses_hits(counts: &Counts) -> bool {
+    let Counts { left_out, unreturned, missed, condition_errors, .. } = counts;
+    [*left_out, *unreturned, *missed].iter().chain(condition_errors.values()).any(|n| *n > 0)
+}
+
+/// The same of keys.
+fn lacks_key(runs: [&Input<'_>; 2], place: &str, tally: &Tally) -> [bool; 2] {
+    let names = |tally: &Tally| tally.keys.iter().map(|key| key.name.clone()).collect::<Vec<_>>();
+    let wanted = names(tally);
+    let tells = |probe: &Probe| probe.tally.as_ref().is_some_and(|own| names(own) == wanted);
+    lacks(runs, place, tells, |counts| counts.keys_lost > 0 || counts.keys_failed > 0)
+}
+
+/// The same of a value in records.
+fn lacks_value(runs: [&Input<'_>; 2], place: &str, name: &str) -> [bool; 2] {
+    let tells = |probe: &Probe| probe.items.iter().any(|item| item.name == name && item.shape.is_some());
+    lacks(runs, place, tells, |counts| counts.lost > 0 || counts.value_errors.values().any(|n| *n > 0))
 }
 
 type Keyed<'a> = ((String, String), (&'a Row, &'a Tally));
@@ -199,9 +229,11 @@ fn keys(runs: [&Input<'_>; 2]) -> Section {
                 .each_ref()
                 .map(|side| side.map_or(Vec::new(), |(row, tally)| bins(histogram, row, tally))),
         });
-        let mut line: Vec<Cell> = counts(pair, lacks(runs, place), |(row, _)| row.count).into();
+        let tally = pair.iter().flatten().next().map(|(_, tally)| *tally);
+        let unknown = tally.map_or([true; 2], |tally| lacks_key(runs, place, tally));
+        let mut line: Vec<Cell> = counts(pair, unknown, |(row, _)| row.count).into();
         line.push(shape.as_ref().map_or(Cell::Nothing, Shape::shift_cell));
-        line.extend([only(pair, lacks(runs, place)), Cell::Text(key.clone()), Cell::Text(place.clone())]);
+        line.extend([only(pair, unknown), Cell::Text(key.clone()), Cell::Text(place.clone())]);
         lines.push(line);
         shapes.push(shape);
     }
@@ -249,7 +281,7 @@ fn values(runs: [&Input<'_>; 2]) -> Section {
             is_time: false,
             bins: pair.each_ref().map(|side| side.as_ref().map_or(Vec::new(), Numbers::bins)),
         };
-        let unknown = lacks(runs, &place);
+        let unknown = lacks_value(runs, &place, &name);
         let mut line: Vec<Cell> = counts(&pair, unknown, |numbers| numbers.count).into();
         line.extend(pair.each_ref().map(mean));
         line.extend([shape.shift_cell(), only(&pair, unknown), Cell::Text(name), Cell::Text(place)]);
@@ -274,6 +306,62 @@ fn values(runs: [&Input<'_>; 2]) -> Section {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kprism_probe::stream::Item;
+    use kprism_probe::stream::shape::Shape as Bytes;
+
+    /// A probe that collects these values, and what its recorder counted.
+    fn description(values: &[&str], counts: Counts) -> Description {
+        let item = |name: &&str| Item {
+            name: (*name).into(),
+            ty: "u64".into(),
+            at: 32,
+            shape: Some(Bytes::Int { size: 8, signed: false }),
+            missing: None,
+        };
+        let items: Vec<Item> = values.iter().map(item).collect();
+        let probe = Probe {
+            place: "f".into(),
+            found: "f".into(),
+            condition: None,
+            file: None,
+            address: None,
+            hook: "uprobe".into(),
+            record_bytes: 40,
+            tally: Some(Tally { keys: items.clone(), histograms: Vec::new(), aggregates: Vec::new() }),
+            items,
+            gdb: None,
+            printf: None,
+            effect: Default::default(),
+        };
+        Description { probes: vec![probe], counts: vec![counts], ..Description::default() }
+    }
+
+    fn plain(_: &Item, value: Value) -> Value {
+        value
+    }
+
+    #[test]
+    fn what_a_run_lacks_is_zero_only_if_its_probe_tells_it_and_missed_nothing() {
+        let records = Records::default();
+        let whole = description(&["a"], Counts::default());
+        let lacks = |new: &Description| {
+            let input = |description| Input { description, records: &records, named: &plain };
+            let (old, new) = (input(&whole), input(new));
+            let tally = whole.probes[0].tally.as_ref().unwrap();
+            [lacks_value([&old, &new], "f", "a")[1], lacks_key([&old, &new], "f", tally)[1]]
+        };
+        assert_eq!(lacks(&whole), [false, false]);
+        assert_eq!(lacks(&description(&["b"], Counts::default())), [true, true], "another value");
+        assert_eq!(lacks(&Description { counts: Vec::new(), ..whole.clone() }), [true, true], "no end");
+        let counted = |counts: Counts| lacks(&description(&["a"], counts));
+        assert_eq!(counted(Counts { lost: 1, ..Counts::default() }), [true, false]);
+        assert_eq!(counted(Counts { keys_lost: 1, ..Counts::default() }), [false, true]);
+        assert_eq!(counted(Counts { keys_failed: 1, ..Counts::default() }), [false, true]);
+        assert_eq!(counted(Counts { missed: 1, ..Counts::default() }), [true, true]);
+        let mut condition = whole.clone();
+        condition.probes[0].condition = Some("a > 1".into());
+        assert_eq!(lacks(&condition), [true, true], "another condition");
+    }
 
     #[test]
     fn numbers_fall_into_powers_of_two() {
