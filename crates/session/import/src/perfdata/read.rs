@@ -304,8 +304,8 @@ fn losses(history: &History<'_>, traces: &[Trace], notes: &mut Vec<String>) {
     }
     if history.bare > 0 {
         notes.push(format!(
-            "{} processes began after {} inherited mappings: the code that they inherited is not known",
-            history.bare,
+            "{} began after {} inherited mappings: the code that they inherited is not known",
+            counted(history.bare, "processes"),
             tasks::MAX_INHERITED
         ));
     }
