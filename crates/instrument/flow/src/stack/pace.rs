@@ -10,9 +10,12 @@ const EXACT: u64 = 1 << 32;
 /// Slowest interval, in ns per instruction, that is taken as the pace of running code. In a slower one the CPU slept.
 const SLOWEST: u64 = 8;
 
-/// Time by which an estimate may exceed a report until the next one, ns. A packet of the crystal (MTC) comes before the packet with
+/// Most time by which an estimate may exceed a report until the next one, ns. A packet of the crystal (MTC) comes before the packet with
 /// the branches in whose middle it was made, so its time is a little behind its place.
 pub(crate) const TOLERATED: u64 = 256;
+
+/// Instructions of which that is the time: some more than the branches of a packet have between them.
+const TOLERATED_INSNS: u32 = 256;
 
 /// A clock that reports set and instructions advance.
 #[derive(Debug, Default, Clone, Copy)]
@@ -21,7 +24,7 @@ pub(crate) struct Pace {
     pub now: u64,
     /// Expected ns per instruction, 32.32 fixed point; 0 while no time is known.
     pace: u64,
-    /// The pace of the last interval, and its start: time, and instructions so far.
+    /// The pace of the last interval, 0 before the first one, and its start: time, and instructions so far.
     measured: u64,
     since: (u64, u64),
 }
@@ -53,10 +56,16 @@ impl Pace {
     pub fn limit(&mut self, ns: u64, insns: u64) {
         let left = ns.saturating_sub(self.now);
         let expected = (u128::from(insns) * u128::from(self.pace)) >> 32;
-        if self.pace != 0 && insns != 0 && expected > u128::from(left) + u128::from(TOLERATED) {
+        if self.pace != 0 && insns != 0 && expected > u128::from(left) + u128::from(self.tolerated()) {
             // At least 1: 0 is for no time at all.
             self.pace = (((u128::from(left)) << 32) / u128::from(insns)).max(1) as u64;
         }
+    }
+
+    /// Time by which the estimate may exceed the next report. Nothing while the pace is one that no interval had: a processor may run
+    /// sixteen instructions in a nanosecond.
+    fn tolerated(&self) -> u64 {
+        ((u64::from(TOLERATED_INSNS) * self.measured) >> 32).min(TOLERATED)
     }
 
     /// Sets the time to `ns` after `insns` instructions in all. Returns by how much that exceeds the estimate; `None`
@@ -66,7 +75,7 @@ impl Pace {
         let (before, insns_before) = std::mem::replace(&mut self.since, (ns, insns));
         if self.pace == 0 {
             self.now = ns;
-            (self.pace, self.measured) = (EXACT, EXACT);
+            self.pace = EXACT;
             return None;
         }
         // Across chunks time may step back: a TSC packet corrects an estimate made before it.
@@ -85,7 +94,8 @@ impl Pace {
             _ if ns < insns.saturating_mul(SLOWEST) && ns < 1 << 31 => (ns << 32) / insns,
             _ => return,
         };
-        self.pace = measured.min(self.measured).max(1);
-        self.measured = measured;
+        let before = if self.measured == 0 { EXACT } else { self.measured };
+        self.pace = measured.min(before).max(1);
+        self.measured = measured.max(1);
     }
 }
