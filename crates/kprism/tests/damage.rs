@@ -234,6 +234,7 @@ fn tells(said: &str) -> bool {
         "recording ended early",
         "has no account",
         "left out, the first",
+        "left out, first line",
         "not the same was recorded",
     ];
     words.iter().any(|word| said.contains(word))

@@ -431,7 +431,20 @@ fn one_instruction_more_is_found_among_forty_runs() {
     manifest["stopped"] = "a test".into();
     fs::write(cut.join("manifest.json"), manifest.to_string()).unwrap();
     assert!(add(&lake, &cut, &["--label", "position=9"]).status.success());
+    // And one that recorded a window: it is compared with none, and the runs around it are compared all the same.
+    let window = copy(&new, &dir.path().join("window"), 41);
+    let manifest = fs::read_to_string(window.join("manifest.json")).unwrap();
+    let mut manifest: serde_json::Value = serde_json::from_str(&manifest).unwrap();
+    manifest["options"]["from"] = "vfs_read".into();
+    fs::write(window.join("manifest.json"), manifest.to_string()).unwrap();
+    assert!(add(&lake, &window, &["--label", "position=15"]).status.success());
     for _ in 0..2 {
+        for view in ["regressions", "first_bad_commit"] {
+            let left_out = format!("SELECT run_position, left_out FROM {view} WHERE left_out IS NOT NULL");
+            let reason = "not the same was recorded: from: none → vfs_read";
+            let expected = serde_json::json!([{"run_position": 15, "left_out": reason}]);
+            assert_eq!(serde_json::Value::Array(ask(&lake, &left_out)), expected, "{view}");
+        }
         let bad = ask(
             &lake,
             "SELECT commit_id, run_position, insns_change, fault FROM first_bad_commit WHERE name = 'work'",

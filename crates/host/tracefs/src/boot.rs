@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use kprism_manifest::{Instrument, Manifest};
+use kprism_manifest::{Instrument, Manifest, OptionKey};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Context as _, Error, Result};
@@ -72,8 +72,8 @@ impl Collected {
         manifest.vcpus = u32::try_from(self.cpus.len()).unwrap_or(u32::MAX);
         manifest.clock.name = "ftrace local".into();
         manifest.instruments = vec![Instrument::Boot, Instrument::Durations];
-        manifest.options.insert("record".into(), "boot".into());
-        manifest.options.insert("kernel_command_line".into(), self.command_line.clone().into());
+        manifest.set(OptionKey::Record, "boot");
+        manifest.set(OptionKey::KernelCommandLine, self.command_line.clone());
         manifest.durations.events = Some(self.events());
         manifest.durations.lost_events = Some(self.lost());
     }

@@ -10,7 +10,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use kprism_manifest::{Instrument, Manifest};
+use kprism_manifest::{Instrument, Manifest, OptionKey};
 use kprism_profile::TracingCost;
 use serde::{Deserialize, Serialize};
 
@@ -86,9 +86,9 @@ impl Recording {
             manifest.stopped.clone_from(&self.stopped);
         }
         manifest.instruments = vec![Instrument::Durations];
-        manifest.options.insert("record".into(), "func".into());
-        manifest.options.insert("backend".into(), "ftrace".into());
-        manifest.options.insert("settings".into(), serde_json::to_value(settings)?);
+        manifest.set(OptionKey::Record, "func");
+        manifest.set(OptionKey::Backend, "ftrace");
+        manifest.set(OptionKey::Settings, serde_json::to_value(settings)?);
         manifest.durations.events = Some(self.events());
         manifest.durations.lost_events = Some(self.lost());
         if let Some(Cost { call_ns, inside_ns, slowdown }) = self.cost {

@@ -90,3 +90,19 @@ impl Default for Settings {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kprism_manifest::SettingKey;
+
+    use super::*;
+
+    /// A setting without a key would be one of which nobody has said whether it chooses what is seen.
+    #[test]
+    fn the_manifest_knows_each_setting() {
+        let value = serde_json::to_value(Settings::default()).unwrap();
+        let names: Vec<&String> = value.as_object().unwrap().keys().collect();
+        assert!(names.iter().all(|name| SettingKey::named(name).is_some()), "{names:?}");
+        assert_eq!(names.len(), SettingKey::ALL.len(), "{names:?}");
+    }
+}

@@ -101,7 +101,7 @@ impl Account {
         count: impl Into<Option<u64>>,
         mut places: Vec<String>,
     ) -> Self {
-        let count = count.into();
+        let count: Option<u64> = count.into();
         match self.entries.iter_mut().find(|own| own.fate == fate && own.unit == unit) {
             Some(own) => {
                 own.count = own.count.zip(count).map(|(one, other)| one.saturating_add(other));
@@ -287,7 +287,7 @@ mod tests {
     fn places_that_are_not_named_are_told() {
         let told = |count: Option<u64>, places: usize| {
             let account = Account::new().at(Fate::Lost, "files", count, vec!["a".into(); places]);
-            account.to_text().lines().last().map(str::trim).map(str::to_owned)
+            account.to_text().lines().next_back().map(str::trim).map(str::to_owned)
         };
         assert_eq!(told(Some(17), 17).as_deref(), Some("… only the first 16 are named"));
         assert_eq!(told(None, 17).as_deref(), Some("… no more than 16 are named"));

@@ -6,16 +6,16 @@
 use kprism_profile::units::{grouped, printable};
 use serde_json::{Map, Value};
 
-use crate::Manifest;
+use crate::{Manifest, OptionKey};
 
 impl Manifest {
     /// Enters how much was left out by the condition. `errors`: how often it could not be computed, by kind; these are
     /// among those that were left out.
     pub fn enter_filtered(&mut self, filtered: u64, errors: impl IntoIterator<Item = (String, u64)>) {
-        self.options.insert("filtered".into(), filtered.into());
+        self.set(OptionKey::Filtered, filtered);
         let errors = errors.into_iter().filter(|(_, count)| *count > 0);
         let errors: Map<String, Value> = errors.map(|(kind, count)| (kind, count.into())).collect();
-        self.options.insert("condition_errors".into(), errors.into());
+        self.set(OptionKey::ConditionErrors, errors);
     }
 
     /// Describes what the condition left out, a line for each fact; nothing if the recording had no condition. `what`: the

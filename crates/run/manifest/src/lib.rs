@@ -13,6 +13,7 @@ pub mod hash;
 mod here;
 mod instrument;
 mod manifest;
+mod option;
 mod option_facts;
 mod part;
 pub mod recorded;
@@ -25,5 +26,6 @@ pub use instrument::{About, Instrument};
 pub use manifest::{
     Clock, Kernel, KernelModule, KernelTree, Manifest, NO_CLOCK, PerfClock, Processor, RunKind, table_path,
 };
-pub use option_facts::{CONDITION, OptionFacts};
+pub use option::{Bearing, OptionKey, SettingKey};
+pub use option_facts::OptionFacts;
 pub use recorded::Recorded;

@@ -4,7 +4,7 @@
 //! described without reading its streams.
 
 use crate::hash::hex;
-use crate::{Account, DurationFacts, Environment, Fate, Instrument, KernelTests, ProbeFacts};
+use crate::{Account, DurationFacts, Environment, Fate, Instrument, KernelTests, OptionKey, ProbeFacts};
 use kprism_profile::units::grouped;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -387,7 +387,7 @@ impl Manifest {
             return Some(format!("not understood: {first}{more}"));
         }
         // Tables without an account: of an older version, or what was written of them is lost.
-        let has_tables = self.instructions.is_some() || self.options.contains_key("durations");
+        let has_tables = self.instructions.is_some() || self.option(OptionKey::Durations).is_some();
         let has_account =
             [Instrument::Flow, Instrument::Durations].iter().any(|of| self.accounts.contains_key(of));
         if has_tables && !has_account {

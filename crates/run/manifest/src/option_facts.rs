@@ -10,10 +10,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::Manifest;
-
-/// Option with the condition that recorded calls, misses or records meet.
-pub const CONDITION: &str = "condition";
+use crate::{Manifest, OptionKey, SettingKey};
 
 /// Options that readers depend on. `None`: the recorder wrote none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -66,25 +63,25 @@ pub struct OptionFacts {
 
 /// Reads options one by one, and keeps the keys of those that are of another type.
 struct Reader<'m> {
-    options: &'m BTreeMap<String, Value>,
+    manifest: &'m Manifest,
     misread: Vec<String>,
 }
 
 impl Reader<'_> {
-    fn read<T>(&mut self, key: &str, parse: impl Fn(&Value) -> Option<T>) -> Option<T> {
-        let value = self.options.get(key).filter(|value| !value.is_null())?;
+    fn read<T>(&mut self, key: OptionKey, parse: impl Fn(&Value) -> Option<T>) -> Option<T> {
+        let value = self.manifest.option(key).filter(|value| !value.is_null())?;
         let parsed = parse(value);
         if parsed.is_none() {
-            self.misread.push(key.to_owned());
+            self.misread.push(key.name().to_owned());
         }
         parsed
     }
 
-    fn text(&mut self, key: &str) -> Option<String> {
+    fn text(&mut self, key: OptionKey) -> Option<String> {
         self.read(key, |value| value.as_str().map(str::to_owned))
     }
 
-    fn number(&mut self, key: &str) -> Option<u64> {
+    fn number(&mut self, key: OptionKey) -> Option<u64> {
         self.read(key, Value::as_u64)
     }
 }
@@ -92,7 +89,7 @@ impl Reader<'_> {
 impl Manifest {
     /// The options that readers depend on.
     pub fn option_facts(&self) -> OptionFacts {
-        let mut reader = Reader { options: &self.options, misread: Vec::new() };
+        let mut reader = Reader { manifest: self, misread: Vec::new() };
         let counts = |value: &Value| {
             let each = |(kind, count): (&String, &Value)| Some((kind.clone(), count.as_u64()?));
             value.as_object()?.iter().map(each).collect::<Option<BTreeMap<_, _>>>()
@@ -111,30 +108,31 @@ impl Manifest {
         };
         // A recorder without such a setting left out none.
         let longer_than = |settings: &Value| {
-            serde_json::from_value::<Option<Duration>>(settings["longer_than"].clone()).ok()
+            let value = settings.as_object()?.get(SettingKey::LongerThan.name()).cloned();
+            serde_json::from_value::<Option<Duration>>(value.unwrap_or_default()).ok()
         };
         let mut facts = OptionFacts {
-            condition: reader.text(CONDITION),
-            longer_than: reader.read("settings", longer_than).flatten(),
-            filtered: reader.number("filtered"),
-            condition_errors: reader.read("condition_errors", counts),
-            from: reader.text("from"),
-            until: reader.text("until"),
-            windows: reader.number("windows"),
-            snapshots: reader.number("snapshots"),
-            snapshot_when: reader.text("snapshot_when"),
-            snapshot: reader.read("snapshot", Value::as_bool).unwrap_or_default(),
-            condition_faults: reader.number("condition_faults"),
-            condition_forgotten: reader.number("condition_forgotten"),
-            last: reader.number("last"),
-            record_bytes: reader.number("record_bytes"),
-            method: reader.text("method"),
-            on: reader.text("on"),
-            machine: reader.text("machine"),
-            pace: reader.text("pace"),
-            left_out: reader.read("left_out", named).unwrap_or_default(),
-            without_condition: reader.read("without_condition", pairs).unwrap_or_default(),
-            import_notes: reader.read("import_notes", texts).unwrap_or_default(),
+            condition: reader.text(OptionKey::Condition),
+            longer_than: reader.read(OptionKey::Settings, longer_than).flatten(),
+            filtered: reader.number(OptionKey::Filtered),
+            condition_errors: reader.read(OptionKey::ConditionErrors, counts),
+            from: reader.text(OptionKey::From),
+            until: reader.text(OptionKey::Until),
+            windows: reader.number(OptionKey::Windows),
+            snapshots: reader.number(OptionKey::Snapshots),
+            snapshot_when: reader.text(OptionKey::SnapshotWhen),
+            snapshot: reader.read(OptionKey::Snapshot, Value::as_bool).unwrap_or_default(),
+            condition_faults: reader.number(OptionKey::ConditionFaults),
+            condition_forgotten: reader.number(OptionKey::ConditionForgotten),
+            last: reader.number(OptionKey::Last),
+            record_bytes: reader.number(OptionKey::RecordBytes),
+            method: reader.text(OptionKey::Method),
+            on: reader.text(OptionKey::On),
+            machine: reader.text(OptionKey::Machine),
+            pace: reader.text(OptionKey::Pace),
+            left_out: reader.read(OptionKey::LeftOut, named).unwrap_or_default(),
+            without_condition: reader.read(OptionKey::WithoutCondition, pairs).unwrap_or_default(),
+            import_notes: reader.read(OptionKey::ImportNotes, texts).unwrap_or_default(),
             misread: Vec::new(),
         };
         facts.misread = reader.misread;
@@ -146,7 +144,7 @@ impl OptionFacts {
     /// Returns true if only what meets a condition was kept, whether the condition can be read or not.
     #[must_use]
     pub fn is_chosen(&self) -> bool {
-        self.condition.is_some() || self.misread.iter().any(|option| option == CONDITION)
+        self.condition.is_some() || self.misread.iter().any(|option| *option == OptionKey::Condition.name())
     }
 }
 
@@ -168,6 +166,7 @@ mod tests {
         let time = Duration::from_micros(100);
         assert_eq!(told(serde_json::json!({"longer_than": {"secs": 0, "nanos": 100_000}})), (Some(time), 0));
         assert_eq!(told(serde_json::json!({"longer_than": "100us"})), (None, 1));
+        assert_eq!(told(serde_json::json!("100us")), (None, 1), "no settings at all");
     }
 
     #[test]

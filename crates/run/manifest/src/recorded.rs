@@ -2,8 +2,8 @@
 //! What was recorded of a run, and how: all that the meaning of its numbers depends on beside the command and the environment.
 //!
 //! In: a manifest. Out: [`Recorded`], names and values. Two runs whose values differ counted different things: their numbers
-//! differ for that reason alone, whatever the command did. `diff` tells what differs, and `gate` judges no change against it; both ask
-//! here.
+//! differ for that reason alone, whatever the command did. `diff` tells what differs, `gate` judges no change against it, and a lake
+//! compares only runs with the same [`Recorded::id`]; all ask here. Which options count stands in `option`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,66 +11,73 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::hash::{hex, of_parts};
-use crate::{Difference, Manifest, RunKind};
+use crate::{Bearing, Difference, Manifest, OptionKey, RunKind, SettingKey};
 
 /// Part with the clock, on which times alone depend.
 pub const CLOCK: &str = "clock";
 /// Ends the clock's name where nothing tells how long its tick is.
 pub const GUESSED: &str = "of a frequency that is not known";
 /// Part with the packets that were asked for: of finer ones, times are more exact. Instructions do not depend on them.
-pub const PACKETS: &str = "packets";
+pub const PACKETS: &str = OptionKey::Packets.name();
 /// Part with the method by which TLB misses were found.
-pub const TLB_METHOD: &str = "method";
+pub const TLB_METHOD: &str = OptionKey::Method.name();
 /// Part with the events whose samples are TLB misses.
 pub const TLB_EVENTS: &str = "sampled events";
 /// Part with the TLB model that stands first.
 pub const FIRST_TLB: &str = "first TLB model";
 
+/// Begins the part with a TLB model, before its name.
+const TLB_MODEL: &str = "TLB model ";
+
 /// Method of the program that QEMU's user mode runs: its CPUs are threads, whose number is no setting.
 const USER_METHOD: &str = "user";
 
-/// Options of recorders that choose what is recorded, as a manifest has them; those below `settings` first.
-const CHOICES: [&str; 34] = [
-    "settings.functions",
-    "settings.not_functions",
-    "settings.graph",
-    "settings.not_graph",
-    "settings.depth",
-    "settings.longer_than",
-    "settings.scope",
-    "settings.cpus",
-    "settings.duration",
-    "settings.interrupts",
-    "settings.events",
-    "settings.more_events",
-    "settings.sleep_time",
-    "settings.top_level",
-    "backend",
-    "hook",
-    "aggregate",
-    "functions",
-    "longer_than_ns",
-    "condition",
-    "from",
-    "until",
-    "snapshot_when",
-    "snapshot_bytes",
-    "last",
-    "probes",
-    "collect",
-    "boot",
-    "begin",
-    "recorded_of",
-    "pace",
-    "mem_mib",
-    "cpu_features",
-    // Below, as they are not those of the flow.
-    TLB_METHOD,
-];
+/// Part with the number of CPUs.
+const CPUS: &str = "CPUs";
 
-/// Parts, as they are named, that change what something costs, but not what is seen.
-const COSTS: [&str; 7] =
-    [CLOCK, PACKETS, "CPUs", "pace", "mem mib", "cpu features", "events beside the flow"];
+/// True if a part changes what something costs, but not what is seen.
+fn is_cost(part: &str) -> bool {
+    let is_of_cost = |key: &OptionKey| key.bearing() == Bearing::Cost && key.part() == part;
+    part == CLOCK || part == CPUS || OptionKey::ALL.iter().any(is_of_cost)
+}
+
+/// The numbers of a run that a part of what was recorded bears on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BearsOn<'p> {
+    /// All of them.
+    All,
+    /// Times.
+    Times,
+    /// TLB misses.
+    Misses,
+    /// TLB misses of the model that stands first.
+    FirstModel,
+    /// TLB misses of the model with this name.
+    Model(&'p str),
+}
+
+impl<'p> BearsOn<'p> {
+    /// The numbers that a part bears on.
+    #[must_use]
+    pub fn of_part(part: &'p str) -> Self {
+        match part {
+            CLOCK | PACKETS => Self::Times,
+            TLB_METHOD | TLB_EVENTS => Self::Misses,
+            FIRST_TLB => Self::FirstModel,
+            _ => part.strip_prefix(TLB_MODEL).map_or(Self::All, Self::Model),
+        }
+    }
+
+    /// The name in tables of many runs.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Times => "times",
+            Self::Misses | Self::FirstModel | Self::Model(_) => "misses",
+        }
+    }
+}
 
 /// Names and values of what was recorded.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,7 +89,7 @@ pub struct Recorded {
 /// The part with the TLB model of this name.
 #[must_use]
 pub fn tlb_model(name: &str) -> String {
-    format!("TLB model {name}")
+    format!("{TLB_MODEL}{name}")
 }
 
 impl Recorded {
@@ -97,6 +104,46 @@ impl Recorded {
         self.add(part, format!("{name} ({})", hex(&hash[..4])));
     }
 
+    fn add_options(&mut self, options: &BTreeMap<String, Value>) {
+        for (name, value) in options {
+            let Some(value_text) = shown(value) else { continue };
+            match OptionKey::named(name) {
+                Some(OptionKey::Settings) => self.add_settings(value),
+                Some(OptionKey::Perf) => {
+                    let text = value.as_array().map_or(value_text, |words| perf_options(words));
+                    self.add(OptionKey::Perf.part(), text);
+                }
+                Some(key) if key.bearing() == Bearing::Nothing => {}
+                Some(key) => self.add(key.part(), value_text),
+                // Of another version, which may choose by it what is seen.
+                None => self.add(format!("option {name}"), value_text),
+            }
+        }
+    }
+
+    fn add_settings(&mut self, settings: &Value) {
+        for (name, value) in settings.as_object().into_iter().flatten() {
+            match (SettingKey::named(name), shown(value)) {
+                (Some(key), Some(text)) if key.bearing() != Bearing::Nothing => self.add(key.part(), text),
+                (None, Some(text)) => self.add(format!("setting {name}"), text),
+                _ => {}
+            }
+        }
+    }
+
+    /// All parts, with their values.
+    pub fn parts(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.parts.iter().map(|(part, value)| (part.as_str(), value.as_str()))
+    }
+
+    /// A name of what instructions and calls depend on: the same in two runs if that is the same.
+    #[must_use]
+    pub fn id(&self) -> String {
+        let parts = self.parts().filter(|(part, _)| BearsOn::of_part(part) == BearsOn::All);
+        let hash = of_parts(parts.flat_map(|(part, value)| [part, value]));
+        hex(&hash[..16])
+    }
+
     /// The value of a part; `None` if the recorder had no such setting, or it was not set.
     #[must_use]
     pub fn get(&self, part: &str) -> Option<&str> {
@@ -106,7 +153,7 @@ impl Recorded {
     /// True if a function or process that one recording lacks did not run there: the settings that choose what is seen are the same.
     #[must_use]
     pub fn sees_the_same(&self, other: &Recorded) -> bool {
-        self.differences(other).iter().all(|difference| COSTS.contains(&&*difference.part))
+        self.differences(other).iter().all(|difference| is_cost(&difference.part))
     }
 
     /// The parts that differ, by name.
@@ -129,29 +176,12 @@ impl Manifest {
         let mut recorded = Recorded::default();
         recorded.add("recorder", self.recorder());
         recorded.add(CLOCK, self.clock_of_times());
-        let is_user = self.options.get(TLB_METHOD).and_then(Value::as_str) == Some(USER_METHOD);
+        let is_user = self.option_facts().method.as_deref() == Some(USER_METHOD);
         // An imported recording has a stream for each CPU, or task, that ran: no setting either.
         if self.kind != RunKind::Import && !is_user {
-            recorded.add("CPUs", self.vcpus.to_string());
+            recorded.add(CPUS, self.vcpus.to_string());
         }
-        for key in CHOICES {
-            let (first, rest) = key.split_once('.').unwrap_or((key, ""));
-            let value =
-                self.options.get(first).map(|value| if rest.is_empty() { value } else { &value[rest] });
-            if let Some(text) = value.and_then(shown) {
-                recorded.add(rest_or(key, rest).replace('_', " "), text);
-            }
-        }
-        if let Some(packets) = self.options.get(PACKETS).and_then(shown) {
-            recorded.add(PACKETS, packets);
-        }
-        // The guest's tracer beside the flow runs instructions of its own.
-        if let Some(events) = self.options.get("events").and_then(shown) {
-            recorded.add("events beside the flow", events);
-        }
-        if let Some(words) = self.options.get("perf").and_then(Value::as_array) {
-            recorded.add("perf", perf_options(words));
-        }
+        recorded.add_options(&self.options);
         let filter = self.processor.as_ref().map(|processor| processor.filter.as_slice()).unwrap_or_default();
         if !filter.is_empty() {
             // A kernel is somewhere else at each boot: the lengths tell.
@@ -179,10 +209,6 @@ impl Manifest {
             (true, false) => self.clock.name.clone(),
         }
     }
-}
-
-fn rest_or<'k>(key: &'k str, rest: &'k str) -> &'k str {
-    if rest.is_empty() { key } else { rest }
 }
 
 /// A value that was set.
@@ -236,14 +262,35 @@ mod tests {
     fn each_choice_of_a_recorder_is_a_part() {
         let old = Manifest::new(RunKind::Lab, 1);
         assert!(parts(&old, &old).is_empty());
-        for key in CHOICES {
+        let count = |name: &str, value: Value| {
             let mut new = old.clone();
-            match key.split_once('.') {
-                Some((first, rest)) => new.options.insert(first.into(), json!({rest: 3})),
-                None => new.options.insert(key.into(), json!("x")),
-            };
-            assert_eq!(parts(&old, &new).len(), 1, "{key}");
+            new.options.insert(name.to_owned(), value);
+            parts(&old, &new).len()
+        };
+        for key in OptionKey::ALL {
+            let expected = usize::from(key.bearing() != Bearing::Nothing);
+            assert_eq!(count(key.name(), json!("x")), expected, "{key:?}");
         }
+        for key in SettingKey::ALL {
+            let expected = usize::from(key.bearing() != Bearing::Nothing);
+            assert_eq!(count("settings", json!({key.name(): 3})), expected, "{key:?}");
+        }
+        assert_eq!(count("of_later", json!(3)), 1, "it may choose what is seen");
+        assert_eq!(count("settings", json!({"of_later": 3})), 1);
+    }
+
+    #[test]
+    fn instructions_do_not_depend_on_the_clock_nor_on_models_of_tlbs() {
+        let manifest = Manifest::new(RunKind::Lab, 1);
+        let mut other = manifest.clone();
+        other.clock.tsc_hz = 0;
+        other.set(OptionKey::Packets, "fine");
+        let mut modelled = other.recorded();
+        modelled.add(tlb_model("zen"), "1");
+        assert_eq!(manifest.recorded().id(), modelled.id());
+        assert_eq!(BearsOn::of_part(&tlb_model("zen")), BearsOn::Model("zen"));
+        other.set(OptionKey::From, "vfs_read");
+        assert_ne!(manifest.recorded().id(), other.recorded().id());
     }
 
     #[test]

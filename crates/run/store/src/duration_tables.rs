@@ -16,13 +16,13 @@ use crate::column::Table;
 use crate::marks::Marks;
 use crate::rows::Column;
 use crate::tables::{Saver, below, rows};
-use crate::{Result, Run};
+use crate::{OptionKey, Result, Run};
 
 /// Names of the tables.
 const TABLES: [&str; 3] = ["durations", "duration_bins", "node_times"];
 
 /// Key of the counts in the manifest's options.
-const COUNTS: &str = "durations";
+const COUNTS: OptionKey = OptionKey::Durations;
 
 /// Writes the tables, and writes the counts and the tables' marks into the manifest.
 ///
@@ -67,7 +67,7 @@ pub fn save_times(run: &Run, times: &Times) -> Result<()> {
         ],
     )?;
     let counts = serde_json::to_value(times.counts).unwrap_or_default();
-    manifest.options.insert(COUNTS.into(), counts);
+    manifest.set(COUNTS, counts);
     manifest.name_tables(to.marks);
     run.write_manifest(&manifest)
 }
@@ -108,10 +108,12 @@ pub fn load_times(run: &Run, profile: &Profile) -> Result<Times> {
         return Err(t.bad(nodes.len(), format!("{} contexts in `nodes`", profile.nodes.len())));
     }
     // Counts that are not there would be zeros that nobody measured.
-    let options = run.manifest()?.options;
-    let counts: Option<Counts> = options.get(COUNTS).and_then(|v| serde_json::from_value(v.clone()).ok());
+    let manifest = run.manifest()?;
+    let counts: Option<Counts> =
+        manifest.option(COUNTS).and_then(|value| serde_json::from_value(value.clone()).ok());
     let counts = counts.ok_or_else(|| {
-        t.bad(0, format!("the manifest's options have no `{COUNTS}` that belong to it; remove tables/ to have it made again"))
+        let name = COUNTS.name();
+        t.bad(0, format!("the manifest's options have no `{name}` that belong to it; remove tables/ to have it made again"))
     })?;
     Ok(Times { funcs, nodes, counts })
 }

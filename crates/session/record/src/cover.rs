@@ -19,7 +19,7 @@ use kprism_gcov::memory::Live;
 use kprism_session::Progress;
 use kprism_session::core_memory::{CoreMemory, KCORE};
 use kprism_session::cover::Unsettled;
-use kprism_store::{GcovFiles, Instrument, Manifest, Run};
+use kprism_store::{GcovFiles, Instrument, Manifest, OptionKey, Run};
 use serde_json::json;
 
 use crate::this_kernel;
@@ -108,7 +108,7 @@ pub fn record(settings: &Settings, progress: &Progress) -> Result<Recorded> {
     source.save(&run.gcov())?;
     manifest.instruments = vec![Instrument::Cover];
     if let Some(unsettled) = source.unsettled().filter(|_| !is_dump) {
-        manifest.options.insert(Unsettled::OPTION.to_owned(), serde_json::to_value(unsettled)?);
+        manifest.set(Unsettled::OPTION, serde_json::to_value(unsettled)?);
     }
     manifest.exit_code = (!settings.command.is_empty()).then_some(exit_code);
     manifest.stopped = None;
@@ -197,8 +197,8 @@ fn archive(reading: &BTreeMap<String, Data>, path: &Path) -> std::io::Result<()>
 fn manifest(settings: &Settings) -> Manifest {
     let mut manifest = kprism_store::begun(&settings.command);
     let from = settings.memory.as_ref().map_or(FOLDER.to_owned(), |path| path.display().to_string());
-    manifest.options.insert("instrument".to_owned(), json!("cover"));
-    manifest.options.insert("counters".to_owned(), json!(from));
+    manifest.set(OptionKey::Instrument, json!("cover"));
+    manifest.set(OptionKey::Counters, json!(from));
     manifest
 }
 

@@ -19,7 +19,7 @@ use kprism_lab::{
 };
 use kprism_session::cover::Counted;
 use kprism_session::{Progress, date};
-use kprism_store::{Instrument, Manifest, Run, RunKind};
+use kprism_store::{Instrument, Manifest, OptionKey, Run, RunKind};
 use serde_json::json;
 
 use crate::guest::{self, show};
@@ -201,11 +201,11 @@ fn enter(windows: &CountedWindows, ended: &mut Ended, manifest: &mut Manifest) -
     };
     let options = [
         (Counted::OPTION, serde_json::to_value(counted)?),
-        ("windows", json!(of.windows)),
-        ("condition_faults", json!(windows.faults)),
-        ("condition_forgotten", json!(windows.forgotten)),
+        (OptionKey::Windows, json!(of.windows)),
+        (OptionKey::ConditionFaults, json!(windows.faults)),
+        (OptionKey::ConditionForgotten, json!(windows.forgotten)),
     ];
-    manifest.options.extend(options.map(|(name, value)| (name.to_owned(), value)));
+    manifest.set_all(options);
     match (&mut *ended, &windows.stopped) {
         // A recorder that cannot go on ends QEMU: its reason is the one to tell.
         (Ended::Failed(why), Some(stopped)) => why.clone_from(stopped),
@@ -239,12 +239,12 @@ fn manifest(settings: &Settings, ready: &Ready) -> Manifest {
     };
     let windows = settings.windows.as_ref();
     let own = [
-        ("instrument", json!("cover")),
-        ("counters", json!(counters)),
-        ("from", json!(windows.and_then(|windows| windows.from.as_ref()))),
-        ("until", json!(windows.and_then(|windows| windows.until.as_ref()))),
+        (OptionKey::Instrument, json!("cover")),
+        (OptionKey::Counters, json!(counters)),
+        (OptionKey::From, json!(windows.and_then(|windows| windows.from.as_ref()))),
+        (OptionKey::Until, json!(windows.and_then(|windows| windows.until.as_ref()))),
     ];
     let of_guest = guest::manifest_options(&ready.prepared, options, &settings.job);
-    manifest.options.extend(of_guest.into_iter().chain(own).map(|(name, value)| (name.to_owned(), value)));
+    manifest.set_all(of_guest.into_iter().chain(own));
     manifest
 }

@@ -14,7 +14,7 @@ use kprism_lab::{
 };
 use kprism_session::{Progress, date, flow};
 use kprism_store::{
-    Environment, Instrument, Kernel, KernelModule, KernelTests, KernelTree, Manifest, Run, RunKind,
+    Environment, Instrument, Kernel, KernelModule, KernelTests, KernelTree, Manifest, OptionKey, Run, RunKind,
 };
 use kprism_tracefs::beside::Beside;
 
@@ -248,16 +248,16 @@ impl Settings {
             Observe::Window { from: opens, until: closes } => (from, until) = (opens.clone(), closes.clone()),
         }
         let own = [
-            ("boot", (job.span == Span::Boot).into()),
-            ("snapshot_when", when.into()),
-            ("snapshot_bytes", kept.into()),
-            ("from", from.into()),
-            ("until", until.into()),
-            ("packets", serde_json::json!(self.packets.arguments())),
-            ("events", serde_json::json!(self.events)),
+            (OptionKey::Boot, (job.span == Span::Boot).into()),
+            (OptionKey::SnapshotWhen, when.into()),
+            (OptionKey::SnapshotBytes, kept.into()),
+            (OptionKey::From, from.into()),
+            (OptionKey::Until, until.into()),
+            (OptionKey::Packets, serde_json::json!(self.packets.arguments())),
+            (OptionKey::Events, serde_json::json!(self.events)),
         ];
         let of_guest = manifest_options(prepared, guest, job);
-        m.options.extend(of_guest.into_iter().chain(own).map(|(name, value)| (name.to_owned(), value)));
+        m.set_all(of_guest.into_iter().chain(own));
         m
     }
 }
@@ -267,7 +267,7 @@ pub(crate) fn manifest_options(
     prepared: &Prepared,
     guest: &Options,
     job: &Job,
-) -> Vec<(&'static str, serde_json::Value)> {
+) -> Vec<(OptionKey, serde_json::Value)> {
     let path = |path: &Option<PathBuf>| path.as_ref().map(|p| p.display().to_string());
     let kernel = match &guest.kernel {
         // The manifest's kernel names the tree.
@@ -276,29 +276,29 @@ pub(crate) fn manifest_options(
         KernelSource::Image(image) => Some(image.display().to_string()),
     };
     vec![
-        ("qemu", prepared.qemu_version().into()),
-        ("kernel_command_line", prepared.command_line().into()),
-        ("pace", if guest.pace == Pace::Fast { "fast" } else { "exact" }.into()),
-        ("mem_mib", guest.mem_mib.into()),
-        ("cpu_features", guest.cpu_features.iter().map(CpuFeature::to_string).collect()),
-        ("kernel", kernel.into()),
-        ("guest_image", path(&guest.guest_image).into()),
-        ("initrd", path(&guest.initrd).into()),
-        ("root", path(&guest.root).into()),
-        ("init", guest.init.clone().into()),
-        ("disk", guest.disks.iter().map(|disk| disk.display().to_string()).collect()),
-        ("keep_disks", job.keeps_disks.into()),
-        ("module", guest.modules.clone().into()),
-        ("with_module", guest.with_modules.clone().into()),
-        ("package", guest.packages.clone().into()),
-        ("net", (guest.network == Network::User).then_some("user").into()),
-        ("port", job.ports.iter().map(Forward::to_string).collect()),
-        ("share", job.shares.iter().map(Share::to_string).collect()),
-        ("stdin", path(&job.stdin).into()),
-        ("before", job.before.clone().into()),
-        ("env", job.env.iter().map(|(name, value)| format!("{name}={value}")).collect()),
-        ("cwd", job.cwd.clone().into()),
-        ("timeout", job.timeout.as_ref().map(Duration::as_secs).into()),
+        (OptionKey::Qemu, prepared.qemu_version().into()),
+        (OptionKey::KernelCommandLine, prepared.command_line().into()),
+        (OptionKey::Pace, if guest.pace == Pace::Fast { "fast" } else { "exact" }.into()),
+        (OptionKey::MemMib, guest.mem_mib.into()),
+        (OptionKey::CpuFeatures, guest.cpu_features.iter().map(CpuFeature::to_string).collect()),
+        (OptionKey::Kernel, kernel.into()),
+        (OptionKey::GuestImage, path(&guest.guest_image).into()),
+        (OptionKey::Initrd, path(&guest.initrd).into()),
+        (OptionKey::Root, path(&guest.root).into()),
+        (OptionKey::Init, guest.init.clone().into()),
+        (OptionKey::Disk, guest.disks.iter().map(|disk| disk.display().to_string()).collect()),
+        (OptionKey::KeepDisks, job.keeps_disks.into()),
+        (OptionKey::Module, guest.modules.clone().into()),
+        (OptionKey::WithModule, guest.with_modules.clone().into()),
+        (OptionKey::Package, guest.packages.clone().into()),
+        (OptionKey::Net, (guest.network == Network::User).then_some("user").into()),
+        (OptionKey::Port, job.ports.iter().map(Forward::to_string).collect()),
+        (OptionKey::Share, job.shares.iter().map(Share::to_string).collect()),
+        (OptionKey::Stdin, path(&job.stdin).into()),
+        (OptionKey::Before, job.before.clone().into()),
+        (OptionKey::Env, job.env.iter().map(|(name, value)| format!("{name}={value}")).collect()),
+        (OptionKey::Cwd, job.cwd.clone().into()),
+        (OptionKey::Timeout, job.timeout.as_ref().map(Duration::as_secs).into()),
     ]
 }
 
@@ -631,7 +631,7 @@ mod tests {
 
     #[test]
     fn a_recorder_in_the_guest_knows_its_clock_and_the_command() {
-        let mut collected = crate::begun_by_bpf(&["false".into()], vec![("record", "probe".into())]);
+        let mut collected = crate::begun_by_bpf(&["false".into()], vec![(OptionKey::Record, "probe".into())]);
         collected.exit_code = Some(1);
         collected.stopped = None;
         collected.probe.records = Some(3);

@@ -16,7 +16,7 @@ use kprism_import::logs::Stamp;
 use kprism_import::perfdata::{Search, mem, trace};
 use kprism_import::{CodeFile, Flow, ImportError, detect, read, write};
 use kprism_session::{Progress, boot, date, durations, flow};
-use kprism_store::{Fate, Instrument, Kernel, Manifest, Run, RunKind};
+use kprism_store::{Fate, Instrument, Kernel, Manifest, OptionKey, Run, RunKind};
 
 use crate::tlb::{bus as of_bus, close, sampled};
 
@@ -273,15 +273,15 @@ fn import_flow(settings: &Settings, source: &Source, progress: &Progress) -> Res
         manifest.kernel = Some(Kernel { release, build_id, ..Kernel::default() });
     }
     manifest.instruments = vec![Instrument::Flow];
-    manifest.options.insert("source".into(), settings.path.display().to_string().into());
+    manifest.set(OptionKey::Source, settings.path.display().to_string());
     if capture.ring {
-        manifest.options.insert("snapshot".into(), true.into());
+        manifest.set(OptionKey::Snapshot, true);
     }
     if !capture.notes.is_empty() {
-        manifest.options.insert(flow::IMPORT_NOTES.into(), capture.notes.clone().into());
+        manifest.set(OptionKey::ImportNotes, capture.notes.clone());
     }
     if !settings.code.is_empty() {
-        manifest.options.insert("code".into(), settings.code.clone().into());
+        manifest.set(OptionKey::Code, settings.code.clone());
     }
     run.write_manifest(&manifest)?;
     if !settings.decode {
@@ -321,11 +321,11 @@ fn import_events(
     }
     let mut manifest = Manifest::new(RunKind::Import, 0);
     manifest.created = date::now();
-    manifest.options.insert("source".into(), settings.path.display().to_string().into());
+    manifest.set(OptionKey::Source, settings.path.display().to_string());
     if let Some(Stamp { mode, release, command, .. }) = stamp {
         manifest.kernel = Some(Kernel { release, build_id: String::new(), ..Kernel::default() });
-        manifest.options.insert("recorded_by".into(), command.into());
-        manifest.options.insert("recorded_of".into(), mode.into());
+        manifest.set(OptionKey::RecordedBy, command);
+        manifest.set(OptionKey::RecordedOf, mode);
     }
     run.write_manifest(&manifest)?;
     if !settings.decode {
@@ -342,8 +342,8 @@ fn import_events(
     }
     if let Some(boot) = boot::adopt(run.dir())? {
         let mut manifest = run.own_manifest()?;
-        manifest.options.insert("record".into(), "boot".into());
-        manifest.options.insert("kernel_command_line".into(), boot.command_line.clone().into());
+        manifest.set(OptionKey::Record, "boot");
+        manifest.set(OptionKey::KernelCommandLine, boot.command_line.clone());
         if let Ok(read) = boot::load(run.dir()) {
             boot::enter(&read, &boot, &mut manifest);
         }

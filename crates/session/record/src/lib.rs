@@ -61,16 +61,16 @@ pub mod wait;
 pub use kprism_session::{Progress, Result};
 pub(crate) use kprism_store::NOT_ENDED;
 pub use kprism_store::this_kernel;
-use kprism_store::{Manifest, begun};
+use kprism_store::{Manifest, OptionKey, begun};
 pub use kprism_tracefs::beside::Beside;
 use serde_json::Value;
 
 /// The manifest of a recording by BPF that has begun. Its times are those of the monotonic clock; `options` are kept in it.
-fn begun_by_bpf(command: &[String], options: Vec<(&str, Value)>) -> Manifest {
+fn begun_by_bpf(command: &[String], options: Vec<(OptionKey, Value)>) -> Manifest {
     let mut manifest = begun(command);
     manifest.vcpus = kprism_bpf::host::possible_cpus() as u32;
     manifest.clock.name = "monotonic".into();
     manifest.clock.tsc_hz = 1_000_000_000;
-    manifest.options.extend(options.into_iter().map(|(name, value)| (name.to_owned(), value)));
+    manifest.set_all(options);
     manifest
 }

@@ -14,7 +14,7 @@ use kprism_placed::Machine;
 use kprism_placed::frame::{CHUNK, Frame};
 use kprism_profile::units::bytes;
 use kprism_session::Progress;
-use kprism_store::{Manifest, Run};
+use kprism_store::{Manifest, OptionKey, Run};
 
 use crate::bring::{Incoming, may_be_put};
 use crate::connect::{self, Link, connect};
@@ -267,8 +267,8 @@ impl Here<'_> {
 
 /// Notes in the manifest on which machine it was recorded.
 fn note(manifest: &mut Manifest, target: &str, machine: Option<&Machine>) {
-    manifest.options.insert("on".into(), target.into());
+    manifest.set(OptionKey::On, target);
     if let Some(machine) = machine {
-        manifest.options.insert("machine".into(), machine.name.clone().into());
+        manifest.set(OptionKey::Machine, machine.name.clone());
     }
 }

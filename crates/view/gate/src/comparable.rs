@@ -5,7 +5,7 @@
 //! [`kprism_store::Recorded`], as `kprism diff` tells it.
 
 use kprism_profile::units::printable;
-use kprism_store::recorded::{CLOCK, FIRST_TLB, PACKETS, TLB_EVENTS, TLB_METHOD, tlb_model};
+use kprism_store::recorded::{BearsOn, CLOCK};
 use kprism_store::{Difference, Instrument, Recorded};
 
 use crate::metric::{Metric, Unit};
@@ -48,14 +48,12 @@ fn no_time(recorded: &Recorded) -> Option<String> {
 /// Whether a metric depends on a part of what was recorded.
 fn concerns(part: &str, metric: &Metric) -> bool {
     let of_misses = metric.kind.instrument == Instrument::Tlb;
-    match part {
-        CLOCK | PACKETS => metric.kind.unit == Unit::Ns,
-        TLB_METHOD | TLB_EVENTS => of_misses,
-        FIRST_TLB => of_misses && metric.argument.is_none(),
-        _ if part.starts_with(&tlb_model("")) => {
-            of_misses && metric.argument.as_deref().is_some_and(|name| tlb_model(name) == part)
-        }
-        _ => true,
+    match BearsOn::of_part(part) {
+        BearsOn::All => true,
+        BearsOn::Times => metric.kind.unit == Unit::Ns,
+        BearsOn::Misses => of_misses,
+        BearsOn::FirstModel => of_misses && metric.argument.is_none(),
+        BearsOn::Model(name) => of_misses && metric.argument.as_deref() == Some(name),
     }
 }
 

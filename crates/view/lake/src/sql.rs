@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use kprism_sql::{Query, Request, quoted};
 
 use crate::layout::{Lake, OBJECT_STORAGE};
-use crate::views::{READING, VIEWS, missing, named, of_tables};
+use crate::views::{READING, VIEWS, missing, named, of_tables, why_absent};
 
 /// Makes a request. Called while no file of the lake is renamed ([`crate::reading`]).
 ///
@@ -54,7 +54,7 @@ pub(crate) fn request(lake: &Lake, query: Query) -> Result<Request> {
         match missing(query, &tables) {
             missing if missing.is_empty() => views.push(format!("CREATE VIEW {name} AS\n{query}")),
             missing => {
-                absent.push((name.to_owned(), format!("no run of the lake has {}", missing.join(", "))))
+                absent.push((name.to_owned(), why_absent(&missing)));
             }
         }
     }

@@ -9,13 +9,17 @@ use anyhow::{Context as _, Result, bail};
 use kprism_gate::summary::Wanted;
 use kprism_profile::{NO_PARENT, Profile};
 use kprism_session::{Progress, cover, open_profile, probe};
-use kprism_store::{Instrument, Manifest, NamedTable, Run, Values as Stored, manifest_tables, stack_keys};
+use kprism_store::recorded::BearsOn;
+use kprism_store::{
+    Instrument, Manifest, NamedTable, Recorded, Run, Values as Stored, manifest_tables, stack_keys,
+};
 use parquet::data_type::ByteArray;
 use serde_json::Value;
 
 use crate::baseline;
 use crate::layout::names;
 use crate::rows::{Column, Sink, Values};
+use crate::views::RECORDED;
 
 /// A run's identity.
 pub struct Facts {
@@ -111,6 +115,7 @@ pub fn all(facts: &Facts, labels: &BTreeMap<String, String>, progress: &Progress
             Column::text("label_value", labels.values().map(|value| Some(&**value))),
         ],
     );
+    own(RECORDED, recorded_parts(summary.recorded.as_ref()));
     let summary = serde_json::to_string(&summary)?;
     own(baseline::TABLE, vec![Column::text(baseline::COLUMN, [Some(&*summary)])]);
     if run.holds(Instrument::Cover) {
@@ -140,6 +145,18 @@ fn added(profile: &Profile) -> BTreeMap<&'static str, Vec<Column>> {
         ("nodes", vec![keys]),
         ("functions", vec![int("calls", 0), int("insns", 1), int("self_ns", 2)]),
     ])
+}
+
+/// What was recorded, a row a part, and the numbers that each bears on. Runs with one `recorded_id` can be compared in instructions.
+fn recorded_parts(recorded: Option<&Recorded>) -> Vec<Column> {
+    let id = recorded.map(Recorded::id);
+    let parts: Vec<(&str, &str)> = recorded.into_iter().flat_map(Recorded::parts).collect();
+    vec![
+        Column::text("part_name", parts.iter().map(|(part, _)| Some(*part))),
+        Column::text("part_value", parts.iter().map(|(_, value)| Some(*value))),
+        Column::text("bears_on", parts.iter().map(|(part, _)| Some(BearsOn::of_part(part).name()))),
+        Column::text("recorded_id", parts.iter().map(|_| id.as_deref())),
+    ]
 }
 
 /// Writes rows to a file.
@@ -271,6 +288,17 @@ mod tests {
     use kprism_store::{NO_CLOCK, RunKind};
 
     use super::*;
+
+    #[test]
+    fn what_was_recorded_is_a_row_a_part() {
+        let recorded = Manifest::new(RunKind::Lab, 1).recorded();
+        let columns = recorded_parts(Some(&recorded));
+        let row = (0..columns[0].values.len()).find(|row| columns[0].values.str_at(*row) == Some("clock"));
+        let clock = row.map(|row| columns.iter().map(|column| column.values.str_at(row)).collect::<Vec<_>>());
+        let id = recorded.id();
+        assert_eq!(clock, Some(vec![Some("clock"), Some("guest-virtual"), Some("times"), Some(&*id)]));
+        assert!(recorded_parts(None).iter().all(|column| column.values.is_empty()));
+    }
 
     #[test]
     fn what_was_not_measured_is_named() {

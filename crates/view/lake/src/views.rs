@@ -12,7 +12,10 @@ use kprism_sql::quoted;
 use crate::layout::{Lake, SCHEMA};
 
 /// The views that are shipped: name and query.
-pub const VIEWS: [(&str, &str); 6] = [
+pub const VIEWS: [(&str, &str); 8] = [
+    // Before those that select from them.
+    ("run_pairs", include_str!("../views/run_pairs.sql")),
+    ("not_compared", include_str!("../views/not_compared.sql")),
     ("regressions", include_str!("../views/regressions.sql")),
     ("first_bad_commit", include_str!("../views/first_bad_commit.sql")),
     ("fleet_top", include_str!("../views/fleet_top.sql")),
@@ -20,6 +23,9 @@ pub const VIEWS: [(&str, &str); 6] = [
     ("which_test_covers", include_str!("../views/which_test_covers.sql")),
     ("syscall_percentiles", include_str!("../views/syscall_percentiles.sql")),
 ];
+
+/// The table with what was recorded. Without it, nobody knows which runs can be compared.
+pub(crate) const RECORDED: &str = "recorded_parts";
 
 /// A program that reads the lake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,16 +111,17 @@ pub(crate) fn named(query: &str) -> Option<BTreeSet<String>> {
 /// Tables that a query of [`VIEWS`] reads and the lake has not.
 pub(crate) fn missing<'a>(query: &'a str, tables: &[String]) -> Vec<&'a str> {
     let mut words = query.split_whitespace();
-    let mut missing = Vec::new();
+    let mut missing: Vec<&str> = Vec::new();
     while let Some(word) = words.next() {
         if matches!(word, "FROM" | "JOIN")
             && let Some(name) = words.next()
         {
             // A view over another lacks what that lacks.
             if let Some((_, query)) = VIEWS.iter().find(|(view, _)| *view == name) {
-                missing.extend(self::missing(query, tables));
+                let below = self::missing(query, tables);
+                missing.extend(below.into_iter().filter(|name| !missing.contains(name)).collect::<Vec<_>>());
             }
-            if ["functions", "nodes", "syscalls", "labels", "cover_lines"].contains(&name)
+            if ["functions", "nodes", "syscalls", "labels", "cover_lines", RECORDED].contains(&name)
                 && !tables.iter().any(|table| table == name)
                 && !missing.contains(&name)
             {
@@ -123,6 +130,15 @@ pub(crate) fn missing<'a>(query: &'a str, tables: &[String]) -> Vec<&'a str> {
         }
     }
     missing
+}
+
+/// Why a view cannot be made, and the remedy. `missing`: tables that it reads and the lake has not.
+pub(crate) fn why_absent(missing: &[&str]) -> String {
+    let remedy = match missing.contains(&RECORDED) {
+        true => "; runs that an older kprism added get it by `kprism lake add --replace`",
+        false => "",
+    };
+    format!("no run of the lake has {}{remedy}", missing.join(", "))
 }
 
 /// Statements for an engine, with the lake's paths.
@@ -166,8 +182,40 @@ pub fn script(lake: &Lake, engine: Engine) -> Result<String> {
         if missing.is_empty() {
             text += &format!("\n{create} {name} AS\n{};\n", query.trim_end());
         } else {
-            text += &format!("\n-- {name}: no run of the lake has {}\n", missing.join(", "));
+            text += &format!("\n-- {name}: {}\n", why_absent(&missing));
         }
     }
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(name: &str) -> &'static str {
+        VIEWS.iter().find(|(view, _)| *view == name).expect("a view").1
+    }
+
+    #[test]
+    fn runs_are_compared_only_if_it_is_known_what_was_recorded() {
+        let tables = ["manifest", "labels", "functions"].map(str::to_owned);
+        for name in ["run_pairs", "not_compared", "regressions", "first_bad_commit"] {
+            let missing = missing(view(name), &tables);
+            assert_eq!(missing, [RECORDED], "{name}");
+            assert!(why_absent(&missing).contains("--replace"));
+        }
+        assert!(missing(view("fleet_top"), &tables).iter().all(|name| *name != RECORDED));
+    }
+
+    #[test]
+    fn a_view_stands_behind_those_that_it_selects_from() {
+        for (at, (name, query)) in VIEWS.iter().enumerate() {
+            let words: Vec<&str> = query.split_whitespace().collect();
+            let of_views = words.windows(2).filter(|pair| matches!(pair[0], "FROM" | "JOIN"));
+            for pair in of_views {
+                let from = VIEWS.iter().position(|(view, _)| *view == pair[1]);
+                assert!(from.is_none_or(|from| from < at), "{name}: {}", pair[1]);
+            }
+        }
+    }
 }

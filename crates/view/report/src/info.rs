@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use kprism_profile::units::{grouped, printable, quoted};
-use kprism_store::{Instrument, Manifest, NOT_WHOLE, PerfClock, RunKind, WHOLE};
+use kprism_store::{Instrument, Manifest, NOT_WHOLE, OptionKey, PerfClock, RunKind, WHOLE};
 
 /// The facts on the run in the folder `dir`, which holds results of these instruments, a line each, with its accounts.
 pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest) -> String {
@@ -81,7 +81,7 @@ pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest) -> String {
         line("snapshots", facts.snapshots.map_or_else(|| "not counted".into(), grouped));
         facts.snapshot_when.iter().for_each(|text| line("  when", printable(text)));
     }
-    if let Some(counts) = m.options.get("durations") {
+    if let Some(counts) = m.option(OptionKey::Durations) {
         let number = |key: &str| counts[key].as_u64().map_or_else(|| "not counted".into(), grouped);
         line("calls", number("calls"));
         line("  without end", number("unfinished"));
@@ -142,7 +142,9 @@ fn kind(instruments: &[Instrument], m: &Manifest) -> &'static str {
         RunKind::Machine => "machine (QEMU with the user's own options, seen by the observer)",
         RunKind::Import => "import (recorded elsewhere)",
         RunKind::Host if is_user_mode(m) => "host (a program of this machine under QEMU's user mode)",
-        RunKind::Host if m.options.contains_key("on") => "host (another machine, by its kernel's tracer)",
+        RunKind::Host if m.option(OptionKey::On).is_some() => {
+            "host (another machine, by its kernel's tracer)"
+        }
         RunKind::Host => "host (this machine, by its kernel's tracer)",
     }
 }

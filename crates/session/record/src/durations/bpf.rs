@@ -19,7 +19,7 @@ use kprism_image::glob::glob;
 use kprism_lab::Report;
 use kprism_profile::units::{grouped, quoted};
 use kprism_session::{Progress, durations};
-use kprism_store::{CallLosses, Instrument, Manifest, Run};
+use kprism_store::{CallLosses, Instrument, Manifest, OptionKey, Run};
 use kprism_tracefs as tracefs;
 use serde_json::{Value, json};
 
@@ -88,7 +88,7 @@ pub(super) fn record(
     let run = Run::create(&settings.output)?;
     let mut manifest = begun(settings, hook, functions.len());
     if !without.is_empty() {
-        manifest.options.insert("without_condition".into(), json!(without));
+        manifest.set(OptionKey::WithoutCondition, json!(without));
     }
     run.write_manifest(&manifest)?;
     fs::create_dir_all(run.symbols())?;
@@ -103,8 +103,8 @@ pub(super) fn record(
     let left_out = session.left_out();
     if !left_out.is_empty() {
         let list: Vec<Value> = left_out.iter().map(|one| json!({"name": one.name, "why": one.why})).collect();
-        manifest.options.insert("functions".into(), (functions.len() - left_out.len()).into());
-        manifest.options.insert("left_out".into(), list.into());
+        manifest.set(OptionKey::Functions, functions.len() - left_out.len());
+        manifest.set(OptionKey::LeftOut, list);
         run.write_manifest(&manifest)?;
     }
     let (ended, calls) = watch(settings, &mut session, &functions, &folder, progress)?;
@@ -279,15 +279,15 @@ fn config(settings: &Settings, hook: Hook) -> Config {
 }
 
 fn begun(settings: &Settings, hook: Hook, functions: usize) -> Manifest {
-    let options: Vec<(&str, Value)> = vec![
-        ("record", "func".into()),
-        ("backend", "bpf".into()),
-        ("hook", hook.name().into()),
-        ("functions", functions.into()),
-        ("aggregate", settings.aggregate.into()),
-        ("record_bytes", SIZE.into()),
-        ("condition", settings.condition.clone().into()),
-        ("longer_than_ns", settings.trace.longer_than.map(ns).into()),
+    let options: Vec<(OptionKey, Value)> = vec![
+        (OptionKey::Record, "func".into()),
+        (OptionKey::Backend, "bpf".into()),
+        (OptionKey::Hook, hook.name().into()),
+        (OptionKey::Functions, functions.into()),
+        (OptionKey::Aggregate, settings.aggregate.into()),
+        (OptionKey::RecordBytes, SIZE.into()),
+        (OptionKey::Condition, settings.condition.clone().into()),
+        (OptionKey::LongerThanNs, settings.trace.longer_than.map(ns).into()),
     ];
     crate::begun_by_bpf(&settings.command, options)
 }

@@ -4,6 +4,7 @@
 use anyhow::{Result, bail};
 use kprism_lab::{Ended, Report, Share};
 use kprism_session::{Progress, durations};
+use kprism_store::OptionKey;
 use kprism_tracefs::Scope;
 
 use super::{Backend, GUEST_RUN, Recorded, Settings, bpf};
@@ -31,7 +32,7 @@ pub(super) fn record(
     }
     let manifest = run.own_manifest()?;
     // The recorder in the guest says first of all what it records.
-    if !manifest.options.contains_key("record") {
+    if manifest.option(OptionKey::Record).is_none() {
         bail!("nothing was recorded in the guest; see above, and {}", run.stderr().display());
     }
     let measured = durations::measure(&run, progress)?;

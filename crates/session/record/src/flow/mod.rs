@@ -27,6 +27,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use kprism_profile::units;
 use kprism_session::Progress;
+use kprism_store::OptionKey;
 
 use self::perf::Request;
 use self::pmu::Pmu;
@@ -163,10 +164,10 @@ fn import_and_note(
     let mut manifest = run.own_manifest()?;
     manifest.command.clone_from(&settings.command);
     manifest.exit_code = ended.code.filter(|_| !settings.command.is_empty());
-    manifest.options.insert("perf".into(), words.into());
+    manifest.set(OptionKey::Perf, words);
     if let (Some(when), Some(counted)) = (&settings.snapshot_when, counted) {
-        manifest.options.insert("snapshot_when".into(), when.as_str().into());
-        manifest.options.insert("snapshot_hits".into(), serde_json::to_value(counted)?);
+        manifest.set(OptionKey::SnapshotWhen, when.as_str());
+        manifest.set(OptionKey::SnapshotHits, serde_json::to_value(counted)?);
     }
     run.write_manifest(&manifest)?;
     if let Some(code) = manifest.exit_code.filter(|&code| code != 0) {

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Error, Result, bail, ensure};
 use kprism_lab::{CpuFeature, Job, KernelSource, Network, Options, Pace, Share, Span};
-use kprism_store::{Manifest, Run, RunKind};
+use kprism_store::{Manifest, OptionKey, Run, RunKind};
 use serde_json::Value;
 
 use crate::guest::{Observe, Settings};
@@ -22,65 +22,73 @@ pub(super) fn of(run: &Run, manifest: &Manifest) -> Result<Settings> {
     if manifest.tests.is_some() {
         refuse("it is of the kernel's own tests: record one of them with `kprism lab run`")?;
     }
+    if let Some(name) = manifest.option_facts().misread.first() {
+        refuse(&format!("its option `{name}` is not understood"))?;
+    }
     let options = Given(manifest);
-    if options.text("pace").as_deref() == Some("fast") {
+    if options.text(OptionKey::Pace).as_deref() == Some("fast") {
         refuse("it was recorded with --fast, so no two runs are the same: record it without")?;
     }
-    if options.text("net").is_some() {
+    // Whatever it is: only none is none.
+    if manifest.option(OptionKey::Net).is_some_and(|net| !net.is_null()) {
         refuse("its guest had a network (--net), so no two runs are the same: record it without")?;
     }
     if manifest.environment.is_none() {
         refuse("it does not state its environment: record it again with this version")?;
     }
-    if options.text("stdin").as_deref() == Some(OWN_STDIN) {
+    if options.text(OptionKey::Stdin).as_deref() == Some(OWN_STDIN) {
         refuse("its standard input was kprism's own, which is gone: give --stdin a file")?;
     }
     let job = Job {
-        env: options.pairs("env"),
-        cwd: options.text("cwd"),
-        before: options.list("before"),
-        stdin: options.text("stdin").map(Into::into),
-        shares: options.list("share").iter().map(|text| Share::parse(text)).collect(),
+        env: options.pairs(OptionKey::Env),
+        cwd: options.text(OptionKey::Cwd),
+        before: options.list(OptionKey::Before),
+        stdin: options.text(OptionKey::Stdin).map(Into::into),
+        shares: options.list(OptionKey::Share).iter().map(|text| Share::parse(text)).collect(),
         // What the disks hold at the end is of no use before.
         keeps_disks: false,
-        span: if options.flag("boot") { Span::Boot } else { Span::Command },
+        span: if options.flag(OptionKey::Boot) { Span::Boot } else { Span::Command },
         ..Job::new(manifest.command.iter().cloned())
     };
-    let observe = match (options.text("snapshot_when"), options.text("from"), options.text("until")) {
+    let observe = match (
+        options.text(OptionKey::SnapshotWhen),
+        options.text(OptionKey::From),
+        options.text(OptionKey::Until),
+    ) {
         (Some(when), ..) => Observe::Snapshot { when, bytes: 4 << 20 },
         (None, None, None) => Observe::Everything,
         (None, from, until) => Observe::Window { from, until },
     };
     ensure!(!manifest.command.is_empty(), "{place}: cannot be replayed: it states no command");
     let guest = guest(manifest, &options).with_context(|| run.manifest_path().display().to_string())?;
-    let events = options.0.options.get("events").filter(|events| !events.is_null()).cloned();
+    let events = options.0.option(OptionKey::Events).filter(|events| !events.is_null()).cloned();
     let events = events.map(serde_json::from_value).transpose().context("`events`")?;
     Ok(Settings { observe, events, ..Settings::new(run.dir().to_owned(), guest, job) })
 }
 
 fn guest(manifest: &Manifest, options: &Given<'_>) -> Result<Options> {
     let tree = manifest.kernel.as_ref().and_then(|kernel| kernel.tree.as_ref());
-    let paths = |name: &str| options.list(name).into_iter().map(Into::into).collect();
-    let features = options.list("cpu_features");
+    let paths = |key: OptionKey| options.list(key).into_iter().map(Into::into).collect();
+    let features = options.list(OptionKey::CpuFeatures);
     let features = features.iter().map(|text| CpuFeature::parse(text)).collect::<Result<_, _>>();
     Ok(Options {
         smp: manifest.vcpus,
-        mem_mib: options.number("mem_mib")?,
-        append: appended(&options.text("kernel_command_line").context("no `kernel_command_line`")?),
+        mem_mib: options.number(OptionKey::MemMib)?,
+        append: appended(&options.text(OptionKey::KernelCommandLine).context("no `kernel_command_line`")?),
         cpu_features: features.map_err(Error::msg).context("`cpu_features`")?,
-        kernel: match (tree, options.text("kernel")) {
+        kernel: match (tree, options.text(OptionKey::Kernel)) {
             (Some(tree), _) => KernelSource::Tree(tree.folder.clone()),
             (None, Some(kernel)) => KernelSource::named(kernel.as_ref()),
             (None, None) => KernelSource::Newest,
         },
-        guest_image: options.text("guest_image").map(Into::into),
-        initrd: options.text("initrd").map(Into::into),
-        root: options.text("root").map(Into::into),
-        init: options.text("init"),
-        disks: paths("disk"),
-        modules: options.list("module"),
-        with_modules: options.list("with_module"),
-        packages: options.list("package"),
+        guest_image: options.text(OptionKey::GuestImage).map(Into::into),
+        initrd: options.text(OptionKey::Initrd).map(Into::into),
+        root: options.text(OptionKey::Root).map(Into::into),
+        init: options.text(OptionKey::Init),
+        disks: paths(OptionKey::Disk),
+        modules: options.list(OptionKey::Module),
+        with_modules: options.list(OptionKey::WithModule),
+        packages: options.list(OptionKey::Package),
         network: Network::None,
         pace: Pace::Exact,
         ..Options::default()
@@ -99,28 +107,28 @@ fn appended(line: &str) -> Vec<String> {
 struct Given<'a>(&'a Manifest);
 
 impl Given<'_> {
-    fn text(&self, name: &str) -> Option<String> {
-        self.0.options.get(name)?.as_str().map(str::to_owned)
+    fn text(&self, key: OptionKey) -> Option<String> {
+        self.0.option(key)?.as_str().map(str::to_owned)
     }
 
-    fn flag(&self, name: &str) -> bool {
-        self.0.options.get(name).and_then(Value::as_bool) == Some(true)
+    fn flag(&self, key: OptionKey) -> bool {
+        self.0.option(key).and_then(Value::as_bool) == Some(true)
     }
 
-    fn number(&self, name: &str) -> Result<u64> {
-        let value = self.0.options.get(name).and_then(Value::as_u64);
-        value.with_context(|| format!("`{name}` is no number"))
+    fn number(&self, key: OptionKey) -> Result<u64> {
+        let value = self.0.option(key).and_then(Value::as_u64);
+        value.with_context(|| format!("`{}` is no number", key.name()))
     }
 
-    fn list(&self, name: &str) -> Vec<String> {
-        let items = self.0.options.get(name).and_then(Value::as_array);
+    fn list(&self, key: OptionKey) -> Vec<String> {
+        let items = self.0.option(key).and_then(Value::as_array);
         items.into_iter().flatten().filter_map(|item| item.as_str().map(str::to_owned)).collect()
     }
 
-    fn pairs(&self, name: &str) -> Vec<(String, String)> {
+    fn pairs(&self, key: OptionKey) -> Vec<(String, String)> {
         let pair =
             |text: String| text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
-        self.list(name).into_iter().filter_map(pair).collect()
+        self.list(key).into_iter().filter_map(pair).collect()
     }
 }
 
@@ -134,5 +142,23 @@ mod tests {
         let line = kprism_lab::command_line(&words) + " rdinit=/x";
         assert_eq!(appended(&line), ["quiet", "a=b", "c"]);
         assert_eq!(kprism_lab::command_line(&appended(&line)) + " rdinit=/x", line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_option_that_is_not_understood_is_not_taken_for_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = Run::create(&dir.path().join("run")).unwrap();
+        let refused = |key: OptionKey| {
+            let mut manifest = Manifest::new(RunKind::Lab, 1);
+            manifest.set(key, 1);
+            of(&run, &manifest).map(drop).expect_err("refused").to_string()
+        };
+        assert!(refused(OptionKey::From).contains("its option `from` is not understood"));
+        assert!(refused(OptionKey::Net).contains("a network"));
     }
 }

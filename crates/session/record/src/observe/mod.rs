@@ -18,7 +18,7 @@ use kprism_lab::machine::arguments::Arguments;
 use kprism_lab::machine::{OwnMachine, Status};
 use kprism_lab::{Qemu, find_observer, hooks};
 use kprism_session::{Progress, date, flow};
-use kprism_store::{Instrument, Kernel, Manifest, Run, RunKind};
+use kprism_store::{Instrument, Kernel, Manifest, OptionKey, Run, RunKind};
 use serde_json::json;
 
 use crate::guest::{Observe, Packets};
@@ -183,15 +183,15 @@ fn manifest(settings: &Settings, qemu: &Qemu) -> Manifest {
         Observe::Window { from: opens, until: closes } => (from, until) = (opens.clone(), closes.clone()),
     }
     let options = [
-        ("qemu", json!(qemu.version)),
-        ("begin", json!(if settings.begin == Begin::AtMark { "mark" } else { "kernel" })),
-        ("snapshot_when", json!(when)),
-        ("snapshot_bytes", json!(kept)),
-        ("from", json!(from)),
-        ("until", json!(until)),
-        ("packets", json!(settings.packets.arguments())),
+        (OptionKey::Qemu, json!(qemu.version)),
+        (OptionKey::Begin, json!(if settings.begin == Begin::AtMark { "mark" } else { "kernel" })),
+        (OptionKey::SnapshotWhen, json!(when)),
+        (OptionKey::SnapshotBytes, json!(kept)),
+        (OptionKey::From, json!(from)),
+        (OptionKey::Until, json!(until)),
+        (OptionKey::Packets, json!(settings.packets.arguments())),
     ];
-    manifest.options.extend(options.map(|(name, value)| (name.to_owned(), value)));
+    manifest.set_all(options);
     manifest
 }
 

@@ -16,7 +16,7 @@ use kprism_probe::attach::{Config, HitScope, Session};
 use kprism_probe::plan::file::Compiled;
 use kprism_probe::stream::shape::Shape;
 use kprism_probe::stream::{Counts, Description, VERSION};
-use kprism_store::{Instrument, Manifest, Run};
+use kprism_store::{Instrument, Manifest, OptionKey, Run};
 use kprism_tracefs::beside;
 use serde_json::Value;
 
@@ -284,12 +284,12 @@ fn config(compiled: &Compiled, settings: &Settings) -> Config {
 }
 
 fn begun(settings: &Settings) -> Manifest {
-    let options: Vec<(&str, Value)> = vec![
-        ("record", "probe".into()),
-        ("probes", settings.probes.clone().into()),
-        ("collect", settings.collect.clone().into()),
-        ("stop_after", settings.stop_after.into()),
-        ("last", settings.last.into()),
+    let options: Vec<(OptionKey, Value)> = vec![
+        (OptionKey::Record, "probe".into()),
+        (OptionKey::Probes, settings.probes.clone().into()),
+        (OptionKey::Collect, settings.collect.clone().into()),
+        (OptionKey::StopAfter, settings.stop_after.into()),
+        (OptionKey::Last, settings.last.into()),
     ];
     crate::begun_by_bpf(&settings.command, options)
 }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use kprism_lab::{Ended, Job, Outcome, Pace, Prepared, Report, Share};
 use kprism_probe::plan::file::Compiled;
 use kprism_session::Progress;
-use kprism_store::Run;
+use kprism_store::{OptionKey, Run};
 use serde::{Deserialize, Serialize};
 
 use super::{ForeignKernel, Live, Recorded, Settings, load};
@@ -198,10 +198,10 @@ pub fn record(
     guest::complain(&ran, progress);
     let mut manifest = run.own_manifest()?;
     // The guest got them compiled, and does not know how they were written.
-    manifest.options.extend([
-        ("record".into(), "probe".into()),
-        ("probes".into(), settings.probes.clone().into()),
-        ("collect".into(), settings.collect.clone().into()),
+    manifest.set_all([
+        (OptionKey::Record, "probe".into()),
+        (OptionKey::Probes, settings.probes.clone().into()),
+        (OptionKey::Collect, settings.collect.clone().into()),
     ]);
     run.write_manifest(&manifest)?;
     for note in &manifest.probe.notes {

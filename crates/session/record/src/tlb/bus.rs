@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use kprism_image::symbols::under_root;
 use kprism_import::bus::{self, Capture};
 use kprism_session::{Progress, date};
-use kprism_store::{Instrument, Manifest, Run, RunKind};
+use kprism_store::{Instrument, Manifest, OptionKey, Run, RunKind};
 use kprism_tlb::Access;
 use kprism_tlb::bus::layout::Losses;
 use kprism_tlb::bus::rpt::{self, Counts};
@@ -111,8 +111,8 @@ pub(crate) fn import(
     manifest.clock.name = "bus".into();
     manifest.clock.tsc_hz = 1_000_000_000;
     manifest.instruments = vec![Instrument::Tlb];
-    manifest.options.insert("method".into(), "ptat".into());
-    manifest.options.insert("source".into(), description.display().to_string().into());
+    manifest.set(OptionKey::Method, "ptat");
+    manifest.set(OptionKey::Source, description.display().to_string());
     run.write_manifest(&manifest)?;
     for note in losses(&capture).into_iter().chain(names(&run, &capture, root)?) {
         progress.note(&note);

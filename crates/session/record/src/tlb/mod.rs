@@ -26,7 +26,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use kprism_expr::access::{Condition, Known};
-use kprism_store::{CONDITION, Run};
+use kprism_store::{OptionKey, Run};
 use kprism_tlb::{Geometry, bank, presets};
 
 /// A recording on this machine that has ended.
@@ -78,7 +78,7 @@ pub(crate) fn compile(condition: Option<&str>, known: Known) -> Result<Option<St
 pub(crate) fn keep_condition(run: &Run, condition: Option<&str>) -> Result<()> {
     let Some(text) = condition else { return Ok(()) };
     let mut manifest = run.own_manifest()?;
-    manifest.options.insert(CONDITION.into(), text.into());
+    manifest.set(OptionKey::Condition, text);
     Ok(run.write_manifest(&manifest)?)
 }
 

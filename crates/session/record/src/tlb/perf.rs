@@ -9,6 +9,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use kprism_lab::Job;
 use kprism_session::Progress;
+use kprism_store::OptionKey;
 
 use super::{Ended, Recorded, close, sampled};
 use crate::flow::line::find_perf;
@@ -92,7 +93,7 @@ pub fn record(
     let run = sampled::import(&data, Path::new("/"), Some(Path::new("/proc/kallsyms")), output)?;
     let mut manifest = run.own_manifest()?;
     manifest.command.clone_from(command);
-    manifest.options.insert("source".into(), format!("perf record -e {name}").into());
+    manifest.set(OptionKey::Source, format!("perf record -e {name}"));
     manifest.exit_code = ended.code;
     manifest.stopped = match over {
         true => Some("the command was ended after --timeout".into()),

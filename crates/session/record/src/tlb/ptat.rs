@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use kprism_lab::{Ended, Outcome, Report, Span};
 use kprism_session::Progress;
-use kprism_store::{Instrument, Run};
+use kprism_store::{Instrument, OptionKey, Run};
 use kprism_tlb::bus::mappings::{self, Form};
 use kprism_tlb::bus::qemu::{Line, Monitor};
 use kprism_tlb::bus::rpt::Counts;
@@ -274,7 +274,7 @@ fn account(run: &Run, bus: &Bus, c: &Counts) -> Result<()> {
         "other_lines": monitor.others, "unknown_records": words.unknown});
     fs::write(run.tlb_counts(), serde_json::to_vec_pretty(&text)?)?;
     manifest.instruments = vec![Instrument::Tlb];
-    manifest.options.insert("method".into(), "ptat".into());
+    manifest.set(OptionKey::Method, "ptat");
     manifest.clock.name = "host".into();
     Ok(run.write_manifest(&manifest)?)
 }

@@ -13,7 +13,7 @@ use kprism_image::BuildId;
 use kprism_image::symbols::kallsyms::{self, KallsymsError};
 use kprism_image::symbols::under_root;
 use kprism_import::perfdata::{Files, mem};
-use kprism_store::{Instrument, Kernel, Manifest, Run, RunKind};
+use kprism_store::{Instrument, Kernel, Manifest, OptionKey, Run, RunKind};
 use kprism_tlb::stream::{Event, Miss, Writer};
 use kprism_tlb::{Access, PageSize};
 use serde_json::json;
@@ -102,8 +102,8 @@ pub fn import(path: &Path, root: &Path, kallsyms: Option<&Path>, output: &Path) 
             Some(Kernel { release: samples.release.clone(), build_id: String::new(), ..Kernel::default() });
     }
     manifest.instruments = vec![Instrument::Tlb];
-    manifest.options.insert("method".into(), "sampled".into());
-    manifest.options.insert("source".into(), path.display().to_string().into());
+    manifest.set(OptionKey::Method, "sampled");
+    manifest.set(OptionKey::Source, path.display().to_string());
     run.write_manifest(&manifest)?;
     Ok(run)
 }

@@ -17,7 +17,7 @@ use kprism_image::sideband::{self, Record};
 use kprism_image::symbols::under_root;
 use kprism_lab::Job;
 use kprism_session::{Progress, date, files};
-use kprism_store::{Instrument, Manifest, Run, RunKind};
+use kprism_store::{Instrument, Manifest, OptionKey, Run, RunKind};
 use kprism_tlb::counts::{Counts, Cpu};
 use kprism_tlb::stream::Writer;
 use kprism_tlb::stream::live;
@@ -102,7 +102,7 @@ pub fn record(
     manifest.exit_code = Some(own);
     manifest.stopped = why;
     manifest.instruments = vec![Instrument::Tlb];
-    manifest.options.insert("method".into(), "user".into());
+    manifest.set(OptionKey::Method, "user");
     run.write_manifest(&manifest)?;
     super::keep_condition(&run, condition)?;
     name_process(&run, pid, &command[0])?;

@@ -8,7 +8,7 @@ use kprism_cover::counters::Runs;
 use kprism_cover::cover::Source;
 use kprism_cover::executed::Inferred;
 use kprism_gcov::memory::TRIES;
-use kprism_store::{Account, Fate, Run};
+use kprism_store::{Account, Fate, OptionKey, Run};
 
 use super::sources::{self, Built, CHANGED, Found};
 use super::windows::Windows;
@@ -134,10 +134,10 @@ impl Unsettled {
     }
 
     /// Its name in the manifest.
-    pub const OPTION: &str = "unsettled";
+    pub const OPTION: OptionKey = OptionKey::Unsettled;
 
     pub(super) fn of(run: &Path) -> Option<Self> {
         let manifest = Run::open(run).and_then(|run| run.manifest()).ok()?;
-        serde_json::from_value(manifest.options.get(Self::OPTION)?.clone()).ok()
+        serde_json::from_value(manifest.option(Self::OPTION)?.clone()).ok()
     }
 }

@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use kprism_profile::units::grouped;
-use kprism_store::{Manifest, Run};
+use kprism_store::{Manifest, OptionKey, Run};
 use serde::{Deserialize, Serialize};
 
 /// The windows of a run.
@@ -43,7 +43,7 @@ pub struct Counted {
 
 impl Counted {
     /// Its name in the manifest's options.
-    pub const OPTION: &str = "coverage_windows";
+    pub const OPTION: OptionKey = OptionKey::CoverageWindows;
 }
 
 impl Windows {
@@ -53,7 +53,6 @@ impl Windows {
     }
 
     fn in_manifest(manifest: &Manifest) -> Option<Self> {
-        let option = |name: &str| manifest.options.get(name);
         let facts = manifest.option_facts();
         let (from, until) = (facts.from, facts.until);
         if from.is_none() && until.is_none() {
@@ -65,7 +64,9 @@ impl Windows {
             windows: facts.windows,
             condition_faults: facts.condition_faults,
             condition_forgotten: facts.condition_forgotten,
-            counted: option(Counted::OPTION).and_then(|value| serde_json::from_value(value.clone()).ok()),
+            counted: manifest
+                .option(Counted::OPTION)
+                .and_then(|value| serde_json::from_value(value.clone()).ok()),
         })
     }
 
@@ -141,7 +142,7 @@ mod tests {
             unloaded: Vec::new(),
             resets: vec![3],
         };
-        let found = windows(json!({ "from": "a", Counted::OPTION: counted })).unwrap();
+        let found = windows(json!({ "from": "a", Counted::OPTION.name(): counted })).unwrap();
         assert_eq!(found.counted, Some(counted));
     }
 }

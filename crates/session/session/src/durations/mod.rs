@@ -34,10 +34,10 @@ use std::fs;
 
 use anyhow::{Context, Result};
 use kprism_durations::Measured;
-use kprism_profile::units::grouped;
+use kprism_profile::units::{counted, grouped};
 use kprism_profile::{Profile, Times};
 use kprism_store::{
-    Instrument, Manifest, Run, has_times, load_profile, load_times, save_profile, save_times,
+    Instrument, Manifest, OptionKey, Run, has_times, load_profile, load_times, save_profile, save_times,
 };
 use serde_json::json;
 
@@ -136,9 +136,9 @@ fn enter(run: &Run, measured: &Measured, facts: Facts, progress: &Progress) -> R
     let account = account::account(&manifest, &measured.times, &facts);
     manifest.accounts.insert(Instrument::Durations, account);
     let ftrace = json!({"source": facts.source, "events": facts.events, "overwritten": facts.overwritten});
-    manifest.options.insert("ftrace".into(), ftrace);
+    manifest.set(OptionKey::Ftrace, ftrace);
     if !facts.notes.is_empty() {
-        manifest.options.insert("decode_notes".into(), facts.notes.clone().into());
+        manifest.set(OptionKey::DecodeNotes, facts.notes.clone());
     }
     run.write_manifest(&manifest)?;
     for note in &facts.notes {
@@ -156,9 +156,7 @@ fn enter(run: &Run, measured: &Measured, facts: Facts, progress: &Progress) -> R
 /// The manifest cannot be read.
 pub fn summary(run: &Run, measured: &Measured) -> Result<String> {
     let manifest = run.manifest()?;
-    let ftrace = &manifest.options["ftrace"];
-    let events =
-        ftrace["events"].as_u64().map_or("events not counted".into(), |n| format!("{} events", grouped(n)));
+    let events = events_of(&manifest).map_or("events not counted".into(), |n| counted(n, "events"));
     let account = manifest.account(Instrument::Durations);
     let whole = account.map_or("not known whether whole".into(), |account| account.line());
     let text = format!("{events}, {}; {whole}", calls(measured));
@@ -182,7 +180,12 @@ pub fn kept_calls(run: &Run) -> Result<()> {
 /// # Errors
 /// The manifest cannot be read.
 pub fn has_events(run: &Run) -> Result<bool> {
-    Ok(run.manifest()?.options["ftrace"]["events"].as_u64().unwrap_or(0) > 0)
+    Ok(events_of(&run.manifest()?).unwrap_or(0) > 0)
+}
+
+/// Number of events that were read; `None` if nobody counted them.
+fn events_of(manifest: &Manifest) -> Option<u64> {
+    manifest.option(OptionKey::Ftrace)?["events"].as_u64()
 }
 
 /// The numbers of calls and of functions, in words.

@@ -19,9 +19,6 @@ use super::recorded::Recorded;
 /// Lengths of the streams in bytes, by CPU.
 type Lengths = [u64];
 
-/// Option of the manifest that holds what the importer could not use, for the account.
-pub const IMPORT_NOTES: &str = "import_notes";
-
 /// The account of `profile`: the part of the recording that is in it.
 pub(super) fn of(loaded: &Loaded, profile: &Profile) -> Account {
     let mut account = account(loaded.recorded.as_ref(), &loaded.lengths(), profile, &loaded.all_notes());

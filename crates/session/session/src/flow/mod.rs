@@ -20,12 +20,12 @@ use kprism_flow::replay::{Inputs, Listener, Replayed, replay};
 use kprism_flow::window::Window;
 use kprism_profile::Profile;
 use kprism_profile::units::grouped;
-use kprism_store::{Account, Fate, Instrument, Manifest, Run, load_profile, save_profile};
+use kprism_store::{Account, Fate, Instrument, Manifest, OptionKey, Run, load_profile, save_profile};
 
 use kprism_tracefs::beside::RecordedEvents;
 
 pub(crate) use account::enter_clock;
-pub use account::{IMPORT_NOTES, NO_PREEMPTION, Undecoded};
+pub use account::{NO_PREEMPTION, Undecoded};
 pub use load::{Loaded, clock_config, code, load, read_streams, sideband_records};
 pub use processor::{errata, not_understood};
 pub use recorded::{Recorded, complete};
@@ -67,7 +67,7 @@ pub fn decode(run: &Run, progress: &Progress) -> Result<(Profile, Manifest)> {
     manifest.lost_bytes = profile.totals.lost_bytes();
     manifest.accounts.insert(Instrument::Flow, account);
     if !notes.is_empty() {
-        manifest.options.insert("decode_notes".into(), notes.clone().into());
+        manifest.set(OptionKey::DecodeNotes, notes.clone());
     }
     progress.step("writing the tables");
     // If the disk is full, the profile is returned all the same; the next report decodes again.

@@ -3,7 +3,7 @@
 //! recorder's own counts, entered into the manifest; one sideband.
 
 use anyhow::{Context, Result};
-use kprism_store::{Clock, Manifest, Run};
+use kprism_store::{Clock, Manifest, OptionKey, Run};
 use serde::Deserialize;
 
 use super::processor::{Cpu, processor};
@@ -72,14 +72,14 @@ impl Recorded {
     fn fill(&self, manifest: &mut Manifest) {
         manifest.vcpus = self.vcpus;
         manifest.instructions_recorded = self.instructions;
-        for (name, count) in [
-            ("snapshots", self.snapshots),
-            ("windows", self.windows),
-            ("condition_faults", self.condition_faults),
-            ("condition_forgotten", self.condition_forgotten),
+        for (option, count) in [
+            (OptionKey::Snapshots, self.snapshots),
+            (OptionKey::Windows, self.windows),
+            (OptionKey::ConditionFaults, self.condition_faults),
+            (OptionKey::ConditionForgotten, self.condition_forgotten),
         ] {
             if let Some(count) = count {
-                manifest.options.insert(name.into(), count.into());
+                manifest.set(option, count);
             }
         }
         if let Some(clock) = &self.clock {

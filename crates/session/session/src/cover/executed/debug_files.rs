@@ -11,7 +11,7 @@ use kprism_image::BuildId;
 use kprism_image::symbols::{FunctionId, under_root};
 use kprism_layout::KernelBuild;
 use kprism_profile::units::printable;
-use kprism_store::{Manifest, Run};
+use kprism_store::{Manifest, OptionKey, Run};
 
 use super::places::places;
 use crate::cover::options::DebugFiles;
@@ -146,7 +146,7 @@ pub fn recorded_vmlinux(manifest: &Manifest, debug: &[PathBuf]) -> Result<Option
 fn build(manifest: &Manifest) -> Option<KernelBuild> {
     let tree = manifest.kernel.as_ref().and_then(|kernel| kernel.tree.as_ref());
     // Older runs of kernels with gcov have it as an option.
-    let older = || manifest.options.get("build_dir").and_then(|folder| folder.as_str()).map(Path::new);
+    let older = || manifest.option(OptionKey::BuildDir).and_then(|folder| folder.as_str()).map(Path::new);
     tree.map(|tree| tree.folder.as_path()).or_else(older).map(KernelBuild::of)
 }
 
@@ -171,7 +171,7 @@ fn built_modules(manifest: &Manifest, problems: &mut Vec<String>) -> Vec<(String
         }
     }
     // Older runs have only the options.
-    let older = ["module", "with_module"].into_iter().filter_map(|key| manifest.options.get(key));
+    let older = [OptionKey::Module, OptionKey::WithModule].into_iter().filter_map(|key| manifest.option(key));
     let older = older.flat_map(|list| list.as_array().into_iter().flatten());
     let older = older.filter_map(|name| name.as_str()).map(PathBuf::from).filter(|file| file.is_file());
     for file in older {
