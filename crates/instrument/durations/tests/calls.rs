@@ -357,9 +357,10 @@ fn a_name_is_kept_once_for_all_calls_and_switches_of_its_thread() {
     let mut t = Trace::new();
     (0..3).for_each(|n| t.switch(20 * n, 7, 0));
     let m = t.finish();
-    for of in [|s: &Switch| s.prev.1.clone(), |s: &Switch| s.next.1.clone()] {
-        let names: Vec<Arc<str>> = m.switches.iter().map(of).collect();
-        assert!(names.len() == 3 && names.iter().all(|name| Arc::ptr_eq(name, &names[0])), "{names:?}");
+    let sides: [fn(&Switch) -> &Arc<str>; 2] = [|s| &s.prev.1, |s| &s.next.1];
+    for side in sides {
+        let names: Vec<&Arc<str>> = m.switches.iter().map(side).collect();
+        assert!(names.len() == 3 && names.iter().all(|name| Arc::ptr_eq(name, names[0])), "{names:?}");
     }
     assert_eq!((&*m.switches[0].prev.1, &*m.switches[0].next.1), ("a", "b"));
 }
