@@ -143,11 +143,6 @@ mod tests {
         assert_eq!(appended(&line), ["quiet", "a=b", "c"]);
         assert_eq!(kprism_lab::command_line(&appended(&line)) + " rdinit=/x", line);
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
 
     #[test]
     fn an_option_that_is_not_understood_is_not_taken_for_none() {
