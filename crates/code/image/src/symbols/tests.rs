@@ -121,7 +121,7 @@ fn code_of_another_file_has_no_names_of_this_one() {
     ];
     let Checked { others, not_compared } = symbols.check(ran);
     assert_eq!(others, [format!("{path} at {other:#x} of address space 0x2000")]);
-    assert_eq!(not_compared, [String::new(); 0]);
+    assert!(not_compared.is_empty(), "{not_compared:?}");
     let name = |asid, va| {
         let function = symbols.function(symbols.locate(asid, va, 1).unwrap().func);
         (function.name.clone(), function.module.clone())
