@@ -89,12 +89,16 @@ def initcalls(folder, count):
     return text
 
 
+#: Functions of the program in which probes are.
+FUNCTIONS = 400
+
+
 def probes(folder, count):
-    """Probes with a condition, each in a function of its own."""
+    """Probes with a condition, each in a function of its own, of one program."""
     os.makedirs(f"{folder}/root", exist_ok=True)
     source = f"{folder}/root/program.c"
     with open(source, "w") as file:
-        file.writelines(f"int function_{i}(int a, int b) {{ return a + b; }}\n" for i in range(count))
+        file.writelines(f"int function_{i}(int a, int b) {{ return a + b; }}\n" for i in range(FUNCTIONS))
         file.write("int main(void) { return 0; }\n")
     subprocess.run(["gcc", "-g", "-O1", "-o", f"{folder}/root/program", source], check=True)
     text = Text()
