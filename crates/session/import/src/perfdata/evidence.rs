@@ -170,6 +170,7 @@ impl Evidence {
         let mut told = Told::default();
         let mut space_of: HashMap<usize, u64> = HashMap::new();
         let mut found: Vec<(u64, usize, u64)> = enough(&self.certain)
+            .into_iter()
             .map(|Use { asid, life, .. }| (self.certain[&(asid, life)].0, life, asid))
             .collect();
         found.sort_unstable_by(|a, b| b.cmp(a));
@@ -200,20 +201,25 @@ impl Evidence {
             let known = self.certain.entry((stay.asid, life)).or_insert((0, stay.ns, stay.offset));
             *known = (known.0 + stay.count, known.1.min(stay.ns), known.2.min(stay.offset));
         }
-        told.uses = enough(&self.certain).collect();
+        told.uses = enough(&self.certain);
         told.uses.sort_by_key(|found| (found.asid, found.ns));
         told
     }
 }
 
-/// Those with enough evidence.
-fn enough(found: &Certain) -> impl Iterator<Item = Use> {
-    let of_space =
-        |asid: u64| found.range((asid, 0)..=(asid, usize::MAX)).map(|(_, known)| known.0).sum::<u64>();
-    found.iter().filter_map(move |(&(asid, life), &(count, ns, offset))| {
-        let enough = count >= MANY || count.saturating_mul(PART) >= of_space(asid);
-        enough.then_some(Use { asid, life, ns, offset })
-    })
+/// Those with enough evidence; all of a space in which none has enough. Two hundred children of vfork, each for a moment in their
+/// parent's space, are nobody's mistake.
+fn enough(found: &Certain) -> Vec<Use> {
+    let found: Vec<_> = found.iter().collect();
+    let mut uses = Vec::new();
+    for space in found.chunk_by(|a, b| a.0.0 == b.0.0) {
+        let all: u64 = space.iter().map(|(_, known)| known.0).sum();
+        let is_enough = |count: u64| count >= MANY || count.saturating_mul(PART) >= all;
+        let none = !space.iter().any(|(_, known)| is_enough(known.0));
+        let told = space.iter().filter(|(_, known)| none || is_enough(known.0));
+        uses.extend(told.map(|&(&(asid, life), &(_, ns, offset))| Use { asid, life, ns, offset }));
+    }
+    uses
 }
 
 /// The mapping of a program that holds a page.
@@ -325,5 +331,15 @@ mod tests {
         let many: Vec<(u64, u64)> = (0..300).map(|n| (A, 0x40_0000 + n)).collect();
         let found = told(&lives, &[(10, &many, &[0]), (20, &[(A, 0x40_0000)], &[1]), (30, &[], &[])]);
         assert_eq!(found, (vec![(A, 0, 10)], 0, 0));
+    }
+
+    /// Children of vfork run in their parent's space, which itself ran on another CPU.
+    #[test]
+    fn many_with_few_addresses_each_are_counted_where_nobody_has_more() {
+        let children: Vec<Life> = (1..100).map(|pid| life(pid, "/a", 0x40_0000)).collect();
+        let addresses = [(A, 0x40_0000), (A, 0x40_0010)];
+        let moments: Vec<[usize; 1]> = (0..children.len()).map(|child| [child]).collect();
+        let intervals: Vec<Interval<'_>> = moments.iter().map(|one| (10, &addresses[..], &one[..])).collect();
+        assert_eq!(told(&children, &intervals).0.len(), children.len());
     }
 }
