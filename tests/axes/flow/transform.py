@@ -120,6 +120,8 @@ def ends_without_an_id(recording, program):
         if event.kind == SWITCH_CPU_WIDE and event.misc & SWITCH_OUT:
             last[event.tid] = event
     ended = {tid for pid, tid in born if (pid, tid) != born[0]} & last.keys()
+    if not ended:
+        raise RuntimeError("no thread ended: this case would try nothing")
     recording.events = [event for event in recording.events if event.kind != EXIT or event.tid not in ended]
     for tid in ended:
         event = last[tid]
@@ -164,6 +166,8 @@ def over_another(recording, deleted):
             out.append(Event(MMAP2, event.misc & ~BUILD_ID if deleted else event.misc, head + event.body[32:64] + path, event.pid,
                              event.tid, event.time, event.cpu, event.id))
         out.append(event)
+    if len(out) == len(recording.events):
+        raise RuntimeError("nothing was mapped: this case would try nothing")
     out.sort(key=lambda event: event.time)
     recording.events = out
 
