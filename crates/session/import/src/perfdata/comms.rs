@@ -8,7 +8,12 @@ use std::collections::BTreeMap;
 
 use kprism_perfdata::Record;
 
-use super::tasks::{NOBODY, Thread};
+/// A thread: (thread id, process id).
+pub(crate) type Thread = (u32, u32);
+
+/// The id in records of a task that has exited (`perf_event_pid_type` in kernel/events/core.c): a thread that ends leaves the CPU
+/// when it has no id any more. The idle task's is 0.
+pub(super) const NOBODY: u32 = u32::MAX;
 
 /// A name given to a thread.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,9 +9,10 @@ use kprism_perfdata::attr::flag;
 use kprism_perfdata::record::sample;
 use kprism_perfdata::{Attr, Contents, Header, records};
 
+use super::comms::Thread;
 use super::spaces;
 use super::streams::Trace;
-use super::tasks::{self, Thread};
+use super::tasks;
 use crate::{SwitchAt, Switched, Task};
 
 /// The switches on CPU `cpu`, whose stream has this index. Records that cannot be read are noted.

@@ -10,12 +10,13 @@ use kprism_image::symbols::kallsyms::value_of;
 use kprism_image::{BuildId, Bytes, is_kernel};
 use kprism_profile::units::counted;
 
+use super::comms::Thread;
 use super::export::INTEL_PT;
 use super::files::{Finder, is_made};
 use super::recording::Files;
 use super::spaces::{self, Spaces};
 use super::streams::{self, Trace};
-use super::tasks::{self, History, Thread};
+use super::tasks::{self, History};
 use super::{build_ids, filter, kcore, ordinary, passing, place};
 use crate::capture::{Placed, SwitchAt, Switched, Task};
 use crate::error::read_file;

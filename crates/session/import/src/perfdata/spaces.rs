@@ -19,9 +19,10 @@ use kprism_image::is_kernel;
 use kprism_image::x86::address::page_table;
 use kprism_pt::{LastIp, Packet};
 
+use super::comms::Thread;
 use super::evidence::{Evidence, Ran, Told, Use};
 use super::streams::Trace;
-use super::tasks::{History, Thread, UNKNOWN};
+use super::tasks::{History, UNKNOWN};
 use super::timeline::walk;
 
 /// A place in a stream where another task continues.

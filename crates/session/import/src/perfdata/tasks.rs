@@ -8,11 +8,8 @@ use kprism_perfdata::attr::kind;
 use kprism_perfdata::record::{ksymbol, sample};
 use kprism_perfdata::{Auxtrace, Event, Fields, Header, Mapped, Record, Trailer};
 
-use super::comms::{Comms, Name};
+use super::comms::{Comms, NOBODY, Name, Thread};
 use crate::KernelName;
-
-/// A thread: (thread id, process id).
-pub(crate) type Thread = (u32, u32);
 
 /// A task that no record tells: -1, as in perf's records.
 pub(crate) const UNKNOWN: Thread = (u32::MAX, u32::MAX);
@@ -100,10 +97,6 @@ const OWN: &str = "[kernel]";
 /// Types of records up to which all are known: those of the kernel and those of perf, in Linux 6.17.
 const KERNEL_TYPES: std::ops::RangeInclusive<u32> = 1..=22;
 const OWN_TYPES: std::ops::RangeInclusive<u32> = 64..=86;
-
-/// The id in records of a task that has exited (`perf_event_pid_type` in kernel/events/core.c): a thread that ends leaves the CPU
-/// when it has no id any more. The idle task's is 0.
-pub(super) const NOBODY: u32 = u32::MAX;
 
 /// The threads of a CPU that have no id any more.
 #[derive(Debug, Clone, Copy, Default)]
