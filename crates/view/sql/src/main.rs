@@ -82,7 +82,8 @@ fn settings(db: &Connection, request: &Request, scratch: &std::path::Path) -> Re
 /// The query, if it is one SELECT: nothing else can be said to read only.
 fn select(db: &Connection, text: &str) -> Result<String> {
     let text = text.trim().trim_end_matches(';').trim_end();
-    let parsed: String = db.query_row("SELECT json_serialize_sql(?::VARCHAR)::VARCHAR", [text], |row| row.get(0))?;
+    let parsed: String =
+        db.query_row("SELECT json_serialize_sql(?::VARCHAR)::VARCHAR", [text], |row| row.get(0))?;
     let parsed: serde_json::Value = serde_json::from_str(&parsed)?;
     if parsed["error"] == true {
         let why = parsed["error_message"].as_str().unwrap_or("not understood");
