@@ -15,6 +15,7 @@ lock=crates/view/sql/library
 cache=${KPRISM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/kprism}
 version=$(sed -n 's/.*"@duckdb[^"]*x64": "\(.*\)".*/\1/p' $lock/package.json)
 folder=$cache/duckdb/$version-$(uname -m)
+if [ "${1:-}" = --have ]; then exec test -f "$folder/libduckdb.so"; fi
 
 # The crate 1.10506.1 is the binding of DuckDB 1.5.6. With another library, calls would have another meaning.
 crate=$(awk '/^name = "libduckdb-sys"/ { getline; gsub(/version = |"/, ""); print }' Cargo.lock)
@@ -28,7 +29,6 @@ case $version in
 esac
 
 if [ ! -f "$folder/libduckdb.so" ]; then
-	[ "${1:-}" != --have ] || exit 1
 	command -v npm >/dev/null || {
 		echo "duckdb.sh: there is no npm here (Debian's package: npm)" >&2
 		exit 1
@@ -57,6 +57,5 @@ build)
 	DUCKDB_LIB_DIR=$folder $CARGO build -p kprism-sql --features linked --profile "$profile"
 	cp "$folder/libduckdb.so" "${CARGO_TARGET_DIR:-target}/$profile/"
 	;;
---have) ;;
 *) echo "$folder" ;;
 esac
