@@ -8,6 +8,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// How long a script may run, and a page may stay as it is, before the test fails. The driver's own 30 seconds are too few for
+/// axe-core on a large page where a guest runs on the same CPUs.
+const PATIENCE: Duration = Duration::from_secs(100);
+
 /// A headless Chromium with one page.
 pub struct Browser {
     driver: Child,
@@ -33,7 +37,7 @@ impl Browser {
         std::thread::spawn(move || lines.for_each(drop));
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
-            .timeout_global(Some(Duration::from_secs(120)))
+            .timeout_global(Some(PATIENCE + Duration::from_secs(20)))
             .build();
         let port = port.expect("chromedriver says its port");
         let mut browser =
@@ -52,6 +56,7 @@ impl Browser {
             json!({"capabilities": {"alwaysMatch": {
                 "goog:chromeOptions": {"binary": chromium, "args": arguments},
                 "goog:loggingPrefs": {"browser": "ALL"},
+                "timeouts": {"script": PATIENCE.as_millis() as u64},
             }}}),
         );
         let id = reply["sessionId"].as_str().expect("a session").to_string();
@@ -95,7 +100,7 @@ impl Browser {
             if !nothing {
                 return value;
             }
-            if start.elapsed() >= Duration::from_secs(100) {
+            if start.elapsed() >= PATIENCE {
                 let state = self.run(STATE);
                 panic!(
                     "waited in vain for: {script}\nthe page: {state:#}\nthe console: {:?}",
