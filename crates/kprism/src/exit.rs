@@ -39,6 +39,8 @@ impl Outcome {
     }
 }
 
+/// An error; what was recorded until then is kept.
+pub const FAILED: u8 = 2;
 /// A rule of `kprism gate` fired, or has no verdict.
 pub const GATE: u8 = 3;
 /// `kprism lab run` gave the command up after `--timeout`.

@@ -125,6 +125,7 @@ fn a_killed_recording_leaves_tracefs_as_it_was() {
     assert!(said.contains("put back what a killed recording"));
     assert!(said.contains("ended by itself") && said.ends_with("as it was\n"));
     assert!(said.contains("the command ran on") && said.contains("No space left"), "{said}");
+    assert!(said.contains("the recorder's exit code on a full disk: 125\n"), "{said}");
 }
 
 /// The tracer is on in a guest that is kept for such recordings. With a command before the user's it is switched on each time.

@@ -56,7 +56,7 @@ mod stream;
 pub use command::find as find_command;
 pub use error::{Error, Result};
 pub use journal::{Undone, undo_stale};
-pub use record::{Recording, ready, record};
+pub use record::{INTERRUPTED, Recording, ready, record};
 pub use settings::{Scope, Settings};
 pub use stats::CpuStats;
 pub use tracefs::Tracefs;

@@ -29,6 +29,9 @@ use crate::{STREAMS, command, describe};
 /// Time that an interrupted command may take to end before it is sent SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// The reason for an early end by a signal ([`Recording::stopped`]).
+pub const INTERRUPTED: &str = "interrupted";
+
 /// Description of a recording. It is also stored in the run as `streams/ftrace/recording.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Recording {
@@ -57,6 +60,9 @@ pub struct Recording {
     pub bytes: u64,
     /// Reason for an early end, if there was one.
     pub stopped: Option<String>,
+    /// True if that reason is that a file of the recording could not be written, as on a full disk.
+    #[serde(default)]
+    pub unwritten: bool,
     /// Errors of the changes in tracefs that could not be undone.
     pub not_restored: Vec<String>,
 }
@@ -265,9 +271,10 @@ fn stream_all(
         describe::symbols(&folder.join("symbols"))?;
     }
     let over = exit.is_none() && running.is_some() && settings.duration.is_some();
+    let unwritten = trouble.is_some();
     let stopped = match trouble {
         Some(error) => Some(format!("{error}; what came until then is kept")),
-        None if kprism_signals::end_requested() && running.is_some() => Some("interrupted".to_owned()),
+        None if kprism_signals::end_requested() && running.is_some() => Some(INTERRUPTED.to_owned()),
         None if over => Some("time-out".to_owned()),
         None => None,
     };
@@ -284,6 +291,7 @@ fn stream_all(
         cpus,
         bytes: bytes.iter().map(|(_, count)| count).sum(),
         stopped,
+        unwritten,
         not_restored: Vec::new(),
     };
     Ok((recording, running.filter(|_| !ended)))

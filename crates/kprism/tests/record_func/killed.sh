@@ -81,8 +81,9 @@ wait $pid
 # A disk that becomes full: the command runs on, and what came until then is there.
 room=$(df --output=avail /dev/shm | tail -n 1)
 head -c $(((room - 1500) * 1024)) /dev/zero >/dev/shm/fill
-"$recorder" record /dev/shm/run '{"symbols":false,"buffer_kib":256}' sh -c 'ls /bin >/dev/null; echo the command ran on' &&
-	grep '"stopped"' /dev/shm/run/streams/ftrace/recording.json && cat /dev/shm/run/streams/ftrace/stats/cpu0 | tail -n 1
+"$recorder" record /dev/shm/run '{"symbols":false,"buffer_kib":256}' sh -c 'ls /bin >/dev/null; echo the command ran on'
+echo "the recorder's exit code on a full disk: $?"
+grep '"stopped"' /dev/shm/run/streams/ftrace/recording.json && cat /dev/shm/run/streams/ftrace/stats/cpu0 | tail -n 1
 state >/tmp/after
 diff /tmp/before /tmp/after && echo "as it was"
 exit 0

@@ -16,9 +16,9 @@
 //! | `probe FOLDER SETTINGS PROBES COMMAND…` | in a guest, the probes in the file PROBES; x86-64 alone |
 //! | `events-begin FOLDER SETTINGS`, `events-end FOLDER` | in a guest, tracepoints between the two; x86-64 alone |
 //!
-//! The exit code of durations is the command's own; otherwise it is 127 or 126 if the
-//! command cannot be run, 2 for a wrong usage, and 125 for any other error, each with a line on standard error. That of probes is
-//! the one of `kprism record probe`.
+//! The exit code of durations is the command's own; otherwise it is 127 or 126 if the command cannot be run, 2 for a wrong usage,
+//! and 125 for any other error, a full disk too, each with a line on standard error. That of probes is the one of
+//! `kprism record probe`.
 //!
 //! The kprism at the other end of ssh sends this program to a machine with another processor than its own, and it serves the
 //! connection ([`kprism_placed`]).
@@ -196,7 +196,10 @@ fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(|&word| word.to_owned()).collect()
 }
 
-/// The exit code of the command.
+/// The exit code of the command, if all was written.
 fn code_of(recording: Recording) -> u8 {
+    if recording.unwritten {
+        return FAILED;
+    }
     recording.exit_code.and_then(|code| u8::try_from(code).ok()).unwrap_or(0)
 }

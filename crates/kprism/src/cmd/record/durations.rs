@@ -4,7 +4,7 @@
 use std::io::Write;
 
 use anyhow::Result;
-use kprism_record::durations::{self as recorder, Recorded, record};
+use kprism_record::durations::{self as recorder, Recorded, RecordingEnd, record};
 use kprism_session::Progress;
 use kprism_signals::Second;
 use kprism_store::Run;
@@ -33,8 +33,8 @@ The trace is recorded in an instance of its own. What is changed in tracefs
 beside it is put back at the end, on Ctrl-C and on errors; after a kill -9, at
 the next recording or by `kprism check`.
 
-Exit codes: 0 done, 2 error, 130 CMD was interrupted. CMD's own code is in the
-run: kprism info.";
+Exit codes: 0 done, 2 error, also if not all could be written (a full disk), 130
+CMD was interrupted. CMD's own code is in the run: kprism info.";
 
 /// Records.
 pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write) -> Result<Outcome> {
@@ -58,8 +58,9 @@ pub fn brought(run: Run, progress: &Progress) -> Result<Outcome> {
 }
 
 fn outcome(recorded: &Recorded) -> Outcome {
-    match recorded.interrupted {
-        true => Outcome::Code(exit::INTERRUPTED),
-        false => Outcome::Done,
+    match recorded.end {
+        RecordingEnd::Done => Outcome::Done,
+        RecordingEnd::Interrupted => Outcome::Code(exit::INTERRUPTED),
+        RecordingEnd::Unwritten => Outcome::Code(exit::FAILED),
     }
 }

@@ -23,7 +23,7 @@ use kprism_store::{CallLosses, Instrument, Manifest, OptionKey, Run};
 use kprism_tracefs as tracefs;
 use serde_json::{Value, json};
 
-use super::{Backend, Recorded, Settings, bpf_guest, condition, ns};
+use super::{Backend, Recorded, RecordingEnd, Settings, bpf_guest, condition, ns};
 use crate::wait::Wait;
 
 /// Whether BPF records, and why it and not ftrace.
@@ -130,7 +130,8 @@ pub(super) fn record(
     progress.say(&durations::calls(&measured));
     remarks(&manifest).iter().for_each(|line| progress.say(line));
     progress.say(&format!("recorded in {}", durations::see(&run)));
-    Ok(Recorded { run, measured: Some(measured), interrupted: ended.interrupted })
+    let end = if ended.interrupted { RecordingEnd::Interrupted } else { RecordingEnd::Done };
+    Ok(Recorded { run, measured: Some(measured), end })
 }
 
 /// Compiles the condition for each function. Functions without a name of the condition are taken out, and named.

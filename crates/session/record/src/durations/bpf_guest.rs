@@ -7,7 +7,7 @@ use kprism_session::{Progress, durations};
 use kprism_store::OptionKey;
 use kprism_tracefs::Scope;
 
-use super::{Backend, GUEST_RUN, Recorded, Settings, bpf};
+use super::{Backend, GUEST_RUN, Recorded, RecordingEnd, Settings, bpf};
 use crate::guest::{self, Guest};
 
 /// Path of kprism in the guest.
@@ -28,7 +28,7 @@ pub(super) fn record(
     progress.clear();
     guest::complain(&ran, progress);
     if ran.ended == Ended::Interrupted {
-        return Ok(Recorded { run, measured: None, interrupted: true });
+        return Ok(Recorded { run, measured: None, end: RecordingEnd::Interrupted });
     }
     let manifest = run.own_manifest()?;
     // The recorder in the guest says first of all what it records.
@@ -40,7 +40,7 @@ pub(super) fn record(
     progress.say(&durations::calls(&measured));
     bpf::remarks(&manifest).iter().for_each(|line| progress.say(line));
     progress.say(&format!("recorded in {}", durations::see(&run)));
-    Ok(Recorded { run, measured: Some(measured), interrupted: false })
+    Ok(Recorded { run, measured: Some(measured), end: RecordingEnd::Done })
 }
 
 /// The command line of kprism in the guest. Settings that this backend does not have were refused.

@@ -15,7 +15,7 @@ use kprism_session::{Progress, durations};
 use kprism_store::{Manifest, Run};
 use kprism_tracefs::{Recording, Undone};
 
-use super::{GUEST_RECORDER, GUEST_RUN, Recorded, Settings, undone_text};
+use super::{GUEST_RECORDER, GUEST_RUN, Recorded, RecordingEnd, Settings, undone_text};
 use crate::guest::{self, Guest};
 
 /// Functions that a second pass measures, at most.
@@ -25,13 +25,13 @@ pub(super) fn record(settings: &Settings, progress: &Progress, report: Report<'_
     let trace = &settings.trace;
     let (run, first) = pass(settings, trace, &settings.output, progress, report)?;
     let Some((recording, measured)) = first else {
-        return Ok(Recorded { run, measured: None, interrupted: true });
+        return Ok(Recorded { run, measured: None, end: RecordingEnd::Interrupted });
     };
-    let interrupted = recording.stopped.as_deref() == Some("interrupted");
+    let end = end(&recording);
     summary(&recording, &measured).iter().for_each(|line| progress.say(line));
-    if !settings.remeasure || interrupted {
+    if !settings.remeasure || end != RecordingEnd::Done {
         progress.say(&format!("recorded in {}", durations::see(&run)));
-        return Ok(Recorded { run, measured: Some(measured), interrupted });
+        return Ok(Recorded { run, measured: Some(measured), end });
     }
     let functions = candidates(&measured);
     if functions.is_empty() {
@@ -41,11 +41,20 @@ pub(super) fn record(settings: &Settings, progress: &Progress, report: Report<'_
     let again = kprism_tracefs::Settings { functions, lenient: true, longer_than: None, ..trace.clone() };
     let (_, second) = pass(settings, &again, &run.remeasured(), progress, report)?;
     let Some((recording, measured)) = second else {
-        return Ok(Recorded { run, measured: None, interrupted: true });
+        return Ok(Recorded { run, measured: None, end: RecordingEnd::Interrupted });
     };
     summary(&recording, &measured).iter().for_each(|line| progress.say(line));
     progress.say(&format!("recorded in {} --remeasured", durations::see(&run)));
-    Ok(Recorded { run, measured: Some(measured), interrupted })
+    Ok(Recorded { run, measured: Some(measured), end: self::end(&recording) })
+}
+
+/// A recording by `kprism-recorder` tells its end in a file.
+fn end(recording: &Recording) -> RecordingEnd {
+    match recording.stopped.as_deref() {
+        _ if recording.unwritten => RecordingEnd::Unwritten,
+        Some(kprism_tracefs::INTERRUPTED) => RecordingEnd::Interrupted,
+        _ => RecordingEnd::Done,
+    }
 }
 
 /// The functions that a second pass is for: of those with calls, the longest in total.
@@ -173,8 +182,7 @@ pub(super) fn brought(run: Run, progress: &Progress) -> Result<Recorded> {
     let measured = finish(&run, manifest, &recording, progress)?;
     summary(&recording, &measured).iter().for_each(|line| progress.say(line));
     progress.say(&format!("recorded in {}", durations::see(&run)));
-    let interrupted = recording.stopped.as_deref() == Some("interrupted");
-    Ok(Recorded { run, measured: Some(measured), interrupted })
+    Ok(Recorded { run, measured: Some(measured), end: end(&recording) })
 }
 
 /// Notes in the manifest what was recorded, and measures it.

@@ -87,8 +87,19 @@ pub struct Recorded {
     pub run: Run,
     /// The measurement; of two passes the second.
     pub measured: Option<Measured>,
-    /// Ctrl-C ended it. What was recorded until then is in the run.
-    pub interrupted: bool,
+    /// How it ended.
+    pub end: RecordingEnd,
+}
+
+/// How a recording ended. What was recorded until then is in the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecordingEnd {
+    /// As it was asked to.
+    Done,
+    /// By Ctrl-C.
+    Interrupted,
+    /// Its files could not be written any more, as on a full disk. The manifest's `stopped` has the reason.
+    Unwritten,
 }
 
 /// Records. Steps and remarks on the result go to `progress`, output of a command in the guest to `report`.
