@@ -56,6 +56,8 @@ build)
 	profile=${2:?usage: duckdb.sh build PROFILE}
 	DUCKDB_LIB_DIR=$folder $CARGO build -p kprism-sql --features linked --profile "$profile"
 	cp "$folder/libduckdb.so" "${CARGO_TARGET_DIR:-target}/$profile/"
+	# Whoever gets the library gets its licence (MIT, as that asks for).
+	cp "$folder/LICENSE" "${CARGO_TARGET_DIR:-target}/$profile/libduckdb.LICENSE"
 	;;
 *) echo "$folder" ;;
 esac

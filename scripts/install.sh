@@ -33,6 +33,7 @@ install -Dm755 "$build/kprism-recorder" "$to/lib/kprism/kprism-recorder"
 [ ! -f "$build/kprism-sql" ] || {
 	install -Dm755 "$build/kprism-sql" "$to/lib/kprism/kprism-sql"
 	install -Dm644 "$build/libduckdb.so" "$to/lib/kprism/libduckdb.so"
+	install -Dm644 "$build/libduckdb.LICENSE" "$to/share/doc/kprism/LICENSE-DuckDB"
 }
 # QEMU loads these: they need no right to be executed.
 install -Dm644 "$build/libkprism_observer.so" "$to/lib/kprism/libkprism_observer.so"

@@ -52,8 +52,13 @@ fn every_file_is_there_and_the_program_runs_from_there() {
     files(place.path(), place.path(), &mut all);
     let (pages, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(|file| file.starts_with("share/man/"));
     // These are only there if they were asked for (`make sql`, `make recorder-arm64`).
-    let asked_for =
-        ["lib/kprism/kprism-sql", "lib/kprism/libduckdb.so", "lib/kprism/kprism-recorder-aarch64"];
+    let asked_for = [
+        "lib/kprism/kprism-sql",
+        "lib/kprism/libduckdb.so",
+        "share/doc/kprism/LICENSE-DuckDB",
+        "lib/kprism/kprism-recorder-aarch64",
+    ];
+    assert_eq!(rest.contains(&asked_for[1].into()), rest.contains(&asked_for[2].into()), "DuckDB's licence");
     let rest: Vec<_> = rest.into_iter().filter(|file| !asked_for.contains(&file.as_str())).collect();
     assert!(pages.contains(&"share/man/man1/kprism.1".into()) && pages.len() > 20, "{pages:?}");
     assert_eq!(
