@@ -410,6 +410,31 @@ fn switches_near_a_time_go_with_the_entry_nearest() {
     assert_eq!((of(5), of(9), of(7), of(8)), (Some(2), Some(0), Some(10), Some(2)));
 }
 
+/// The file ends before the flow: behind the last record, the task that a switch enters is not known, and not the one that left.
+/// In the middle it is the one that the next record says to leave.
+#[test]
+fn a_task_without_a_record_is_the_next_to_leave_or_not_known() {
+    let code = code("__x64_sys_nanosleep");
+    let mut pt = Pt::new();
+    pt.psb_at(BODY, 1000).cyc(500).tip(SWITCH).cyc(2).tip(BODY + 3).cyc(1).tip(BODY);
+    pt.cyc(9000).tip(SWITCH).cyc(2).tip(BODY + 3).cyc(1).tip(BODY);
+    pt.cyc(9000).tip(SWITCH).cyc(2).tip(BODY + 3).cyc(1).tip(BODY);
+    pt.cyc(9000).tip(SWITCH).cyc(2).tip(BODY + 3);
+    let near = |t, prev, next| match switch(0, t, prev, next) {
+        Record::Switch(record) => Record::Switch(Switch { near: true, ..record }),
+        other => other,
+    };
+    // Those of the second and the fourth entry are lost.
+    let records = [near(1499, 5, 7), near(19_500, 9, 8)];
+    let pts = [&pt];
+    let (p, streams) = run_once(&code, &pts, &records);
+    assert_eq!(guessed(&p), [(UNTOLD, 2)]);
+    assert_eq!(guessed_by_replay(&code, &streams, &records), [(UNTOLD, 2)]);
+    let tasks: Vec<(u32, &str)> = p.tasks.iter().map(|task| (task.pid, task.comm.as_str())).collect();
+    assert_eq!(tasks.iter().map(|task| task.0).collect::<Vec<_>>(), [5, 7, 9, 8, u32::MAX]);
+    assert_eq!(tasks[4].1, "unknown");
+}
+
 /// Records whose time is in the flow, but whose entry is not: before a gap in it, and before its end. One in the gap has its
 /// place there.
 #[test]

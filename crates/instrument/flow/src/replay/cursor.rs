@@ -13,7 +13,7 @@ use crate::decode::event::{Event, EventKind};
 use crate::decode::packet_event::PacketEvent;
 use crate::stack::guessed::Guessed;
 use crate::stack::pace::Pace;
-use crate::stack::switches::{When, first_task, has_no_place, used};
+use crate::stack::switches::{When, first_task, has_no_place, untold_task, used};
 use crate::stream::Stream;
 
 /// Batches among which the next report of time is looked for. Without one, times in the interval may exceed the next report.
@@ -401,7 +401,12 @@ impl<'a> Cursor<'a> {
                 let used = used(&self.switches, self.next_switch, when).min(left);
                 match used.checked_sub(1) {
                     Some(unseen) => self.guessed.unseen += unseen as u64,
-                    None => self.guessed.untold += 1,
+                    None => {
+                        self.guessed.untold += 1;
+                        if let Some((pid, tgid, comm)) = untold_task(&self.switches, self.next_switch) {
+                            self.task = tasks.find(pid, tgid, comm, self.cpu);
+                        }
+                    }
                 }
                 for _ in 0..used {
                     self.switch(tasks);

@@ -20,7 +20,7 @@ use crate::stack::guessed::Guessed;
 use crate::stack::lane::Lane;
 use crate::stack::parked::{Parked, Stack};
 use crate::stack::rules::{Arrival, Forks};
-use crate::stack::switches::{When, has_no_place, used};
+use crate::stack::switches::{When, has_no_place, untold_task, used};
 use kprism_profile::{Count, Delta, Ending, FrameKind, Func, Slice, Syscall, Task, Unended};
 
 /// Numbers of functions that are looked up in a flat array. The resolver's are dense; others take a map.
@@ -382,7 +382,26 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             }
         } else {
             self.untold += 1;
+            self.untold_switch(lane);
         }
+    }
+
+    /// Switches to the task that runs after an entry without a record.
+    fn untold_switch(&mut self, lane: usize) {
+        let Lane { cpu, task, next_switch, .. } = self.lanes[lane];
+        let Some((pid, tgid, comm)) = untold_task(&self.lanes[lane].switches, next_switch) else { return };
+        let next = self.thread(pid, tgid, comm, cpu);
+        if next != task {
+            self.threads[task].left_ns = self.here.ns;
+            self.run_task(lane, next);
+        }
+    }
+
+    /// The task runs on the lane's CPU from here on.
+    fn run_task(&mut self, lane: usize, task: usize) {
+        self.analyses.switch(&self.here, task);
+        self.here = At { task, task_insns: self.threads[task].insns, ..self.here };
+        self.lanes[lane].task = task;
     }
 
     /// The next switch happened while the flow was unknown. The state of the tasks and of the CPU is therefore unknown.
@@ -401,11 +420,8 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             self.threads[task].comm = record.prev_comm.clone();
         }
         let task = self.thread(record.pid, record.tgid, &record.comm, cpu);
-        self.analyses.switch(&self.here, task);
-        self.here = At { task, task_insns: self.threads[task].insns, ..self.here };
-        let lane = &mut self.lanes[lane];
-        lane.next_switch += 1;
-        lane.task = task;
+        self.lanes[lane].next_switch += 1;
+        self.run_task(lane, task);
     }
 
     /// Adds a span's own nodes below the task's top frame.

@@ -59,9 +59,35 @@ pub(crate) fn used(switches: &[&Switch], next: usize, when: When) -> usize {
     }
 }
 
+/// The task that runs after an entry without a record, as (thread ID, process ID, name if it is a new one): of the next record the
+/// task that leaves, and behind the last record none that is known. `None` if it is the one that ran before, as where records go
+/// with entries by their order.
+pub(crate) fn untold_task(switches: &[&Switch], next: usize) -> Option<(u32, u32, &'static str)> {
+    switches.last().filter(|last| last.near)?;
+    Some(switches.get(next).map_or(UNKNOWN, |record| (record.prev_pid, record.prev_tgid, "")))
+}
+
+/// A task that no record tells: -1, as in perf's records.
+const UNKNOWN: (u32, u32, &str) = (u32::MAX, u32::MAX, "unknown");
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_entry_without_a_record_begins_the_task_that_leaves_next_or_an_unknown_one() {
+        let all = [
+            Switch { prev_pid: 7, prev_tgid: 6, near: true, ..Switch::default() },
+            Switch { prev_pid: 8, prev_tgid: 8, near: true, ..Switch::default() },
+        ];
+        let near: Vec<&Switch> = all.iter().collect();
+        assert_eq!(untold_task(&near, 0), Some((7, 6, "")));
+        assert_eq!(untold_task(&near, 1), Some((8, 8, "")));
+        assert_eq!(untold_task(&near, 2), Some((u32::MAX, u32::MAX, "unknown")));
+        let by_order = [Switch::default()];
+        assert_eq!(untold_task(&by_order.iter().collect::<Vec<_>>(), 1), None);
+        assert_eq!(untold_task(&[], 0), None);
+    }
 
     fn records(times: &[u64], near: bool) -> Vec<Switch> {
         times.iter().map(|&t| Switch { t, near, ..Switch::default() }).collect()
