@@ -42,6 +42,19 @@ pub enum ConditionKind {
     TimeIsWork,
 }
 
+impl ConditionKind {
+    /// The name, as JSON has it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::FilesInMemory => "files_in_memory",
+            Self::CpusTakeTurns => "cpus_take_turns",
+            Self::HugePages => "huge_pages",
+            Self::TimeIsWork => "time_is_work",
+        }
+    }
+}
+
 /// A property of the guest that matters to a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Condition {
@@ -348,5 +361,9 @@ mod tests {
         assert_eq!(value[0]["what"], "time_is_work");
         assert_eq!(value[0]["numbers"], serde_json::json!({"ns_per_instruction": 1}));
         assert!(value[0]["text"].is_string() && value[0]["remedy"].is_string());
+        use ConditionKind::{CpusTakeTurns, FilesInMemory, HugePages, TimeIsWork};
+        for kind in [FilesInMemory, CpusTakeTurns, HugePages, TimeIsWork] {
+            assert_eq!(serde_json::to_value(kind).expect("JSON"), kind.name());
+        }
     }
 }
