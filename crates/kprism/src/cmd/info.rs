@@ -41,7 +41,7 @@ struct Facts<'a> {
     longer: Vec<&'a String>,
     /// Whether nothing was lost, guessed or not understood.
     whole: bool,
-    /// What the guest does otherwise than a machine.
+    /// Properties in which the guest differs from a machine.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     guest: Vec<Condition>,
 }

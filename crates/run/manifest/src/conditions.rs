@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a guest does otherwise than a machine, as far as it matters to the times and counts of a run.
+//! Properties in which a guest differs from a machine, as far as they matter to the times and counts of a run.
 //!
 //! Input: a manifest, and the run's profile if there is one. Output: [`Condition`]s, each with its text, its numbers and what
 //! to do about it. Every view asks here. A condition is a property of the guest and not a loss: the account stays whole.

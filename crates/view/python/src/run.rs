@@ -60,7 +60,7 @@ impl Run {
         Ok(manifest.map_err(|error| refused(&error.into()))?.fault())
     }
 
-    /// What the guest of the run does otherwise than a machine. What depends on its calls is known once it was decoded.
+    /// Properties in which the run's guest differs from a machine. Those that depend on its calls are known once it was decoded.
     fn guest(&self) -> PyResult<Vec<Told>> {
         let run = Folder::open(&self.folder).map_err(|error| refused(&error.into()))?;
         let manifest = run.manifest().map_err(|error| refused(&error.into()))?;

@@ -201,8 +201,8 @@ pub fn part(recorded: &[String], style: Style) -> String {
     recorded.iter().map(|line| style.alert(line) + "\n").collect()
 }
 
-/// What the guest does otherwise than a machine, a line each ([`Manifest::conditions`]). What holds for every run of the guest is
-/// told if details are wanted.
+/// Properties in which the guest differs from a machine, a line each ([`Manifest::conditions`]). Those of every run are shown if
+/// details are wanted.
 #[must_use]
 pub fn conditions(conditions: &[Condition], style: Style) -> String {
     let told = conditions.iter().filter(|condition| style.detail || !condition.is_of_every_run());

@@ -115,7 +115,7 @@ impl PageHead {
         PageHead { label, text: text.trim_end().to_owned(), whole: account.is_some_and(Account::is_whole) }
     }
 
-    /// What the guest does otherwise than a machine, all of it; none for a machine's own recording. It is no fault.
+    /// The head on the properties in which the guest differs from a machine; none for a machine's own recording. They are no faults.
     fn of_guest(guest: &[Condition]) -> Option<Self> {
         let lines: Vec<&str> = guest.iter().map(|condition| condition.text.as_str()).collect();
         (!lines.is_empty()).then(|| PageHead {

@@ -110,7 +110,7 @@ pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest, profile: Op
     out + &guest(instruments, m, profile) + &ending(m)
 }
 
-/// What the guest does otherwise than a machine, each with what to do about it. Empty for a machine's own recording.
+/// Properties in which the guest differs from a machine, each with what to do about it. Empty for a machine's own recording.
 fn guest(instruments: &[Instrument], m: &Manifest, profile: Option<&Profile>) -> String {
     let mut out = String::new();
     let mut line = |name: &str, value: &str| out += &format!("{name:<14}{value}\n");

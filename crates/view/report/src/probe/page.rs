@@ -47,7 +47,7 @@ pub struct Input<'a> {
     pub account: &'a Account,
     /// Names the addresses of stacks.
     pub named: Named<'a>,
-    /// What the guest does otherwise than a machine.
+    /// Properties in which the guest differs from a machine.
     pub guest: &'a [Condition],
 }
 
