@@ -64,7 +64,7 @@ pub struct Condition {
     pub text: String,
     /// Counts of the run by which it matters, by name. Those that are not known are absent.
     pub numbers: BTreeMap<String, u64>,
-    /// What to do about it.
+    /// The remedy: an option, or another measurement.
     pub remedy: String,
 }
 
