@@ -44,6 +44,13 @@ class Run:
         return self._run.fault()
 
     @property
+    def guest(self) -> list[dict[str, Any]]:
+        """What the guest does otherwise than a machine, as far as it matters to the run: `what`, `text`, `numbers`, `remedy`. Decodes the run
+        first."""
+        self._decode()
+        return [dict(zip(("what", "text", "numbers", "remedy"), told)) for told in self._run.guest()]
+
+    @property
     def instruments(self) -> list[str]:
         """The instruments that recorded into it, such as `flow` or `tlb`."""
         return self._run.instruments()

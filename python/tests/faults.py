@@ -30,6 +30,11 @@ refused(["not a kprism run", str(place)], kprism.open, place)
 refused("nowhere", kprism.open, place / "nowhere")
 
 
+told = kprism.open(good).guest
+assert [(one["what"], one["numbers"]) for one in told] == [("time_is_work", {"ns_per_instruction": 1})], told
+assert told[0]["text"] and told[0]["remedy"], told
+
+
 def copy(name):
     return shutil.copytree(good, place / name)
 

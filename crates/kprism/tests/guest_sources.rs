@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A guest from a guest image, on a machine without apt; a guest with a network.
+//! A guest from a guest image, on a machine without apt; a guest with a network; what a run tells of its guest.
 
 mod guest;
 
@@ -137,6 +137,35 @@ fn a_server_in_the_guest_answers() {
     let info = json(&["info", "--json", "-i", text(&run)]);
     assert!(info["environment"].is_null());
     assert!(info["notes"].to_string().contains("--net"), "{info}");
+}
+
+/// Syncs and the mode of huge pages that a run states are those of the guest, and the run stays whole.
+#[test]
+fn a_run_tells_what_its_guest_is_not() {
+    needs(&[QEMU, APT]);
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    // The kernel's file by a pattern: of a command that names it nobody knows whether it changes the mode.
+    let script =
+        "dd if=/dev/zero of=f bs=4k count=1 conv=fsync && sync && cat /sys/kernel/mm/transp*/enabled";
+    let stdout = ok(&["lab", "run", "-q", "-o", text(&run), "--", "sh", "-c", script]);
+
+    let stdout = String::from_utf8(stdout).unwrap();
+    let (_, mode) = stdout.split_once('[').expect("a mode in brackets");
+    let info = json(&["info", "--json", "-i", text(&run)]);
+    assert_eq!(info["huge_pages"]["guest"], mode.split_once(']').unwrap().0, "{}", info["huge_pages"]);
+
+    let report = json(&["report", "syscalls", "--json", "-i", text(&run)]);
+    let told = report["run"]["guest"].as_array().expect("conditions of a guest");
+    let files = told.iter().find(|one| one["what"] == "files_in_memory").expect("syncs were made");
+    assert_eq!(files["numbers"], serde_json::json!({"fsync": 1, "sync": 1}));
+    assert!(told.iter().any(|one| one["what"] == "time_is_work"), "{told:?}");
+    assert!(told.iter().all(|one| one["what"] != "cpus_take_turns"), "{told:?}");
+
+    let shown = String::from_utf8(ok(&["report", "syscalls", "-i", text(&run)])).unwrap();
+    assert!(shown.contains("files are in memory: 1 fsync, 1 sync took no time of a disk\n"), "{shown}");
+    ok(&["info", "--strict", "-q", "-i", text(&run)]);
 }
 
 kprism_test::main!();

@@ -30,6 +30,7 @@ mod cpu;
 mod disk;
 mod drivers;
 mod hold;
+mod huge_pages;
 mod image_format;
 mod initramfs;
 mod kernel;

@@ -11,7 +11,7 @@ use kprism_report::calltree::Weight;
 use kprism_report::compared::Comparison;
 use kprism_report::diff::{self, Diff, Scale, Within};
 use kprism_report::environment::{Compared, unknown};
-use kprism_report::header::{Header, head};
+use kprism_report::header::{Header, conditions, head};
 use kprism_report::{Style, boot, durations, html, shape};
 use kprism_store::{Instrument, Manifest, Run};
 use serde_json::json;
@@ -362,6 +362,10 @@ fn diff_boots(
     } else {
         for (side, account) in ["OLD", "NEW"].iter().zip(&accounts) {
             write!(out, "{} {}", style.bold(side), head(Some(account), style))?;
+        }
+        for (side, manifest) in ["OLD", "NEW"].iter().zip(&manifests) {
+            let told = conditions(&manifest.conditions(None), style);
+            told.lines().try_for_each(|line| writeln!(out, "{} {line}", style.bold(side)))?;
         }
         write!(out, "{}", environment.to_text())?;
         write!(out, "{}", boot::compared_text(&compared, &changes, style))?;

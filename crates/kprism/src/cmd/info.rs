@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `kprism info`: what a run is, what was lost, whether it was decoded.
+//! `kprism info`: what a run is, what was lost, what its guest is not, whether it was decoded.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use kprism_options::KeptOptions;
 use kprism_report::info;
-use kprism_store::{Manifest, Run};
+use kprism_store::{Condition, Manifest, Run, load_profile};
 
 use super::output::print_json;
 use super::strict::StrictArgs;
@@ -41,6 +41,9 @@ struct Facts<'a> {
     longer: Vec<&'a String>,
     /// Whether nothing was lost, guessed or not understood.
     whole: bool,
+    /// Properties in which the guest differs from a machine.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    guest: Vec<Condition>,
 }
 
 /// Prints it.
@@ -51,12 +54,15 @@ pub fn run(args: &Args, kept: &KeptOptions, out: &mut dyn Write) -> Result<Outco
     }
     let run = Run::open(&args.input)?;
     let manifest = run.manifest()?;
+    // Tables that cannot be read are told by reports, which make them again.
+    let profile = run.has_tables().then(|| load_profile(&run).ok()).flatten();
     if args.json {
+        let guest = manifest.conditions(profile.as_ref());
         let (absent, whole) = (&manifest.absent[..], manifest.is_whole());
         let longer = manifest.grown.values().collect();
-        print_json(&Facts { manifest: &manifest, absent, longer, whole }, out)?;
+        print_json(&Facts { manifest: &manifest, absent, longer, whole, guest }, out)?;
     } else {
-        write!(out, "{}", info::to_text(run.dir(), &run.instruments(), &manifest))?;
+        write!(out, "{}", info::to_text(run.dir(), &run.instruments(), &manifest, profile.as_ref()))?;
         if let Some(path) = kept.path() {
             writeln!(out, "options file  {} (`kprism info --options` shows it)", path.display())?;
         }

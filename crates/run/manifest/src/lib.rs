@@ -5,12 +5,14 @@
 //! so that `kprism-recorder` writes runs on machines for which only Rust is compiled.
 
 mod account;
+mod conditions;
 pub mod date;
 mod environment;
 mod facts;
 mod filtered;
 pub mod hash;
 mod here;
+mod huge_pages;
 mod instrument;
 mod manifest;
 mod option;
@@ -19,9 +21,11 @@ mod part;
 pub mod recorded;
 
 pub use account::{Account, Entry, Fate, NOT_WHOLE, PLACES, WHOLE};
+pub use conditions::{Condition, ConditionKind};
 pub use environment::{Difference, Environment};
 pub use facts::{CallLosses, DurationFacts, KernelTests, ProbeFacts};
 pub use here::{NOT_ENDED, begun, this_kernel};
+pub use huge_pages::{HugePageMode, HugePages};
 pub use instrument::{About, Instrument};
 pub use manifest::{
     Clock, Kernel, KernelModule, KernelTree, Manifest, NO_CLOCK, PerfClock, Processor, RunKind, table_path,

@@ -4,7 +4,9 @@
 //! described without reading its streams.
 
 use crate::hash::hex;
-use crate::{Account, DurationFacts, Environment, Fate, Instrument, KernelTests, OptionKey, ProbeFacts};
+use crate::{
+    Account, DurationFacts, Environment, Fate, HugePages, Instrument, KernelTests, OptionKey, ProbeFacts,
+};
 use kprism_profile::units::grouped;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -228,6 +230,9 @@ pub struct Manifest {
     /// All that an exact run depends on beside the command; `None` of other runs, and of older ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<Environment>,
+    /// Modes of transparent huge pages, of the guest and of the machine that recorded it; `None` of other runs, and of older ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub huge_pages: Option<HugePages>,
     /// The processor, if it was one and the recording names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processor: Option<Processor>,
@@ -434,6 +439,7 @@ impl Manifest {
             command: Vec::new(),
             kernel: None,
             environment: None,
+            huge_pages: None,
             processor: None,
             created: String::new(),
             clock: Clock::default(),

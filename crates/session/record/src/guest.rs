@@ -14,7 +14,8 @@ use kprism_lab::{
 };
 use kprism_session::{Progress, date, flow};
 use kprism_store::{
-    Environment, Instrument, Kernel, KernelModule, KernelTests, KernelTree, Manifest, OptionKey, Run, RunKind,
+    Environment, HugePageMode, HugePages, Instrument, Kernel, KernelModule, KernelTests, KernelTree,
+    Manifest, OptionKey, Run, RunKind,
 };
 use kprism_tracefs::beside::Beside;
 
@@ -234,6 +235,7 @@ impl Settings {
         m.command = job.argv.clone();
         m.tests = self.tests;
         m.kernel = Some(kernel(prepared));
+        m.huge_pages = Some(huge_pages(prepared, job));
         m.created = date::now();
         m.stopped = Some(NOT_ENDED.into());
         if guest.network == Network::User {
@@ -300,6 +302,21 @@ pub(crate) fn manifest_options(
         (OptionKey::Cwd, job.cwd.clone().into()),
         (OptionKey::Timeout, job.timeout.as_ref().map(Duration::as_secs).into()),
     ]
+}
+
+/// The modes of transparent huge pages, of the guest and of this machine.
+fn huge_pages(prepared: &Prepared, job: &Job) -> HugePages {
+    let guest = match sets_huge_pages(job) {
+        Some(line) => HugePageMode::Unknown(format!("a command of the run names it: {line}")),
+        None => prepared.huge_pages().map_or_else(HugePageMode::Unknown, HugePageMode::named),
+    };
+    HugePages { guest, machine: HugePageMode::of_this_machine() }
+}
+
+/// A command of the job that may set the mode of transparent huge pages.
+fn sets_huge_pages(job: &Job) -> Option<&str> {
+    let mut words = job.before.iter().chain(&job.argv).map(String::as_str);
+    words.find(|word| word.contains("transparent_hugepage/"))
 }
 
 /// Notes that the recording is not whole for a reason that the guest does not know of: the run failed, whatever its command
@@ -519,6 +536,7 @@ fn adopt(manifest: &mut Manifest, collected: Manifest, has_flow: bool) {
         command: _,
         kernel: _,
         environment: _,
+        huge_pages: _,
         created: _,
         vcpus: _,
         instructions: _,
@@ -627,6 +645,15 @@ mod tests {
         ended = Ended::Timeout;
         fail(&mut ended, &mut manifest, "another");
         assert_eq!((ended, manifest.stopped), (Ended::Timeout, Some(why)));
+    }
+
+    #[test]
+    fn a_command_that_sets_the_mode_of_huge_pages_is_noticed() {
+        let mut job = Job::new(["cat".to_owned(), "/sys/kernel/mm".to_owned()]);
+        assert_eq!(sets_huge_pages(&job), None);
+        let line = "echo never > /sys/kernel/mm/transparent_hugepage/enabled";
+        job.before.push(line.to_owned());
+        assert_eq!(sets_huge_pages(&job), Some(line));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use kprism_profile::Filter;
+use kprism_profile::{Filter, Profile};
 use kprism_report::compared::{Comparison, Section, Side, cover, durations, faults, probe, tlb};
 use kprism_report::cover::{chosen, diff};
 use kprism_report::environment::{Compared, unknown};
@@ -74,6 +74,16 @@ fn side(path: &Path, manifest: &Manifest, about: &str, account: Option<&Account>
     }
 }
 
+/// Remarks on the properties in which the guests differ from a machine, as far as they matter to the runs.
+fn guest_notes(runs: [(&Manifest, Option<&Profile>); 2]) -> Vec<String> {
+    let notes = |(name, (manifest, profile)): (&str, (&Manifest, Option<&Profile>))| {
+        let mut conditions = manifest.conditions(profile);
+        conditions.retain(|condition| !condition.is_of_every_run());
+        conditions.iter().map(|condition| format!("{name}: {}", condition.text)).collect::<Vec<_>>()
+    };
+    ["OLD", "NEW"].into_iter().zip(runs).flat_map(notes).collect()
+}
+
 /// Durations of functions of two runs; `filter` chooses tasks.
 ///
 /// # Errors
@@ -107,6 +117,7 @@ pub fn of_durations(paths: [&Path; 2], filter: &Filter, progress: &Progress) -> 
             "tracing a call cost {before} ns in OLD and {after} ns in NEW: short functions differ for that reason alone"
         ));
     }
+    notes.extend(guest_notes([(&old.2, Some(&old.0)), (&new.2, Some(&new.0))]));
     Ok(Comparison {
         what: "durations of functions",
         sides: [one(paths[0], &old), one(paths[1], &new)],
@@ -195,6 +206,7 @@ pub fn of_misses(paths: [&Path; 2], progress: &Progress) -> Result<Comparison> {
     for (name, run) in [("OLD", &old), ("NEW", &new)] {
         notes.extend(run.0.notes.iter().map(|note| format!("{name}: {note}")));
     }
+    notes.extend(guest_notes([(&old.0.manifest, None), (&new.0.manifest, None)]));
     Ok(Comparison {
         what: "TLB misses",
         sides: [
@@ -282,6 +294,7 @@ pub fn of_probes(paths: [&Path; 2], tasks: &[u32], progress: &Progress) -> Resul
         named,
     });
     let (facts, sections) = probe::compare([&inputs[0], &inputs[1]]);
+    notes.extend(guest_notes([(&old.2, None), (&new.2, None)]));
     Ok(Comparison {
         what: "probes",
         sides: [side(paths[0], &old.2, "", Some(&old.3)), side(paths[1], &new.2, "", Some(&new.3))],
@@ -331,6 +344,15 @@ pub fn of_coverage(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn remarks_tell_what_matters_of_each_guest() {
+        let mut guest = Manifest::new(kprism_store::RunKind::Lab, 2);
+        guest.set(kprism_store::OptionKey::Pace, "exact");
+        let machine = Manifest::new(kprism_store::RunKind::Host, 2);
+        let notes = guest_notes([(&machine, None), (&guest, None)]);
+        assert_eq!(notes, ["NEW: 2 CPUs take turns: waits between them are the guest's"]);
+    }
 
     #[test]
     fn what_samples_lack_is_not_zero() {

@@ -40,8 +40,10 @@ pub fn of(path: &Path, instrument: Instrument, progress: &Progress) -> Result<St
             let boot = kprism_session::boot::load(path)?;
             let account = kprism_session::boot::account_of_run(path, &boot)?;
             progress.shown(&account);
-            let release = run.manifest()?.kernel.map_or_else(String::new, |k| format!(" of {}", k.release));
-            boot::render(&boot, &format!("Boot{release}"), &account).context("HTML page")
+            let manifest = run.manifest()?;
+            let guest = manifest.conditions(None);
+            let release = manifest.kernel.map_or_else(String::new, |k| format!(" of {}", k.release));
+            boot::render(&boot, &format!("Boot{release}"), &account, &guest).context("HTML page")
         }
         Instrument::Cover => of_coverage(path, progress),
         Instrument::Flow | Instrument::Durations => bail!("{}: a flow has another page", path.display()),

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use kprism_probe::stream::Item;
 use kprism_profile::Profile;
 use kprism_profile::units::grouped;
-use kprism_report::header::{account_text, head, part};
+use kprism_report::header::{account_text, conditions, head, part};
 use kprism_report::perfetto::Timeline;
 use kprism_report::{Shown, probe as view};
 use kprism_session::Progress;
@@ -157,6 +157,7 @@ pub fn show(
     }
     let last = manifest.option_facts().last;
     write!(out, "{}{}", part(&manifest.recorded_part(), shown.style), head(Some(&account), shown.style))?;
+    write!(out, "{}", conditions(&manifest.conditions(None), shown.style))?;
     writeln!(out, "{}", view::header(description, shown.rows, last, &named))?;
     let (mut lines, mut more) = (0, 0_u64);
     loaded.each(|hit, values| {
@@ -204,6 +205,7 @@ pub fn page(run: &Run, tasks: &[u32], progress: &Progress) -> Result<(String, bo
             last: manifest.option_facts().last,
             account: &account,
             named: &|item: &Item, value| loaded.named(item, value),
+            guest: &manifest.conditions(None),
         },
         rows,
     );

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A run as Python sees it.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -9,12 +10,15 @@ use std::sync::{Arc, Mutex};
 use anyhow::{Context as _, bail};
 use kprism_session::Session;
 use kprism_session::progress::{Progress, Update};
-use kprism_store::{Instrument, Run as Folder};
+use kprism_store::{Instrument, Run as Folder, load_profile};
 use pyo3::prelude::*;
 
 use crate::error::{KprismError, refused};
 use crate::table::Table;
 use crate::work::beside;
+
+/// A property of the guest: its kind, its text, its numbers, and what to do about it.
+type Told = (&'static str, String, BTreeMap<String, u64>, String);
 
 /// A run's folder, opened.
 #[pyclass(frozen, module = "kprism._kprism")]
@@ -54,6 +58,15 @@ impl Run {
     fn fault(&self) -> PyResult<Option<String>> {
         let manifest = Folder::open(&self.folder).and_then(|run| run.manifest());
         Ok(manifest.map_err(|error| refused(&error.into()))?.fault())
+    }
+
+    /// Properties in which the run's guest differs from a machine. Those that depend on its calls are known once it was decoded.
+    fn guest(&self) -> PyResult<Vec<Told>> {
+        let run = Folder::open(&self.folder).map_err(|error| refused(&error.into()))?;
+        let manifest = run.manifest().map_err(|error| refused(&error.into()))?;
+        let profile = run.has_tables().then(|| load_profile(&run).ok()).flatten();
+        let conditions = manifest.conditions(profile.as_ref()).into_iter();
+        Ok(conditions.map(|one| (one.what.name(), one.text, one.numbers, one.remedy)).collect())
     }
 
     /// Names of the instruments that recorded into the run.

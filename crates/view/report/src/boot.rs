@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use kprism_boot::{Boot, Compared};
-use kprism_store::Account;
+use kprism_store::{Account, Condition};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -244,13 +244,13 @@ fn side<'a>(boot: &'a Boot, title: &'a str) -> Side<'a> {
     Side { title, span: boot.span(), names, tasks: &boot.tasks, initcalls, calls, notes }
 }
 
-/// Renders the boot's chart with its tables as one file.
+/// Renders the boot's chart with its tables as one file. `guest`: what the guest does otherwise than a machine.
 ///
 /// # Errors
 /// [`HtmlError`]; it does not depend on the boot.
-pub fn render(boot: &Boot, title: &str, account: &Account) -> Result<String, HtmlError> {
+pub fn render(boot: &Boot, title: &str, account: &Account, guest: &[Condition]) -> Result<String, HtmlError> {
     let (css, js) = (include_str!("../assets/boot.css"), include_str!("../assets/boot.js"));
-    html::page(title, &[("", Some(account))], (css, js), &[side(boot, title)])
+    html::page(title, &[("", Some(account))], guest, (css, js), &[side(boot, title)])
 }
 
 /// Renders two boots' charts, one above the other on one scale.

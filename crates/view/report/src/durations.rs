@@ -82,6 +82,7 @@ pub fn header(header: &Header, profile: &Profile, counts: &Counts, style: Style)
     );
     out.push('\n');
     out += &crate::header::head(header.account.as_ref(), style);
+    out += &crate::header::conditions(&header.guest, style);
     let units = header.account.iter().flat_map(|account| &account.entries).map(|entry| entry.unit.as_str());
     if units.into_iter().any(|unit| unit == "calls without an end") {
         return out;

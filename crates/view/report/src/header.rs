@@ -4,7 +4,7 @@
 use crate::table::Style;
 use kprism_profile::Profile;
 use kprism_profile::units;
-use kprism_store::{Account, Instrument, Manifest};
+use kprism_store::{Account, Condition, Instrument, Manifest};
 use serde_json::{Value, json};
 
 /// Number of errors listed in the header. All are in [`crate::tables::errors`].
@@ -46,6 +46,8 @@ pub struct Header {
     pub recorded: Vec<String>,
     /// The condition of a recording of durations, and how many calls it left out.
     pub filtered: Vec<String>,
+    /// Properties of the guest that matter to the run.
+    pub guest: Vec<Condition>,
 }
 
 impl Header {
@@ -72,6 +74,7 @@ impl Header {
             account: [Instrument::Durations, Instrument::Flow].iter().find_map(|of| manifest.account(*of)),
             recorded: manifest.recorded_part(),
             filtered: manifest.filtered("calls"),
+            guest: manifest.conditions(Some(profile)),
         }
     }
 
@@ -123,6 +126,7 @@ impl Header {
         }
         out.push_str(&part(&self.recorded, style));
         out.push_str(&head(self.account.as_ref(), style));
+        out.push_str(&conditions(&self.guest, style));
         // An account names these places itself.
         let unnamed = if self.account.is_some() { 0 } else { ERRORS_SHOWN };
         let counts =
@@ -185,6 +189,9 @@ impl Header {
         if !self.recorded.is_empty() {
             value["recorded_part"] = json!(self.recorded);
         }
+        if !self.guest.is_empty() {
+            value["guest"] = json!(self.guest);
+        }
         value
     }
 }
@@ -192,6 +199,14 @@ impl Header {
 /// The part of a run that was recorded, a line for each limit ([`Manifest::recorded_part`]).
 pub fn part(recorded: &[String], style: Style) -> String {
     recorded.iter().map(|line| style.alert(line) + "\n").collect()
+}
+
+/// Properties in which the guest differs from a machine, a line each ([`Manifest::conditions`]). Those of every run are shown if
+/// details are wanted.
+#[must_use]
+pub fn conditions(conditions: &[Condition], style: Style) -> String {
+    let told = conditions.iter().filter(|condition| style.detail || !condition.is_of_every_run());
+    told.map(|condition| style.dim(&condition.text) + "\n").collect()
 }
 
 /// Says that nothing is known of what a result lacks.

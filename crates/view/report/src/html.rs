@@ -25,7 +25,7 @@ use crate::table::Style;
 use askama::Template;
 use kprism_profile::units::printable;
 use kprism_profile::{Profile, Times};
-use kprism_store::{Account, Manifest};
+use kprism_store::{Account, Condition, Manifest};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -113,6 +113,16 @@ impl PageHead {
             false => (format!("Account of {}", printable(name)), format!("{}: {text}", printable(name))),
         };
         PageHead { label, text: text.trim_end().to_owned(), whole: account.is_some_and(Account::is_whole) }
+    }
+
+    /// The head on the properties in which the guest differs from a machine; none for a machine's own recording. They are no faults.
+    fn of_guest(guest: &[Condition]) -> Option<Self> {
+        let lines: Vec<&str> = guest.iter().map(|condition| condition.text.as_str()).collect();
+        (!lines.is_empty()).then(|| PageHead {
+            label: "What the guest is not".to_owned(),
+            text: lines.join("\n"),
+            whole: true,
+        })
     }
 }
 
@@ -237,7 +247,7 @@ fn report(header: &Header, data: embed::Data) -> Result<String, HtmlError> {
     let title = if header.command.is_empty() { "imported trace" } else { &header.command };
     let files = (include_str!("../assets/report.css"), include_str!("../assets/report.js"));
     let recorded = header.recorded.join("; ");
-    page(title, &[(recorded.as_str(), header.account.as_ref())], files, &data)
+    page(title, &[(recorded.as_str(), header.account.as_ref())], &header.guest, files, &data)
 }
 
 /// Renders two runs side by side, as one file. `paths` are the runs' folders, `name` is the compared part; `compared` tells
@@ -262,6 +272,10 @@ pub fn render_diff(
         std::iter::once(name).chain(recorded).collect::<Vec<_>>().join("; ")
     });
     let mut heads = heads_of_two([(old.as_str(), accounts[0]), (new.as_str(), accounts[1])], compared);
+    for (name, header) in ["OLD", "NEW"].iter().zip(headers) {
+        let guest = PageHead::of_guest(&header.guest);
+        heads.extend(guest.map(|head| PageHead { text: format!("{name}: {}", head.text), ..head }));
+    }
     heads.extend(diff.unknown.contains(&true).then(|| PageHead {
         label: "What is not known".to_owned(),
         text: NOT_ZERO.to_owned(),
@@ -293,14 +307,16 @@ pub(crate) fn page_of_two(
     headed(title, heads_of_two([("OLD", old), ("NEW", new)], compared), files, data)
 }
 
-/// Renders a page from its data, program and style.
+/// Renders a page from its data, program and style. `guest`: what the guest of the run does otherwise than a machine.
 pub(crate) fn page(
     title: &str,
     heads: &[Headed<'_>],
+    guest: &[Condition],
     files: (&str, &str),
     data: &impl Serialize,
 ) -> Result<String, HtmlError> {
-    headed(title, heads.iter().map(PageHead::new).collect(), files, data)
+    let heads = heads.iter().map(PageHead::new).chain(PageHead::of_guest(guest));
+    headed(title, heads.collect(), files, data)
 }
 
 fn headed(

@@ -3,11 +3,13 @@
 
 use std::path::{Path, PathBuf};
 
+use kprism_profile::Profile;
 use kprism_profile::units::{grouped, printable, quoted};
 use kprism_store::{Instrument, Manifest, NOT_WHOLE, OptionKey, PerfClock, RunKind, WHOLE};
 
-/// The facts on the run in the folder `dir`, which holds results of these instruments, a line each, with its accounts.
-pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest) -> String {
+/// The facts on the run in the folder `dir`, which holds results of these instruments, a line each, with its accounts. `profile` is
+/// that of its tables, if there are any: it tells which properties of the guest matter.
+pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest, profile: Option<&Profile>) -> String {
     let mut out = String::new();
     let mut line = |name: &str, value: String| out += &format!("{name:<14}{value}\n");
     line("run", dir.display().to_string());
@@ -86,11 +88,11 @@ pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest) -> String {
         line("calls", number("calls"));
         line("  without end", number("unfinished"));
         line("lost events", number("lost"));
-        return out + &ending(m);
+        return out + &guest(instruments, m, profile) + &ending(m);
     }
     if !instruments.contains(&Instrument::Flow) {
         // Nobody watched instructions: "not decoded yet" would promise some.
-        return out + &ending(m);
+        return out + &guest(instruments, m, profile) + &ending(m);
     }
     line("instructions", m.instructions.map_or_else(|| "not decoded yet".into(), grouped));
     if let Some(recorded) = m.instructions_recorded {
@@ -105,7 +107,27 @@ pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest) -> String {
             m.decode_errors.map_or_else(|| "not decoded yet".into(), |_| grouped(m.lost_bytes)),
         );
     }
-    out + &ending(m)
+    out + &guest(instruments, m, profile) + &ending(m)
+}
+
+/// Properties in which the guest differs from a machine, each with what to do about it. Empty for a machine's own recording.
+fn guest(instruments: &[Instrument], m: &Manifest, profile: Option<&Profile>) -> String {
+    let mut out = String::new();
+    let mut line = |name: &str, value: &str| out += &format!("{name:<14}{value}\n");
+    if let Some(pages) = &m.huge_pages {
+        let (own, machine) = (pages.guest.to_text(), pages.machine.to_text());
+        line("huge pages", &printable(&format!("guest: {own}; recording machine: {machine}")));
+    }
+    let conditions = m.conditions(profile);
+    for condition in &conditions {
+        line("guest", &condition.text);
+        line("  remedy", &condition.remedy);
+    }
+    let has_calls = [Instrument::Flow, Instrument::Durations].iter().any(|of| instruments.contains(of));
+    if has_calls && profile.is_none() && !conditions.is_empty() {
+        line("  more", "`kprism report` decodes the run, and tells what depends on its calls");
+    }
+    out
 }
 
 /// The reason why recording ended early, and the accounts.

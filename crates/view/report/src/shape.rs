@@ -25,6 +25,10 @@ pub fn run(manifest: Option<&Manifest>, account: Option<&Account>) -> Value {
     if !part.is_empty() {
         value["recorded_part"] = json!(part);
     }
+    let guest = manifest.map(|m| m.conditions(None)).unwrap_or_default();
+    if !guest.is_empty() {
+        value["guest"] = json!(guest);
+    }
     value
 }
 

@@ -3,11 +3,14 @@
 
 mod sample;
 
+use std::path::Path;
+
 use kprism_profile::Filter;
 use kprism_profile::*;
 use kprism_report::calltree::{self, Options, Weight};
 use kprism_report::header::Header;
-use kprism_report::{Style, Table, folded, rows, tables, tree};
+use kprism_report::{Style, Table, folded, html, rows, tables, tree};
+use kprism_store::{Instrument, Manifest, OptionKey};
 
 fn short(mut table: Table, rows: usize) -> Table {
     table.limit(rows);
@@ -50,6 +53,35 @@ fn colour_is_only_added_never_needed() {
     }
     assert_eq!(stripped, table.to_text(Style::default()));
     assert!(!stripped.contains('\x1b'), "names of binaries reach the terminal unescaped");
+}
+
+/// Properties of the guest stand below the account, where they matter; that of every run with details alone.
+#[test]
+fn the_head_tells_what_the_guest_is_not() {
+    let mut profile = sample::profile();
+    let mut manifest = sample::manifest();
+    let text = |manifest: &Manifest, profile: &Profile, detail: bool| {
+        Header::new(manifest, profile).to_text(profile, Style { detail, ..Style::default() })
+    };
+    let before = text(&manifest, &profile, true);
+    manifest.set(OptionKey::Pace, "exact");
+    let turns = "2 CPUs take turns";
+    let time = "time is work: 1 ns an instruction";
+    // Calls of one task on one CPU: nothing waits for another CPU.
+    profile.syscalls.truncate(1);
+    assert_eq!(text(&manifest, &profile, false), before);
+    assert!(text(&manifest, &profile, true).contains(time));
+    let call = profile.syscalls[0].clone();
+    let task = (call.task + 1) % profile.tasks.len() as u32;
+    profile.syscalls.push(Syscall { cpu: call.cpu + 1, task, ..call });
+    assert!(text(&manifest, &profile, false).contains(turns));
+    let guest = &Header::new(&manifest, &profile).to_json()["guest"];
+    let kinds: Vec<_> = guest.as_array().expect("a list").iter().map(|one| one["what"].clone()).collect();
+    assert_eq!(kinds, ["cpus_take_turns", "time_is_work"]);
+    let page = html::render(&manifest, &sample::profile(), &html::Budget::default()).unwrap();
+    assert!(page.contains("What the guest is not") && page.contains(time), "the lines beside the account");
+    let info = kprism_report::info::to_text(Path::new("run"), &[Instrument::Flow], &manifest, Some(&profile));
+    assert!(info.contains(turns) && info.contains("--smp 1") && info.contains(time), "{info}");
 }
 
 #[test]

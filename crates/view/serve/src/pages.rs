@@ -48,8 +48,9 @@ pub fn page(run: &Run, view: View, sources: &Sources, progress: &Progress) -> Re
         View::Boot => {
             let (manifest, boot) = (run.manifest()?, boots::load(run.dir())?);
             let account = boots::account_of_run(run.dir(), &boot)?;
+            let guest = manifest.conditions(None);
             let release = manifest.kernel.map_or_else(String::new, |k| format!(" of {}", k.release));
-            boot::render(&boot, &format!("Boot{release}"), &account).context("HTML page")
+            boot::render(&boot, &format!("Boot{release}"), &account, &guest).context("HTML page")
         }
         View::Cover => cover(run.dir(), sources, progress),
     }

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use kprism_report::header::{account_text, head};
+use kprism_report::header::{account_text, conditions, head};
 use kprism_report::{boot as view, shape};
 use kprism_session::held;
 use kprism_store::{Instrument, Kernel, Run};
@@ -45,12 +45,14 @@ pub fn run(args: &Args, io: &mut Io<'_>) -> Result<Outcome> {
             .manifest()?
             .kernel
             .map_or_else(String::new, |Kernel { release, .. }| format!(" of {release}"));
-        let page = view::render(&boot, &format!("Boot{release}"), &account).context("HTML page")?;
+        let page = view::render(&boot, &format!("Boot{release}"), &account, &manifest.conditions(None))
+            .context("HTML page")?;
         write_file(file, page, io.progress)?;
     } else if args.json {
         print_json(&view::to_json(&boot, shape::run(Some(&manifest), Some(&account)), rows), io.out)?;
     } else {
         write!(io.out, "{}", head(Some(&account), io.style))?;
+        write!(io.out, "{}", conditions(&manifest.conditions(None), io.style))?;
         write!(io.out, "{}", view::to_text(&boot, rows, io.style))?;
         write!(io.out, "{}", account_text(Some(&account), io.style))?;
     }

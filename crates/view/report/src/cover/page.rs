@@ -76,7 +76,7 @@ pub fn render(
     };
     let (css, js) = (include_str!("../../assets/cover.css"), include_str!("../../assets/cover.js"));
     Ok(Page {
-        html: page(title, &[("", Some(account))], (css, js), &data)?,
+        html: page(title, &[("", Some(account))], &[], (css, js), &data)?,
         files: sources.len(),
         without_source,
     })

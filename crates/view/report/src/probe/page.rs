@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use kprism_probe::stream::{Description, Hit, Item};
 use kprism_probe::view::summary;
 use kprism_profile::units::printable;
-use kprism_store::Account;
+use kprism_store::{Account, Condition};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -47,6 +47,8 @@ pub struct Input<'a> {
     pub account: &'a Account,
     /// Names the addresses of stacks.
     pub named: Named<'a>,
+    /// Properties in which the guest differs from a machine.
+    pub guest: &'a [Condition],
 }
 
 /// A value in the page: an exact number, text, or nothing.
@@ -355,7 +357,7 @@ pub fn render(input: &Input<'_>, rows: Rows) -> Result<String, HtmlError> {
         account: input.account,
         known: !description.counts.is_empty(),
     };
-    html::page(&data.title, &[("", Some(input.account))], (css, js), &data)
+    html::page(&data.title, &[("", Some(input.account))], input.guest, (css, js), &data)
 }
 
 /// A value whose texts hold nothing that misleads.
@@ -422,8 +424,14 @@ mod tests {
         assert_eq!(n.sum, 4_999_950_000.0);
         assert!(rows.text_bytes <= MOST_TEXT && rows.cut > 0);
         let account = Account::new();
-        let input =
-            Input { title: "t", description: &of, last: None, account: &account, named: &|_, value| value };
+        let input = Input {
+            title: "t",
+            description: &of,
+            last: None,
+            account: &account,
+            named: &|_, value| value,
+            guest: &[],
+        };
         let page = render(&input, rows).unwrap();
         assert!(page.len() < 12 << 20, "{} bytes", page.len());
         assert!(!page.contains("<b>") && !page.contains('\u{1b}'));
@@ -476,6 +484,7 @@ mod tests {
                 last: None,
                 account: &account,
                 named: &|_, value| value,
+                guest: &[],
             };
             let page = render(&input, Rows::new(&of, 0)).unwrap();
             let (_, rest) = page.split_once("id=\"kprism-data\">").unwrap();

@@ -165,7 +165,7 @@ impl TableData {
 pub fn render(input: &Input<'_>) -> Result<String, HtmlError> {
     let (css, js) = (include_str!("../../assets/tlb.css"), include_str!("../../assets/tlb.js"));
     let data = data(input);
-    html::page(&data.title, &[("", Some(input.account))], (css, js), &data)
+    html::page(&data.title, &[("", Some(input.account))], &input.manifest.conditions(None), (css, js), &data)
 }
 
 fn data<'a>(input: &Input<'a>) -> Data<'a> {

@@ -131,7 +131,8 @@ impl Report<'_> {
         }
         text += &format!("\n{}\n", method_text(self.manifest, self.counts, self.geometries));
         text += &header::part(&self.manifest.recorded_part(), style);
-        text += &format!("{}\n", header::head(Some(self.account), style));
+        text += &header::head(Some(self.account), style);
+        text += &format!("{}\n", header::conditions(&self.manifest.conditions(None), style));
         let several = self.tables.len() > 1;
         for (name, table) in &self.tables {
             if several {
