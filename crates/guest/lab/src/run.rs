@@ -683,6 +683,31 @@ mod tests {
     }
 
     #[test]
+    fn each_turn_has_the_time_of_the_command() {
+        let folder = std::env::temp_dir().join(format!("kprism-turns-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let control = folder.join("control");
+        fs::write(
+            &control,
+            "{\"m\":\"accepted\"}\n{\"m\":\"turn\",\"code\":0}\n{\"m\":\"turn\",\"code\":3}\n",
+        )
+        .unwrap();
+        let nothing = || PathBuf::from("/dev/null");
+        let files = PortFiles { console: nothing(), control, stdout: nothing(), stderr: nothing() };
+        let counters = CounterReader::new(folder.join("kallsyms"), &folder, &folder, None);
+        let minute = Duration::from_secs(60);
+        let start = Instant::now().checked_sub(minute).unwrap();
+        let mut watch = Watch::new(&files, (start, false), Collected::new(&folder), counters);
+        watch.follow(&mut |_| {});
+        // The job was taken a minute ago, and the second turn ended just now.
+        watch.accepted = Some(Duration::ZERO);
+        let ran = watch.ran_for();
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(watch.warm, [0, 3]);
+        assert!(ran < minute, "the time of the turns before counts: {ran:?}");
+    }
+
+    #[test]
     fn warm_up_turns_of_nothing_or_in_the_recording_are_refused() {
         let warm =
             |argv: &[&str]| Warm { turns: 1, argv: argv.iter().map(|&word| word.to_owned()).collect() };
