@@ -147,9 +147,10 @@ fn goto_runs_the_turns_again() {
 fn turns_that_have_no_meaning_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
-    let cases: [(&[&str], &str); 5] = [
+    let cases: [(&[&str], &str); 6] = [
         (&["lab", "run", "--boot", "--warm", "1", "--", "true"], "--boot"),
         (&["lab", "kunit", "--warm", "1"], "a list of tests"),
+        (&["lab", "gcov-kernel", "--empty", "--warm", "1"], "--empty"),
         (&["lab", "boot", "--warm", "1"], "--warm"),
         (&["record", "durations", "--warm", "1", "--", "true"], "--warm is about a guest"),
         (&["record", "probe", "--warm", "1", "work", "--", "true"], "--warm is about a guest"),
