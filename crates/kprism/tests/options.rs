@@ -467,9 +467,10 @@ fn options_of_misses_too() {
 fn a_method_of_recording_misses_refuses_what_it_would_ignore() {
     let dir = tempfile::tempdir().unwrap();
     let (run, here) = (dir.path().join("run"), dir.path().join("here"));
-    let guest: [&[&str]; 6] = [
+    let guest: [&[&str]; 7] = [
         &["--share", "/tmp"],
         &["--before", "true"],
+        &["--warm", "1"],
         &["--smp", "2"],
         &["--fast"],
         &["--mem", "2G"],
@@ -478,11 +479,12 @@ fn a_method_of_recording_misses_refuses_what_it_would_ignore() {
     let ptat: [&[&str]; 2] = [&["--pmd"], &["--room", "7"]];
     let perf: [&[&str]; 2] = [&["--event", "page-faults"], &["--period", "7"]];
     let geometry: [&[&str]; 1] = [&["-g", "zen4"]];
+    let warm: [&[&str]; 1] = [&["--warm", "1"]];
     let cases = [
         ("model", [ptat.as_slice(), &perf].concat()),
         ("user", [guest.as_slice(), &ptat, &perf].concat()),
         ("perf", [guest.as_slice(), &ptat, &geometry].concat()),
-        ("ptat", [perf.as_slice(), &geometry].concat()),
+        ("ptat", [perf.as_slice(), &geometry, &warm].concat()),
     ];
     for (method, options) in cases {
         for option in options {

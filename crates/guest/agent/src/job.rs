@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs one job: the commands before it, the command between its marks, and the forwarding of its output.
+//! Runs one job: the commands before it, its warm-up turns, the command between its marks, and the forwarding of its output.
 
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -20,20 +20,13 @@ use crate::ports;
 /// were read here.
 pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Session>)> {
     let children = ChildSignal::new()?;
-    for line in &job.before {
-        let mut shell = Command::new("/bin/sh");
-        shell.args(["-c", line]);
-        set_up(&mut shell, job);
-        has_folder(job)?;
-        // Only the command's own output is the run's output.
-        let status = spawn_and_wait(&mut shell, &children, [STDERR_PORT, STDERR_PORT], |_| {}, || {})
-            .map_err(|error| {
-                io::Error::other(format!("/bin/sh, to run `{line}` before the command: {error}"))
-            })?;
-        if !status.success() {
-            return Err(io::Error::other(format!("`{line}`, run before the command, ended with {status}")));
-        }
+    run_lines(&job.before, job, &children)?;
+    has_folder(job)?;
+    for _ in 0..job.warm.turns {
+        let code = warm_up(job, &children)?;
+        say(Message::Turn { code });
     }
+    run_lines(&job.begin, job, &children)?;
     has_folder(job)?;
     let stop_marks = StopMarks::new(job.counters == CounterReading::Held)?;
     let mut session = match job.counters {
@@ -58,13 +51,7 @@ pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Se
         session.as_mut().map(Session::end).transpose()?;
         return Ok((0, session));
     };
-    let mut command = Command::new(program);
-    command.args(arguments);
-    set_up(&mut command, job);
-    if job.stdin {
-        let named = |error: io::Error| io::Error::new(error.kind(), format!("{STDIN_FILE}: {error}"));
-        command.stdin(std::fs::File::open(STDIN_FILE).map_err(named)?);
-    }
+    let mut command = user_command(program, arguments, job)?;
     // SAFETY: the closure makes system calls and executes CPUID, both fine between fork and exec.
     unsafe {
         command.pre_exec(move || {
@@ -85,7 +72,8 @@ pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Se
     }
     let started = |pid| say(Message::Started { pid });
     let mut ended = Ok(());
-    let status = spawn_and_wait(&mut command, &children, [STDOUT_PORT, STDERR_PORT], started, || {
+    let outputs = [STDOUT_PORT, STDERR_PORT].map(Some);
+    let status = spawn_and_wait(&mut command, &children, outputs, started, || {
         if stops {
             stop_marks.stop(1);
         }
@@ -93,7 +81,7 @@ pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Se
     });
     ended?;
     let code = match status {
-        Ok(status) => status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)) as u8,
+        Ok(status) => code_of(status),
         Err(error) => {
             // The begin was marked if the fork succeeded. An end without a begin does no harm.
             mark(MARK_END, 0);
@@ -102,10 +90,65 @@ pub fn run(job: &Job, mut say: impl FnMut(Message)) -> io::Result<(u8, Option<Se
                 stop_marks.stop(1);
             }
             session.as_mut().map(Session::end).transpose()?;
-            if error.kind() == ErrorKind::NotFound { 127 } else { 126 }
+            code_of_error(&error)
         }
     };
     Ok((code, session))
+}
+
+/// Runs shell commands of the job, one after the other. Their output goes to standard error: only the command's own is the run's
+/// output.
+fn run_lines(lines: &[String], job: &Job, children: &ChildSignal) -> io::Result<()> {
+    for line in lines {
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", line]);
+        set_up(&mut shell, job);
+        has_folder(job)?;
+        let status =
+            spawn_and_wait(&mut shell, children, [Some(STDERR_PORT); 2], |_| {}, || {}).map_err(|error| {
+                io::Error::other(format!("/bin/sh, to run `{line}` before the command: {error}"))
+            })?;
+        if !status.success() {
+            return Err(io::Error::other(format!("`{line}`, run before the command, ended with {status}")));
+        }
+    }
+    Ok(())
+}
+
+/// Runs the user's command once without its marks, and drops its output. Returns its exit code as a shell would.
+fn warm_up(job: &Job, children: &ChildSignal) -> io::Result<u8> {
+    let [program, arguments @ ..] = &job.warm.argv[..] else {
+        return Err(io::Error::other("the warm-up has no command"));
+    };
+    let mut command = user_command(program, arguments, job)?;
+    // SAFETY: the closure makes a system call, which is fine between fork and exec.
+    unsafe { command.pre_exec(|| ports::allow_ports(false)) };
+    Ok(match spawn_and_wait(&mut command, children, [None; 2], |_| {}, || {}) {
+        Ok(status) => code_of(status),
+        Err(error) => code_of_error(&error),
+    })
+}
+
+/// A command in the job's surroundings. Its standard input begins anew.
+fn user_command(program: &str, arguments: &[String], job: &Job) -> io::Result<Command> {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    set_up(&mut command, job);
+    if job.stdin {
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{STDIN_FILE}: {error}"));
+        command.stdin(std::fs::File::open(STDIN_FILE).map_err(named)?);
+    }
+    Ok(command)
+}
+
+/// The exit code that a shell gives a command that ended so.
+fn code_of(status: ExitStatus) -> u8 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)) as u8
+}
+
+/// The exit code that a shell gives a command that could not be started.
+fn code_of_error(error: &io::Error) -> u8 {
+    if error.kind() == ErrorKind::NotFound { 127 } else { 126 }
 }
 
 /// The messages at which the host reads counters, encoded in advance: sending them executes instructions of this
@@ -183,12 +226,12 @@ fn set_up(command: &mut Command, job: &Job) {
     }
 }
 
-/// Starts `command`, forwards its output to the two `ports` and waits for it. The end mark and `ended` come when it
+/// Starts `command`, forwards its output to the two `ports` (`None`: reads and drops it) and waits for it. The end mark and `ended` come when it
 /// ends, before the rest of its output is forwarded.
 fn spawn_and_wait(
     command: &mut Command,
     children: &ChildSignal,
-    ports: [u16; 2],
+    ports: [Option<u16>; 2],
     started: impl FnOnce(u32),
     ended: impl FnOnce(),
 ) -> io::Result<ExitStatus> {
@@ -204,7 +247,8 @@ fn spawn_and_wait(
     }
     let mut ended = Some(ended);
     loop {
-        let fd = |pipe: &Option<(OwnedFd, u16)>| pipe.as_ref().map_or(-1, |(pipe, _)| pipe.as_raw_fd());
+        let fd =
+            |pipe: &Option<(OwnedFd, Option<u16>)>| pipe.as_ref().map_or(-1, |(pipe, _)| pipe.as_raw_fd());
         wait_for([fd(&pipes[0]), fd(&pipes[1]), children.0.as_raw_fd()]);
         let status = children.take().then(|| reap(&mut child)).flatten();
         if status.is_some() {
@@ -218,13 +262,17 @@ fn spawn_and_wait(
     }
 }
 
-/// Copies available data from the pipe to its port. Closes the pipe at its end.
-fn forward(slot: &mut Option<(OwnedFd, u16)>) {
+/// Copies available data from the pipe to its port, if it has one. Closes the pipe at its end.
+fn forward(slot: &mut Option<(OwnedFd, Option<u16>)>) {
     let mut buffer = [0; 65536];
     while let Some((pipe, port)) = slot {
         // SAFETY: `buffer` is as long as is said.
         match unsafe { libc::read(pipe.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) } {
-            count if count > 0 => ports::write(*port, &buffer[..count as usize]),
+            count if count > 0 => {
+                if let Some(port) = port {
+                    ports::write(*port, &buffer[..count as usize]);
+                }
+            }
             0 => *slot = None,
             _ => return,
         }

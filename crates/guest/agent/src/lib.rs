@@ -79,6 +79,13 @@ pub struct Job {
     /// Shell commands to run first, outside the marks. If one fails, the job ends.
     #[serde(default)]
     pub before: Vec<String>,
+    /// Turns of the command before the recorded one; after [`Job::before`], before [`Job::begin`].
+    #[serde(default)]
+    pub warm: Warm,
+    /// Shell commands to run between the warm-up turns and the command, outside the marks: they switch on what is to see the
+    /// recorded turn alone. If one fails, the job ends.
+    #[serde(default)]
+    pub begin: Vec<String>,
     /// Shell commands to run after the command, outside the marks. Their output is sent as [`Message::After`]; their
     /// failure has no effect.
     #[serde(default)]
@@ -113,6 +120,15 @@ pub struct Job {
     /// True if the command leaves the kernel's function tracer on. The symbols that the tracer adds are not asked for.
     #[serde(default)]
     pub leaves_tracer: bool,
+}
+
+/// Turns of a command that are not recorded, and leave the guest warm: files in the page cache, compiled modules, page tables.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Warm {
+    /// Their number.
+    pub turns: u32,
+    /// The user's command. [`Job::argv`] may be a recorder that starts it.
+    pub argv: Vec<String>,
 }
 
 /// Ways to read the kernel's coverage counters. With any of them, an empty [`Job::argv`] is an empty window.
@@ -174,6 +190,11 @@ pub enum Message {
     },
     /// A job was read.
     Accepted,
+    /// A warm-up turn ended ([`Job::warm`]).
+    Turn {
+        /// Its exit status, as that of [`Message::Exit`].
+        code: u8,
+    },
     /// The command runs.
     Started {
         /// Its process ID in the guest.
@@ -212,4 +233,31 @@ pub enum Message {
         /// The lines of `/proc/kallsyms` that belong to modules and BPF programs.
         kallsyms: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_comes_to_the_agent_as_it_was_sent() {
+        let job = Job {
+            argv: vec!["recorder".into(), "cat".into(), "a b".into()],
+            warm: Warm { turns: 2, argv: vec!["cat".into(), "a b".into()] },
+            begin: vec!["echo 1 > /begun".into()],
+            stdin: true,
+            ..Job::default()
+        };
+        let text = serde_json::to_string(&job).unwrap();
+        assert_eq!(serde_json::from_str::<Job>(&text).unwrap(), job);
+        // A job that says nothing of it has no warm-up.
+        let short: Job = serde_json::from_str(r#"{"argv": ["true"]}"#).unwrap();
+        assert_eq!((short.warm, short.begin.len()), (Warm::default(), 0));
+        let turn = Message::Turn { code: 137 };
+        let line = serde_json::to_string(&turn).unwrap();
+        assert_eq!(
+            (line.as_str(), serde_json::from_str::<Message>(&line).unwrap()),
+            (r#"{"m":"turn","code":137}"#, turn)
+        );
+    }
 }

@@ -66,7 +66,7 @@ pub use files::{
     find_user_plugin,
 };
 pub use kernel::{Kernel, packages as kernel_packages};
-pub use kprism_agent::{CounterReading, INIT_READY};
+pub use kprism_agent::{CounterReading, INIT_READY, Warm};
 pub use lab::{Prepared, prepare};
 pub use modules::{ModuleFile, is_path as is_module_file};
 pub use network::{Forward, Network};

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use kprism_agent::CounterReading;
+use kprism_agent::{CounterReading, Warm};
 
 use crate::cpu::CpuFeature;
 use crate::network::{Forward, Network};
@@ -124,6 +124,12 @@ pub struct Job {
     pub cwd: Option<String>,
     /// Shell commands to run first. They are observed only if the boot is.
     pub before: Vec<String>,
+    /// Turns of the user's command before the recorded one, in the same guest and surroundings. They come after [`Job::before`]; their
+    /// output is dropped. [`Job::timeout`] is the time of each turn.
+    pub warm: Warm,
+    /// Shell commands to run after the warm-up turns, right before the command, as [`Job::before`] otherwise. They switch on what
+    /// is to see the recorded turn alone.
+    pub begin: Vec<String>,
     /// Shell commands to run after the command. They are observed only if the boot is; see [`crate::Outcome::after`].
     pub after: Vec<String>,
     /// The command's standard input: a file of the host, which is copied to the guest. Empty if `None`.
@@ -154,7 +160,7 @@ pub struct Job {
     pub gdb: Option<PathBuf>,
     /// The observed part of the run.
     pub span: Span,
-    /// Maximum duration of the command from its start; including the boot, if that is observed.
+    /// Maximum duration of the command from its start, and of each of its warm-up turns; including the boot, if that is observed.
     pub timeout: Option<Duration>,
 }
 
@@ -175,6 +181,8 @@ impl Job {
             env: Vec::new(),
             cwd: None,
             before: Vec::new(),
+            warm: Warm::default(),
+            begin: Vec::new(),
             after: Vec::new(),
             stdin: None,
             shares: Vec::new(),

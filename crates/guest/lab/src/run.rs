@@ -76,6 +76,10 @@ pub struct Outcome {
     /// State of the guest's own init when the command began, if the root file system has one:
     /// [`kprism_agent::INIT_READY`], or what is wrong.
     pub init: Option<String>,
+    /// Number of warm-up turns that were asked for ([`Job::warm`]).
+    pub warm_turns: u32,
+    /// Exit code of each of them that ended, in their order.
+    pub warm: Vec<u8>,
     /// Output of each of the job's commands for afterwards, as far as they were run.
     pub after: Vec<String>,
     /// The windows in which coverage counters were added up, if the job has any.
@@ -173,6 +177,8 @@ pub fn run(
         ended,
         pid: watch.pid,
         init: watch.init.or_else(|| prepared.snapshot.kernel.init.clone()),
+        warm_turns: job.warm.turns,
+        warm: watch.warm,
         after: watch.after,
         windows,
         console_tail,
@@ -237,12 +243,32 @@ pub fn accepts(prepared: &Prepared, job: &Job) -> Result<()> {
     if !job.ports.is_empty() && prepared.machine.network == Network::None {
         return Err(Error::Option("no port leads into a guest without a network: add --net user".into()));
     }
+    accepts_warm(job)?;
     if job.windows.is_some()
         && (job.counters != kprism_agent::CounterReading::Held || prepared.machine.pace == Pace::Fast)
     {
         return Err(Error::Option(
             "counters in windows are read while the observer holds the guest: not with --fast or --in-place"
                 .into(),
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses warm-up turns of nothing, and those that would be recorded.
+fn accepts_warm(job: &Job) -> Result<()> {
+    if job.warm.turns == 0 {
+        return Ok(());
+    }
+    if job.warm.argv.is_empty() {
+        return Err(Error::Option(
+            "--warm runs the command itself before it is recorded, and there is none: give a command, or leave --warm out"
+                .into(),
+        ));
+    }
+    if job.span == Span::Boot {
+        return Err(Error::Option(
+            "--warm beside a recorded boot: recording has begun before the warm-up turns; leave one of them out".into(),
         ));
     }
     Ok(())
@@ -274,6 +300,9 @@ struct Watch<'a> {
     /// True if the boot is recorded too.
     boots: bool,
     accepted: Option<Duration>,
+    /// Exit codes of the warm-up turns that ended, and when the last one did.
+    warm: Vec<u8>,
+    turn_ended: Option<Duration>,
     pid: Option<u32>,
     init: Option<String>,
     after: Vec<String>,
@@ -300,6 +329,8 @@ impl<'a> Watch<'a> {
             start,
             boots,
             accepted: None,
+            warm: Vec::new(),
+            turn_ended: None,
             pid: None,
             init: None,
             after: Vec::new(),
@@ -346,7 +377,9 @@ impl<'a> Watch<'a> {
             if over || kprism_signals::end_requested() {
                 let first = asked.is_none();
                 let since = *asked.get_or_insert_with(Instant::now);
-                if asks_first && since.elapsed() < ASK_PATIENCE {
+                // During the warm-up turns there is nobody to ask.
+                let asks = asks_first && self.pid.is_some();
+                if asks && since.elapsed() < ASK_PATIENCE {
                     if first {
                         report(Progress::Step("ending the recording in the guest"));
                         ask(qemu);
@@ -368,10 +401,10 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Running time of the command. The wait for a guest that does not take its job is limited too.
+    /// Running time of the command, or of its warm-up turn. The wait for a guest that does not take its job is limited too.
     fn ran_for(&self) -> Duration {
         let elapsed = self.start.elapsed();
-        match self.accepted {
+        match self.turn_ended.or(self.accepted) {
             _ if self.boots => elapsed,
             Some(at) => elapsed.saturating_sub(at),
             None => elapsed.saturating_sub(START_PATIENCE),
@@ -389,6 +422,10 @@ impl<'a> Watch<'a> {
             match message {
                 Ok(Message::Accepted) => self.accepted = Some(self.start.elapsed()),
                 Ok(Message::Init { state }) => self.init = Some(state),
+                Ok(Message::Turn { code }) => {
+                    self.warm.push(code);
+                    self.turn_ended = Some(self.start.elapsed());
+                }
                 Ok(Message::Started { pid }) => self.pid = Some(pid),
                 Ok(Message::After { output }) => self.after.push(output),
                 Ok(Message::Piece { region }) => self.collected.comes(region),
@@ -441,6 +478,8 @@ pub(crate) fn job_arguments(
         env,
         cwd: job.cwd.clone().unwrap_or_default(),
         before: job.before.clone(),
+        warm: job.warm.clone(),
+        begin: job.begin.clone(),
         after: job.after.clone(),
         share: has_files,
         stdin: job.stdin.is_some(),
@@ -620,8 +659,65 @@ pub(crate) fn plugin_arguments(
 
 #[cfg(test)]
 mod tests {
+    use kprism_agent::Warm;
+
     use super::*;
     use crate::options::Share;
+
+    #[test]
+    fn the_agent_is_told_of_warm_up_turns() {
+        let folder = std::env::temp_dir().join(format!("kprism-warm-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let warm = Warm { turns: 2, argv: vec!["cat".into()] };
+        // A recorder around the command: the turns are the command's.
+        let job = Job {
+            warm: warm.clone(),
+            begin: vec!["echo on".into()],
+            ..Job::new(["recorder".to_owned(), "cat".to_owned()])
+        };
+        accepts_warm(&job).unwrap();
+        job_arguments(&job, false, 1024, &folder).unwrap();
+        let told: kprism_agent::Job = serde_json::from_slice(&fs::read(folder.join("job")).unwrap()).unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!((told.warm, told.begin, told.argv), (warm, job.begin.clone(), job.argv.clone()));
+    }
+
+    #[test]
+    fn each_turn_has_the_time_of_the_command() {
+        let folder = std::env::temp_dir().join(format!("kprism-turns-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let control = folder.join("control");
+        fs::write(
+            &control,
+            "{\"m\":\"accepted\"}\n{\"m\":\"turn\",\"code\":0}\n{\"m\":\"turn\",\"code\":3}\n",
+        )
+        .unwrap();
+        let nothing = || PathBuf::from("/dev/null");
+        let files = PortFiles { console: nothing(), control, stdout: nothing(), stderr: nothing() };
+        let counters = CounterReader::new(folder.join("kallsyms"), &folder, &folder, None);
+        let minute = Duration::from_secs(60);
+        let start = Instant::now().checked_sub(minute).unwrap();
+        let mut watch = Watch::new(&files, (start, false), Collected::new(&folder), counters);
+        watch.follow(&mut |_| {});
+        // The job was taken a minute ago, and the second turn ended just now.
+        watch.accepted = Some(Duration::ZERO);
+        let ran = watch.ran_for();
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(watch.warm, [0, 3]);
+        assert!(ran < minute, "the time of the turns before counts: {ran:?}");
+    }
+
+    #[test]
+    fn warm_up_turns_of_nothing_or_in_the_recording_are_refused() {
+        let warm =
+            |argv: &[&str]| Warm { turns: 1, argv: argv.iter().map(|&word| word.to_owned()).collect() };
+        let refused = |job: Job| accepts_warm(&job).unwrap_err().to_string();
+        let none = refused(Job { warm: warm(&[]), ..Job::new(["true".to_owned()]) });
+        assert!(none.contains("there is none"), "{none}");
+        let boot = Job { warm: warm(&["true"]), span: Span::Boot, ..Job::new(["true".to_owned()]) };
+        assert!(refused(boot.clone()).contains("a recorded boot"));
+        accepts_warm(&Job { warm: Warm::default(), ..boot }).unwrap();
+    }
 
     #[test]
     fn a_full_disk_is_the_one_that_is_written_to() {

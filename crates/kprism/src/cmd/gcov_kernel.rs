@@ -58,7 +58,7 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     pub show: Option<String>,
     /// Run nothing: what is recorded is an empty window
-    #[arg(long, conflicts_with = "command")]
+    #[arg(long, conflicts_with_all = ["command", "warm"])]
     pub empty: bool,
     /// Have the guest read its counters through debugfs; without it, kprism stops the guest and reads its memory
     #[arg(long)]

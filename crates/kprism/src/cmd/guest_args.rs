@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use kprism_lab::{CpuFeature, Forward, Job, KernelSource, Network, Options, Pace, Share};
+use kprism_lab::{CpuFeature, Forward, Job, KernelSource, Network, Options, Pace, Share, Warm};
 use kprism_profile::parse;
 use kprism_record::guest::{self, Guest, Observe, Packets};
 use kprism_record::here::OWN_STDIN;
@@ -33,7 +33,7 @@ pub const GUEST: [&str; 18] = [
     "boot_timeout",
 ];
 /// Ids of the options of [`PlaceArgs`] that only a guest has.
-pub const GUEST_PLACE: [&str; 5] = ["share", "port", "before", "keep_disks", "gdb"];
+pub const GUEST_PLACE: [&str; 6] = ["share", "port", "before", "warm", "keep_disks", "gdb"];
 /// Ids of the options of [`PlaceArgs`] that a command on this machine has too.
 pub const PLACE: [&str; 4] = ["env", "cwd", "stdin", "timeout"];
 
@@ -150,6 +150,9 @@ pub struct PlaceArgs {
     /// Run this in a shell first, not recorded unless the boot is (can be repeated)
     #[arg(long, value_name = "CMD")]
     pub before: Vec<String>,
+    /// Run the command so often first, in the same guest: not recorded, and its output is dropped (see docs/guest.md)
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub warm: u32,
     /// Keep the disks as they are at the end, in the run folder's disks/
     #[arg(long)]
     pub keep_disks: bool,
@@ -162,7 +165,7 @@ pub struct PlaceArgs {
     /// Give the command this file as its standard input, `-` for kprism's own; in a guest it is empty otherwise
     #[arg(long, value_name = "FILE")]
     pub stdin: Option<PathBuf>,
-    /// End the command after it ran for this time; with --boot, the guest
+    /// End the command after it ran for this time, and each turn of --warm; with --boot, the guest
     #[arg(long, value_name = "SECONDS")]
     pub timeout: Option<u64>,
     /// Have QEMU make this Unix socket, for GDB to attach to the guest (`target remote SOCKET`)
@@ -181,6 +184,7 @@ impl PlaceArgs {
             env: self.env.clone(),
             cwd: self.cwd.clone(),
             before: self.before.clone(),
+            warm: Warm { turns: self.warm, argv: command.to_vec() },
             keeps_disks: self.keep_disks,
             stdin,
             ports: self.port.clone(),

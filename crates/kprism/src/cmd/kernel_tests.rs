@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use kprism_export::kernel_tests::show;
 use kprism_lab::Ended;
 use kprism_record::guest::{self, Settings};
@@ -81,6 +81,10 @@ fn record_and_report(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
+    ensure!(
+        args.place.warm == 0,
+        "--warm runs one command before it is recorded, and this is a list of tests: leave it out, or record one with `kprism lab run`"
+    );
     let settings = Settings::new(args.output.clone(), args.guest.options(), args.place.job(&[]));
     let mut report = |p: kprism_lab::Progress<'_>| match p {
         kprism_lab::Progress::Stderr(bytes) => {

@@ -117,7 +117,7 @@ pub struct RunArgs {
     #[command(flatten)]
     place: PlaceArgs,
     /// Record the whole boot, not only the command
-    #[arg(long, conflicts_with_all = ["snapshot_when", "from", "until"])]
+    #[arg(long, conflicts_with_all = ["snapshot_when", "from", "until", "warm"])]
     boot: bool,
     /// Run without recording anything
     #[arg(long, conflicts_with_all = ["snapshot_when", "from", "until", "no_decode", "retc", "psb", "mtc", "cyc"])]

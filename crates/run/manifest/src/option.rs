@@ -133,6 +133,8 @@ keys! {
         Timeout = "timeout", Nothing, "The time that the command had, s.";
         Unsettled = "unsettled", Nothing, "Counters that went on while they were read.";
         Until = "until", Part, "The condition at which the windows of a recording end.";
+        // Part of the environment.
+        Warm = "warm", Nothing, "Number of turns of the command before the recorded one.";
         Windows = "windows", Nothing, "Number of windows.";
         WithModule = "with_module", Nothing, "Modules of the user's that the guest loaded.";
         WithoutCondition = "without_condition", Nothing, "Functions at which the condition has no meaning, each with the reason.";

@@ -27,6 +27,8 @@ pub struct OptionFacts {
     pub from: Option<String>,
     /// The condition at which they end.
     pub until: Option<String>,
+    /// Number of turns of the command before the recorded one.
+    pub warm: Option<u64>,
     /// Number of windows.
     pub windows: Option<u64>,
     /// Number of snapshots.
@@ -118,6 +120,7 @@ impl Manifest {
             condition_errors: reader.read(OptionKey::ConditionErrors, counts),
             from: reader.text(OptionKey::From),
             until: reader.text(OptionKey::Until),
+            warm: reader.number(OptionKey::Warm),
             windows: reader.number(OptionKey::Windows),
             snapshots: reader.number(OptionKey::Snapshots),
             snapshot_when: reader.text(OptionKey::SnapshotWhen),

@@ -48,8 +48,8 @@ pub(crate) fn around(job: &Job, beside: &Beside) -> Result<Job> {
     let mut job = job.clone();
     let settings = serde_json::to_string(beside).context("settings of events")?;
     job.shares.push(Share { host: kprism_lab::find_recorder()?, guest: GUEST_RECORDER.into() });
-    // The names were checked: there is no quotation mark in them.
-    job.before.push(format!("{GUEST_RECORDER} events-begin {GUEST_RUN} '{settings}'"));
+    // The names were checked: there is no quotation mark in them. After the warm-up turns, whose events are not asked for.
+    job.begin.push(format!("{GUEST_RECORDER} events-begin {GUEST_RUN} '{settings}'"));
     job.after.insert(0, format!("{GUEST_RECORDER} events-end {GUEST_RUN}"));
     job.collect = Some(GUEST_RUN.into());
     Ok(job)

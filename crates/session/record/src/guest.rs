@@ -19,7 +19,7 @@ use kprism_store::{
 };
 use kprism_tracefs::beside::Beside;
 
-use crate::{NOT_ENDED, condition, events};
+use crate::{NOT_ENDED, condition, events, warm};
 
 /// Settings of a recording in the guest.
 #[derive(Debug, Clone)]
@@ -210,6 +210,7 @@ impl Settings {
         };
         let job = &self.job;
         option("--before", job.before.join("; "));
+        option("--warm", if job.warm.turns == 0 { String::new() } else { job.warm.turns.to_string() });
         option(
             "--env",
             job.env.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" "),
@@ -298,6 +299,7 @@ pub(crate) fn manifest_options(
         (OptionKey::Share, job.shares.iter().map(Share::to_string).collect()),
         (OptionKey::Stdin, path(&job.stdin).into()),
         (OptionKey::Before, job.before.clone().into()),
+        (OptionKey::Warm, job.warm.turns.into()),
         (OptionKey::Env, job.env.iter().map(|(name, value)| format!("{name}={value}")).collect()),
         (OptionKey::Cwd, job.cwd.clone().into()),
         (OptionKey::Timeout, job.timeout.as_ref().map(Duration::as_secs).into()),
@@ -461,6 +463,7 @@ pub(crate) fn record_only(
     manifest.exit_code = ran.exit_code.map(i32::from);
     manifest.stopped = reason(&ran.ended);
     manifest.notes.extend(init_note(&ran));
+    manifest.notes.extend(warm::notes(&ran));
     if settings.events.is_some() && events::recorded(&run)?.is_none() {
         let said = ran.after.first().map(|text| text.trim()).filter(|text| !text.is_empty());
         let why = said.unwrap_or("the guest did not come to its end");
@@ -604,6 +607,7 @@ pub fn complain(ran: &Outcome, progress: &Progress) {
     if let Some(note) = init_note(ran) {
         progress.say(&format!("note: {note}"));
     }
+    warm::notes(ran).iter().for_each(|note| progress.say(&format!("note: {note}")));
     if let Some(reason) = reason(&ran.ended) {
         progress.error(&format!("kprism: {reason}"));
         if !ran.console_tail.is_empty() && ran.ended != Ended::Interrupted {

@@ -57,6 +57,7 @@ pub mod observe;
 pub mod probe;
 pub mod tlb;
 pub mod wait;
+mod warm;
 
 pub use kprism_session::{Progress, Result};
 pub(crate) use kprism_store::NOT_ENDED;

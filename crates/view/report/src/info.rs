@@ -39,6 +39,10 @@ pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest, profile: Op
         let machine = facts.machine.as_deref().unwrap_or("no name");
         line("recorded on", format!("{} ({}, through ssh)", printable(on), printable(machine)));
     }
+    if let Some(turns @ 1..) = facts.warm {
+        let turns = if turns == 1 { "1 turn".to_owned() } else { format!("{} turns", grouped(turns)) };
+        line("warm-up", format!("{turns} of the command before the recorded one"));
+    }
     if !m.created.is_empty() {
         line("created", m.created.clone());
     }

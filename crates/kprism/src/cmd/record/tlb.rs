@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use kprism_record::guest;
 use kprism_record::tlb::{Ended, Recorded, geometries, model, perf, ptat, user};
 use kprism_session::Progress;
@@ -93,6 +93,13 @@ fn honoured(method: Method, given: &Given) -> Result<()> {
         Method::Perf => ("--method perf, which runs the command on this machine", &[&["event", "period"]]),
         Method::Ptat => ("--method ptat", &[&GUEST, &GUEST_PLACE, &["ptat", "pmd", "room"]]),
     };
+    if method == Method::Ptat
+        && let Some(option) = given.first(&["warm"])
+    {
+        bail!(
+            "{option} does not go with {view}: the memory bus is watched from the boot on, and would see each turn"
+        );
+    }
     given.only(view, &[&ANY[..], &PLACE, &more.concat()].concat())
 }
 

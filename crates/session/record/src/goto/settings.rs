@@ -2,7 +2,7 @@
 //! The settings of a run, read back from its manifest.
 
 use anyhow::{Context, Error, Result, bail, ensure};
-use kprism_lab::{CpuFeature, Job, KernelSource, Network, Options, Pace, Share, Span};
+use kprism_lab::{CpuFeature, Job, KernelSource, Network, Options, Pace, Share, Span, Warm};
 use kprism_store::{Manifest, OptionKey, Run, RunKind};
 use serde_json::Value;
 
@@ -22,7 +22,8 @@ pub(super) fn of(run: &Run, manifest: &Manifest) -> Result<Settings> {
     if manifest.tests.is_some() {
         refuse("it is of the kernel's own tests: record one of them with `kprism lab run`")?;
     }
-    if let Some(name) = manifest.option_facts().misread.first() {
+    let facts = manifest.option_facts();
+    if let Some(name) = facts.misread.first() {
         refuse(&format!("its option `{name}` is not understood"))?;
     }
     let options = Given(manifest);
@@ -39,10 +40,12 @@ pub(super) fn of(run: &Run, manifest: &Manifest) -> Result<Settings> {
     if options.text(OptionKey::Stdin).as_deref() == Some(OWN_STDIN) {
         refuse("its standard input was kprism's own, which is gone: give --stdin a file")?;
     }
+    let turns = u32::try_from(facts.warm.unwrap_or_default()).context("`warm`")?;
     let job = Job {
         env: options.pairs(OptionKey::Env),
         cwd: options.text(OptionKey::Cwd),
         before: options.list(OptionKey::Before),
+        warm: Warm { turns, argv: manifest.command.clone() },
         stdin: options.text(OptionKey::Stdin).map(Into::into),
         shares: options.list(OptionKey::Share).iter().map(|text| Share::parse(text)).collect(),
         // What the disks hold at the end is of no use before.
@@ -142,6 +145,25 @@ mod tests {
         let line = kprism_lab::command_line(&words) + " rdinit=/x";
         assert_eq!(appended(&line), ["quiet", "a=b", "c"]);
         assert_eq!(kprism_lab::command_line(&appended(&line)) + " rdinit=/x", line);
+    }
+
+    /// A replay without the turns would be of other instructions.
+    #[test]
+    fn warm_up_turns_are_run_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = Run::create(&dir.path().join("run")).unwrap();
+        let mut manifest = Manifest::new(RunKind::Lab, 1);
+        manifest.command = vec!["cat".into(), "a b".into()];
+        manifest.environment = Some(kprism_store::Environment::new(Vec::new()));
+        manifest.set(OptionKey::MemMib, 512);
+        manifest.set(OptionKey::KernelCommandLine, kprism_lab::command_line(&[]));
+        let warm = |manifest: &Manifest| of(&run, manifest).map(|settings| settings.job.warm);
+        assert_eq!(warm(&manifest).unwrap().turns, 0, "a run of an older version does not state it");
+        manifest.set(OptionKey::Warm, 2);
+        assert_eq!(warm(&manifest).unwrap(), Warm { turns: 2, argv: manifest.command.clone() });
+        manifest.set(OptionKey::Warm, "2");
+        let refused = warm(&manifest).expect_err("refused").to_string();
+        assert!(refused.contains("its option `warm` is not understood"), "{refused}");
     }
 
     #[test]

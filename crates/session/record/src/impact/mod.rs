@@ -252,6 +252,11 @@ fn record(
     let (profile, manifest) = flow::decode(&run, progress)?;
     progress.clear();
     let events = ran.after.first().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+    // The tracer is on during the warm-up turns too: its own code and buffers are to be warm.
+    let events = events.map(|text| match settings.job.warm.turns {
+        0 => text,
+        turns => format!("{text} (of {} turns of the command)", u64::from(turns) + 1),
+    });
     Ok(Ok(Recording { profile, manifest, pid: ran.pid.unwrap_or(1), exit_code: ran.exit_code, events }))
 }
 
