@@ -81,6 +81,11 @@ impl Prepared {
         &self.qemu.version
     }
 
+    /// The package of Debian's that the kernel is from, if it is from one. Of a meta package, the one it depends on.
+    pub fn kernel_package(&self) -> Option<&str> {
+        self.kernel.package()
+    }
+
     /// The folder with the guest's programs, unless the user gave an initramfs or a root file system.
     pub fn root(&self) -> Option<&Path> {
         self.rootfs.as_ref().map(|rootfs| rootfs.root.as_path())

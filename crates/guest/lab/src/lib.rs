@@ -33,6 +33,7 @@ mod hold;
 mod image_format;
 mod initramfs;
 mod kernel;
+mod kernel_package;
 pub mod kselftest;
 mod lab;
 mod layers;

@@ -272,7 +272,8 @@ pub(crate) fn manifest_options(
     let kernel = match &guest.kernel {
         // The manifest's kernel names the tree.
         KernelSource::Newest | KernelSource::Tree(_) => None,
-        KernelSource::Package(name) => Some(name.clone()),
+        // The user may have named a meta package, which is another kernel next month.
+        KernelSource::Package(name) => Some(prepared.kernel_package().unwrap_or(name).to_owned()),
         KernelSource::Image(image) => Some(image.display().to_string()),
     };
     vec![
