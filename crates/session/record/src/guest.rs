@@ -445,6 +445,7 @@ pub(crate) fn record_only(
     manifest.exit_code = ran.exit_code.map(i32::from);
     manifest.stopped = reason(&ran.ended);
     manifest.notes.extend(init_note(&ran));
+    manifest.notes.extend(ran.reports.notes());
     if settings.events.is_some() && events::recorded(&run)?.is_none() {
         let said = ran.after.first().map(|text| text.trim()).filter(|text| !text.is_empty());
         let why = said.unwrap_or("the guest did not come to its end");
@@ -587,6 +588,8 @@ pub fn complain(ran: &Outcome, progress: &Progress) {
     if let Some(note) = init_note(ran) {
         progress.say(&format!("note: {note}"));
     }
+    // A note, not a loss: the recording of a kernel that failed is as whole as any.
+    ran.reports.notes().iter().for_each(|note| progress.say(&format!("note: {note}")));
     if let Some(reason) = reason(&ran.ended) {
         progress.error(&format!("kprism: {reason}"));
         if !ran.console_tail.is_empty() && ran.ended != Ended::Interrupted {
