@@ -57,10 +57,19 @@ impl Kernel {
             KernelSource::Image(image) => {
                 let contents = fs::read(image).at("read", image)?;
                 require_bootable(image, &contents)?;
-                let release = release(&contents).unwrap_or_default();
-                let modules = Path::new("/lib/modules").join(&release);
-                let has_modules = !release.is_empty() && modules.join("kernel").is_dir();
-                let modules = has_modules.then_some(ModuleFolder::Installed(modules));
+                let mut release = release(&contents).unwrap_or_default();
+                let modules = match &options.module_folder {
+                    Some(given) => {
+                        let folder = modules_in(given, &release)?;
+                        release = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                        Some(folder)
+                    }
+                    None => {
+                        let folder = Path::new("/lib/modules").join(&release);
+                        (!release.is_empty() && has_modules(&folder)).then_some(folder)
+                    }
+                };
+                let modules = modules.map(ModuleFolder::Installed);
                 let key = Key::default().add(&contents).finish();
                 Ok(Self { image: image.to_owned(), release, modules, key, tree: None })
             }
@@ -237,6 +246,42 @@ fn packed_image(boot: &Path, modules: &Path) -> Option<PathBuf> {
     in_boot.chain(beside_modules).find(is_image)
 }
 
+/// Returns true for a folder like `lib/modules/RELEASE`.
+fn has_modules(folder: &Path) -> bool {
+    folder.join("kernel").is_dir()
+}
+
+/// The folder `lib/modules/RELEASE` that the user means by `given`: itself, or one below it. An image that does not state its
+/// release (empty) takes the only one that there is.
+///
+/// # Errors
+/// There are no modules, or those of another release.
+fn modules_in(given: &Path, release: &str) -> Result<PathBuf> {
+    let given = given.canonicalize().at("find", given)?;
+    let bad = |reason: String| Error::BadFile { path: given.clone(), reason };
+    if has_modules(&given) {
+        let name = given.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if release.is_empty() || name == release {
+            return Ok(given);
+        }
+        return Err(bad(format!(
+            "these are the modules of {name}, by the folder's name, and the kernel is {release}"
+        )));
+    }
+    let places = ["lib/modules", "usr/lib/modules"].map(|place| given.join(place));
+    let found = places.iter().find_map(|place| match release {
+        "" => only_entry(place).ok().filter(|folder| has_modules(folder)),
+        release => Some(place.join(release)).filter(|folder| has_modules(folder)),
+    });
+    found.ok_or_else(|| {
+        let wanted =
+            if release.is_empty() { "one release, as the kernel does not state its own" } else { release };
+        bad(format!(
+            "no modules of {wanted} here: give the folder lib/modules/RELEASE, or one with lib/modules in it"
+        ))
+    })
+}
+
 /// Refuses what QEMU cannot boot on an x86-64: it would say less, or nothing.
 fn require_bootable(path: &Path, image: &[u8]) -> Result<()> {
     let other = match image {
@@ -353,6 +398,26 @@ mod tests {
         let empty = tempfile::tempdir().unwrap();
         let error = arrange(empty.path(), Path::new("linux-image-x")).unwrap_err().to_string();
         assert!(error.contains("linux-image-x") && error.contains("vmlinuz"), "{error}");
+    }
+
+    #[test]
+    fn modules_are_those_of_the_kernel_s_release() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let folder = root.join("lib/modules/6.1.0-x");
+        fs::create_dir_all(folder.join("kernel")).unwrap();
+        for given in [&root, &folder] {
+            for release in ["6.1.0-x", ""] {
+                assert_eq!(modules_in(given, release).unwrap(), folder, "{given:?} {release}");
+            }
+            let error = modules_in(given, "6.2").unwrap_err().to_string();
+            assert!(error.contains("6.2"), "{error}");
+        }
+        fs::create_dir_all(root.join("lib/modules/6.2/kernel")).unwrap();
+        assert_eq!(modules_in(&root, "6.2").unwrap(), root.join("lib/modules/6.2"));
+        let error = modules_in(&root, "").unwrap_err().to_string();
+        assert!(error.contains("one release"), "{error}");
+        assert!(modules_in(&root.join("none"), "6.2").is_err());
     }
 
     #[test]

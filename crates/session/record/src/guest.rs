@@ -283,6 +283,7 @@ pub(crate) fn manifest_options(
         (OptionKey::MemMib, guest.mem_mib.into()),
         (OptionKey::CpuFeatures, guest.cpu_features.iter().map(CpuFeature::to_string).collect()),
         (OptionKey::Kernel, kernel.into()),
+        (OptionKey::ModuleFolder, path(&guest.module_folder).into()),
         (OptionKey::GuestImage, path(&guest.guest_image).into()),
         (OptionKey::Initrd, path(&guest.initrd).into()),
         (OptionKey::Root, path(&guest.root).into()),
