@@ -258,5 +258,4 @@ fn without_time(line: &[u8]) -> String {
 }
 
 #[cfg(test)]
-#[path = "kernel_reports/tests.rs"]
 mod tests;
