@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 
 use crate::error::{Context, Error, Result};
 use crate::files;
+use crate::kernel_package::Package;
 
 const NO_APT: &str = "the guest's kernel and programs are Debian packages, and there is no apt here to fetch them; \
                       give a guest image (--guest-image FILE, which `kprism lab save-guest` writes on Debian), or \
@@ -35,6 +36,21 @@ pub(crate) fn candidate(package: &str) -> Result<String> {
         reason: "no such package is known".into(),
         remedy: REMEDY,
     })
+}
+
+/// The `Depends` of a package, `Pre-Depends` among them, a line each; empty if no source offers the package.
+pub(crate) fn depends(package: &Package) -> Result<String> {
+    let argument = package.argument();
+    let output = call("apt-cache", Path::new("/"), &["--no-all-versions", "show", &argument])?;
+    Ok(depends_in(&String::from_utf8_lossy(&output.stdout)))
+}
+
+/// The dependencies in the first paragraph of `apt-cache show`.
+fn depends_in(text: &str) -> String {
+    let paragraph = text.lines().take_while(|line| !line.trim().is_empty());
+    let needs = paragraph
+        .filter_map(|line| line.strip_prefix("Depends: ").or_else(|| line.strip_prefix("Pre-Depends: ")));
+    needs.collect::<Vec<_>>().join("\n")
 }
 
 /// `name=version` of `packages` and all their dependencies, as if nothing was installed; sorted.
@@ -122,5 +138,18 @@ fn complaint(output: &Output) -> String {
         text.lines().last().unwrap_or("no reason given").to_owned()
     } else {
         errors.join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dependencies_are_those_of_the_candidate() {
+        let text = "Package: linux-image-amd64\nVersion: 2\nPre-Depends: a\nDepends: linux-image-2-amd64 (= 2)\n\n\
+                    Package: linux-image-amd64\nVersion: 1\nDepends: linux-image-1-amd64 (= 1)\n";
+        assert_eq!(depends_in(text), "a\nlinux-image-2-amd64 (= 2)");
+        assert_eq!(depends_in(""), "");
     }
 }

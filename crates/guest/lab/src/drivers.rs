@@ -60,7 +60,8 @@ impl Drivers {
     pub fn find(kernel: &Kernel, cache: &Cache) -> Result<Self> {
         // A package's modules never change under one version. Those of a tree, or of this machine, may be built again.
         match &kernel.modules {
-            Some(ModuleFolder::Installed(folder)) if folder.starts_with(cache.folder()) => {}
+            Some(ModuleFolder::Installed(folder))
+                if folder.starts_with(cache.folder()) && kernel.package().is_some() => {}
             _ => return Self::collect(kernel),
         }
         let key = format!("{}.1", kernel.key);

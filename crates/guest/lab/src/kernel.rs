@@ -9,6 +9,7 @@ use kprism_agent::content;
 use crate::apt;
 use crate::cache::{Cache, Key};
 use crate::error::{Context, Error, Result};
+use crate::kernel_package;
 use crate::modules::ModuleFolder;
 use crate::options::{KernelSource, Options, Progress, Report};
 use crate::packed::is_packed;
@@ -56,10 +57,19 @@ impl Kernel {
             KernelSource::Image(image) => {
                 let contents = fs::read(image).at("read", image)?;
                 require_bootable(image, &contents)?;
-                let release = release(&contents).unwrap_or_default();
-                let modules = Path::new("/lib/modules").join(&release);
-                let has_modules = !release.is_empty() && modules.join("kernel").is_dir();
-                let modules = has_modules.then_some(ModuleFolder::Installed(modules));
+                let mut release = release(&contents).unwrap_or_default();
+                let modules = match &options.module_folder {
+                    Some(given) => {
+                        let folder = modules_in(given, &release)?;
+                        release = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                        Some(folder)
+                    }
+                    None => {
+                        let folder = Path::new("/lib/modules").join(&release);
+                        (!release.is_empty() && has_modules(&folder)).then_some(folder)
+                    }
+                };
+                let modules = modules.map(ModuleFolder::Installed);
                 let key = Key::default().add(&contents).finish();
                 Ok(Self { image: image.to_owned(), release, modules, key, tree: None })
             }
@@ -95,6 +105,11 @@ impl Kernel {
         // The files were deleted by hand: start over.
         let key = cache.remembered("kernel", name, true, || fetch(report))?;
         Self::from_folder(&cache.folder().join("kernel").join(&key), key)
+    }
+
+    /// The name of its package, if it is one of Debian's: the part of the key before the version.
+    pub(crate) fn package(&self) -> Option<&str> {
+        self.key.split_once('_').map(|(name, _)| name).filter(|name| name.starts_with(PACKAGE))
     }
 
     /// The folder `lib/modules/RELEASE` of its modules, unless they are beside their sources.
@@ -148,25 +163,40 @@ fn download_named(name: &str, cache: &Cache, report: Report<'_>) -> Result<Strin
     download(name, cache, report)
 }
 
-/// Downloads and unpacks a kernel package that apt knows, and returns its key.
+/// Downloads and unpacks a kernel package that apt knows, or that of the kernel on which a meta package depends, and returns
+/// its key.
 fn download(name: &str, cache: &Cache, report: Report<'_>) -> Result<String> {
-    report(Progress::Step(&format!("downloading {name} (about 105 MB)")));
+    let packages = kernel_package::resolve(name, apt::depends)?;
+    let kernel = &packages.image.name;
+    let asked = if kernel == name { String::new() } else { format!(", on which {name} depends") };
+    report(Progress::Step(&format!("downloading {kernel}{asked} (about 105 MB)")));
     let scratch = crate::cache::Scratch::new(cache.folder(), ".download.")?;
     let scratch = scratch.path();
     crate::cache::require_space(scratch, 450)?;
-    apt::download(&[name.to_owned()], scratch).and_then(|files| {
-        let [package] = &files[..] else {
-            return Err(Error::BadFile {
-                path: scratch.to_owned(),
-                reason: "one package was to come".into(),
-            });
-        };
-        // NAME_VERSION_ARCH.deb is the key: a package's content never changes under one version.
-        let key = package.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        report(Progress::Step(&format!("unpacking {name}")));
-        cache.entry("kernel", &key, 350, |folder| unpack(package, folder))?;
-        Ok(key)
-    })
+    let files = apt::download(&packages.arguments(), scratch)?;
+    let stem = |file: &PathBuf| file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    // NAME_VERSION_ARCH.deb is the key: a package's content never changes under one version.
+    let (image, parts): (Vec<String>, Vec<String>) = files
+        .iter()
+        .map(stem)
+        .partition(|stem| stem.strip_prefix(kernel.as_str()).is_some_and(|rest| rest.starts_with('_')));
+    let [image] = &image[..] else {
+        return Err(Error::BadFile {
+            path: scratch.to_owned(),
+            reason: format!("one package {kernel} was to come"),
+        });
+    };
+    let key = kernel_package::key(image, &parts);
+    report(Progress::Step(&format!("unpacking {kernel}")));
+    cache.entry("kernel", &key, 350, |folder| {
+        files.iter().try_for_each(|package| apt::unpack(package, folder))?;
+        arrange(folder, Path::new(kernel))
+    })?;
+    if kernel != name {
+        // A run's manifest names the kernel's own package, by which it is asked for when the run is repeated.
+        cache.remembered("kernel", kernel, true, || Ok(key.clone()))?;
+    }
+    Ok(key)
 }
 
 /// Debian's stock kernels that apt knows, the oldest first.
@@ -184,34 +214,72 @@ fn not_offered(reason: &str) -> bool {
     ["Unable to locate", "Can't find a source", "404"].iter().any(|words| reason.contains(words))
 }
 
-/// Extracts the files that a guest needs from a kernel package: `vmlinuz` and `lib/modules`.
-fn unpack(package: &Path, folder: &Path) -> Result<()> {
-    apt::unpack(package, folder)?;
-    arrange(folder, package)
-}
-
 /// Moves the kernel below `folder`, which was unpacked from `source`, to `vmlinuz`, and its modules to `lib/modules`.
 pub(crate) fn arrange(folder: &Path, source: &Path) -> Result<()> {
-    let boot = folder.join("boot");
-    let image = fs::read_dir(&boot)
-        .at("read", &boot)?
-        .flatten()
-        .map(|entry| entry.path())
-        .find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-")))
-        .ok_or_else(|| Error::BadFile {
-            path: source.to_owned(),
-            reason: "no boot/vmlinuz-* in it".into(),
-        })?;
-    fs::rename(&image, folder.join("vmlinuz")).at("rename", &image)?;
-    crate::cache::remove(&boot)?;
     // Newer packages have a merged /usr.
     let merged = folder.join("usr/lib/modules");
+    let modules = folder.join("lib/modules");
     if merged.exists() {
         let place = folder.join("lib");
         fs::create_dir_all(&place).at("create", &place)?;
-        fs::rename(&merged, place.join("modules")).at("rename", &merged)?;
+        fs::rename(&merged, &modules).at("rename", &merged)?;
     }
+    let boot = folder.join("boot");
+    let image = packed_image(&boot, &modules).ok_or_else(|| Error::BadFile {
+        path: source.to_owned(),
+        reason: "neither boot/vmlinuz-* nor usr/lib/modules/*/vmlinuz in it".into(),
+    })?;
+    fs::rename(&image, folder.join("vmlinuz")).at("rename", &image)?;
+    crate::cache::remove(&boot)?;
     crate::cache::remove(&folder.join("usr"))
+}
+
+/// The image in an unpacked kernel package: `boot/vmlinuz-RELEASE`, or from Linux 6.19 on `lib/modules/RELEASE/vmlinuz`. A link
+/// from one to the other is not it.
+fn packed_image(boot: &Path, modules: &Path) -> Option<PathBuf> {
+    let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_image = |path: &PathBuf| path.symlink_metadata().is_ok_and(|facts| facts.is_file());
+    let in_boot = entries(boot)
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("vmlinuz-"))
+        .map(|entry| entry.path());
+    let beside_modules = entries(modules).map(|entry| entry.path().join("vmlinuz"));
+    in_boot.chain(beside_modules).find(is_image)
+}
+
+/// Returns true for a folder like `lib/modules/RELEASE`.
+fn has_modules(folder: &Path) -> bool {
+    folder.join("kernel").is_dir()
+}
+
+/// The folder `lib/modules/RELEASE` that the user means by `given`: itself, or one below it. An image that does not state its
+/// release (empty) takes the only one that there is.
+///
+/// # Errors
+/// There are no modules, or those of another release.
+fn modules_in(given: &Path, release: &str) -> Result<PathBuf> {
+    let given = given.canonicalize().at("find", given)?;
+    let bad = |reason: String| Error::BadFile { path: given.clone(), reason };
+    if has_modules(&given) {
+        let name = given.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if release.is_empty() || name == release {
+            return Ok(given);
+        }
+        return Err(bad(format!(
+            "these are the modules of {name}, by the folder's name, and the kernel is {release}"
+        )));
+    }
+    let places = ["lib/modules", "usr/lib/modules"].map(|place| given.join(place));
+    let found = places.iter().find_map(|place| match release {
+        "" => only_entry(place).ok().filter(|folder| has_modules(folder)),
+        release => Some(place.join(release)).filter(|folder| has_modules(folder)),
+    });
+    found.ok_or_else(|| {
+        let wanted =
+            if release.is_empty() { "one release, as the kernel does not state its own" } else { release };
+        bad(format!(
+            "no modules of {wanted} here: give the folder lib/modules/RELEASE, or one with lib/modules in it"
+        ))
+    })
 }
 
 /// Refuses what QEMU cannot boot on an x86-64: it would say less, or nothing.
@@ -300,6 +368,56 @@ mod tests {
         assert_eq!(release(&image).as_deref(), Some("6.1.0-x"));
         image[0x20e..0x210].copy_from_slice(&0xfff0u16.to_le_bytes());
         assert_eq!(release(&image), None);
+    }
+
+    /// The layouts of Debian's packages: up to 6.12, with a merged /usr, and from 6.19 on, whose image lies beside its modules.
+    #[test]
+    fn an_image_is_taken_from_where_the_package_has_it() {
+        for (image, modules) in [
+            ("boot/vmlinuz-6.1.0-x", "lib/modules/6.1.0-x"),
+            ("boot/vmlinuz-6.12.1-x", "usr/lib/modules/6.12.1-x"),
+            ("usr/lib/modules/6.19.6-x/vmlinuz", "usr/lib/modules/6.19.6-x"),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let folder = dir.path();
+            fs::create_dir_all(folder.join("boot")).unwrap();
+            fs::create_dir_all(folder.join(modules).join("kernel")).unwrap();
+            let release = modules.rsplit('/').next().unwrap();
+            if !image.starts_with("boot") {
+                let link = folder.join(format!("boot/vmlinuz-{release}"));
+                std::os::unix::fs::symlink(format!("../{image}"), link).unwrap();
+            }
+            fs::write(folder.join(image), "image").unwrap();
+            arrange(folder, Path::new("package")).unwrap();
+            assert_eq!(fs::read_to_string(folder.join("vmlinuz")).unwrap(), "image", "{image}");
+            assert!(!folder.join("boot").exists() && !folder.join("usr").exists(), "{image}");
+            let kernel = Kernel::from_folder(folder, "linux-image-x_1_amd64".into()).unwrap();
+            assert_eq!((kernel.release.as_str(), kernel.package()), (release, Some("linux-image-x")));
+            assert!(kernel.installed_modules().unwrap().join("kernel").is_dir(), "{image}");
+        }
+        let empty = tempfile::tempdir().unwrap();
+        let error = arrange(empty.path(), Path::new("linux-image-x")).unwrap_err().to_string();
+        assert!(error.contains("linux-image-x") && error.contains("vmlinuz"), "{error}");
+    }
+
+    #[test]
+    fn modules_are_those_of_the_kernel_s_release() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let folder = root.join("lib/modules/6.1.0-x");
+        fs::create_dir_all(folder.join("kernel")).unwrap();
+        for given in [&root, &folder] {
+            for release in ["6.1.0-x", ""] {
+                assert_eq!(modules_in(given, release).unwrap(), folder, "{given:?} {release}");
+            }
+            let error = modules_in(given, "6.2").unwrap_err().to_string();
+            assert!(error.contains("6.2"), "{error}");
+        }
+        fs::create_dir_all(root.join("lib/modules/6.2/kernel")).unwrap();
+        assert_eq!(modules_in(&root, "6.2").unwrap(), root.join("lib/modules/6.2"));
+        let error = modules_in(&root, "").unwrap_err().to_string();
+        assert!(error.contains("one release"), "{error}");
+        assert!(modules_in(&root.join("none"), "6.2").is_err());
     }
 
     #[test]

@@ -81,6 +81,11 @@ impl Prepared {
         &self.qemu.version
     }
 
+    /// The package of Debian's that the kernel is from, if it is from one. Of a meta package, the one it depends on.
+    pub fn kernel_package(&self) -> Option<&str> {
+        self.kernel.package()
+    }
+
     /// The folder with the guest's programs, unless the user gave an initramfs or a root file system.
     pub fn root(&self) -> Option<&Path> {
         self.rootfs.as_ref().map(|rootfs| rootfs.root.as_path())
@@ -256,6 +261,12 @@ fn check(options: &Options) -> Result<()> {
     if options.guest_image.is_some() && is_own && (options.initrd.is_some() || options.root.is_some()) {
         return wrong("nothing would come from the guest image: kernel and root file system are given");
     }
+    if options.module_folder.is_some() && !matches!(options.kernel, KernelSource::Image(_)) {
+        return wrong(
+            "a folder of modules (--modules) is for a kernel image (--kernel FILE): a package of Debian's and a build \
+             folder have their own",
+        );
+    }
     if options.init.is_some() && options.root.is_none() {
         return wrong("an init is that of a root file system of your own: give that too");
     }
@@ -275,4 +286,23 @@ fn has_room_for(images: &[Image], mem_mib: u64) -> Result<()> {
         bytes >> 20,
         (need_mib * 2 + 1).next_multiple_of(512)
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_of_modules_is_for_an_image_only() {
+        let with = |kernel| Options { kernel, module_folder: Some("modules".into()), ..Options::default() };
+        check(&with(KernelSource::Image("vmlinuz".into()))).unwrap();
+        for own in [
+            KernelSource::Newest,
+            KernelSource::Package("linux-image-x".into()),
+            KernelSource::Tree("linux".into()),
+        ] {
+            let error = check(&with(own)).unwrap_err().to_string();
+            assert!(error.contains("--modules") && error.contains("--kernel FILE"), "{error}");
+        }
+    }
 }

@@ -34,6 +34,8 @@ mod huge_pages;
 mod image_format;
 mod initramfs;
 mod kernel;
+mod kernel_package;
+mod kernel_reports;
 pub mod kselftest;
 mod lab;
 mod layers;
@@ -66,6 +68,7 @@ pub use files::{
     find_user_plugin,
 };
 pub use kernel::{Kernel, packages as kernel_packages};
+pub use kernel_reports::{KernelReport, KernelReports, MOST_REPORTS, ReportKind};
 pub use kprism_agent::{CounterReading, INIT_READY, Warm};
 pub use lab::{Prepared, prepare};
 pub use modules::{ModuleFile, is_path as is_module_file};

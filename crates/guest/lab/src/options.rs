@@ -23,6 +23,9 @@ pub struct Options {
     pub cpu_features: Vec<CpuFeature>,
     /// The kernel to boot.
     pub kernel: KernelSource,
+    /// The modules of a kernel image: `lib/modules/RELEASE`, or a folder with `lib/modules` in it. Only with
+    /// [`KernelSource::Image`].
+    pub module_folder: Option<PathBuf>,
     /// A guest image with the kernel and the programs, instead of Debian's packages from apt.
     pub guest_image: Option<PathBuf>,
     /// An initramfs to use instead of Debian's programs. kprism's own files are laid over it.
@@ -59,6 +62,7 @@ impl Default for Options {
             append: Vec::new(),
             cpu_features: Vec::new(),
             kernel: KernelSource::Newest,
+            module_folder: None,
             guest_image: None,
             initrd: None,
             root: None,
@@ -83,7 +87,8 @@ pub enum KernelSource {
     Newest,
     /// This package of Debian's kernels, `linux-image-…`.
     Package(String),
-    /// This image (vmlinuz). Its modules are taken from the host's `/lib/modules`, if that has its release.
+    /// This image (vmlinuz). Its modules are those of [`Options::module_folder`], or else those of the host's `/lib/modules`, if
+    /// that has its release.
     Image(PathBuf),
     /// The folder in which somebody built a kernel: that of `.config` and `vmlinux`.
     Tree(PathBuf),

@@ -17,6 +17,7 @@ use crate::counters::{CountedWindows, CounterReader};
 use crate::disk;
 use crate::error::{Context, Error, Result};
 use crate::hold::Holder;
+use crate::kernel_reports::KernelReports;
 use crate::lab::Prepared;
 use crate::network::Network;
 use crate::options::{Job, ObserverOptions, Pace, Progress, Report, Span};
@@ -84,6 +85,8 @@ pub struct Outcome {
     pub after: Vec<String>,
     /// The windows in which coverage counters were added up, if the job has any.
     pub windows: Option<CountedWindows>,
+    /// Faults that the guest's kernel reported on its console since the run began.
+    pub reports: KernelReports,
     /// Last lines of the guest's console, if the end was not normal.
     pub console_tail: String,
     /// Time from the start of QEMU to its end.
@@ -181,6 +184,7 @@ pub fn run(
         warm: watch.warm,
         after: watch.after,
         windows,
+        reports: KernelReports::of_file(&files.console),
         console_tail,
         wall: start.elapsed(),
         start: watch.accepted.unwrap_or_default(),

@@ -8,7 +8,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use kprism_lab::{
-    CpuFeature, Ended, Error, Job, KernelSource, Options, Outcome, Pace, Prepared, Progress, Share, Span,
+    CpuFeature, Ended, Error, Job, KernelSource, Options, Outcome, Pace, Prepared, Progress, ReportKind,
+    Share, Span,
 };
 
 /// Guests are large and the machine may be small, so only one runs at a time.
@@ -235,6 +236,9 @@ fn a_hang_ends_at_the_time_given_and_a_panic_at_once() {
     let outcome = run(&prepared, &shell("echo begun; sleep 0.1; echo c > /proc/sysrq-trigger"), &folder);
     assert_eq!(outcome.ended, Ended::Panic("Kernel panic - not syncing: sysrq triggered crash".into()));
     assert!(outcome.console_tail.contains("RIP"), "{}", outcome.console_tail);
+    let report = outcome.reports.reports.first().expect("the panic is told");
+    assert_eq!(report.kind, ReportKind::Panic);
+    assert!(report.trace.iter().any(|frame| frame.starts_with("sysrq_handle_crash+")), "{report:?}");
     assert_eq!(folder.read("stdout"), b"begun\n");
     assert_no_qemu(&folder.0);
 }

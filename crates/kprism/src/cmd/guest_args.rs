@@ -12,8 +12,9 @@ use kprism_record::here::OWN_STDIN;
 use crate::given::Given;
 
 /// Ids of the options of [`GuestArgs`].
-pub const GUEST: [&str; 18] = [
+pub const GUEST: [&str; 19] = [
     "kernel",
+    "modules",
     "tree",
     "initrd",
     "root",
@@ -110,6 +111,9 @@ pub struct GuestArgs {
     /// Boot this kernel image (vmlinuz), or this kernel package of Debian (linux-image-…), instead of Debian's newest 6.12
     #[arg(long, value_name = "FILE", help_heading = "Guest")]
     kernel: Option<PathBuf>,
+    /// Take the modules of `--kernel FILE` from this folder: lib/modules/RELEASE, or one with lib/modules in it [default: this machine's, if it has them]
+    #[arg(long, value_name = "DIR", requires = "kernel", help_heading = "Guest")]
+    modules: Option<PathBuf>,
     /// Boot the kernel that was built in this folder (that of `make O=` if there is one), with its modules and source lines
     #[arg(long, value_name = "DIR", conflicts_with = "kernel", help_heading = "Guest")]
     tree: Option<PathBuf>,
@@ -274,6 +278,7 @@ impl GuestArgs {
                 (None, Some(kernel)) => KernelSource::named(kernel),
                 (None, None) => KernelSource::Newest,
             },
+            module_folder: self.modules.clone(),
             initrd: self.initrd.clone(),
             root: self.root.clone(),
             init: self.init.as_ref().map(|init| if init == "none" { String::new() } else { init.clone() }),

@@ -106,6 +106,7 @@ keys! {
         MemMib = "mem_mib", Cost, "The guest's memory, MiB.";
         Method = "method", Choice, "The method of a recording of TLB misses.";
         Module = "module", Nothing, "Modules that the guest loaded.";
+        ModuleFolder = "module_folder", Nothing, "The folder of the modules of a kernel image.";
         Net = "net", Nothing, "The guest's network.";
         On = "on", Nothing, "The recording machine, as it was reached.";
         Pace = "pace", Cost, "The pace of the guest's clock.";

@@ -186,6 +186,7 @@ pub fn record(
     let flow = settings.flow.then_some(Instrument::Flow);
     manifest.instruments = flow.into_iter().chain([Instrument::Cover]).collect();
     manifest.stopped = guest::reason(&ran.ended);
+    manifest.notes.extend(ran.reports.notes());
     run.write_manifest(&manifest)?;
     guest::complain(&ran, progress);
     Ok((run, ran))

@@ -275,7 +275,8 @@ pub(crate) fn manifest_options(
     let kernel = match &guest.kernel {
         // The manifest's kernel names the tree.
         KernelSource::Newest | KernelSource::Tree(_) => None,
-        KernelSource::Package(name) => Some(name.clone()),
+        // The user may have named a meta package, which is another kernel next month.
+        KernelSource::Package(name) => Some(prepared.kernel_package().unwrap_or(name).to_owned()),
         KernelSource::Image(image) => Some(image.display().to_string()),
     };
     vec![
@@ -285,6 +286,7 @@ pub(crate) fn manifest_options(
         (OptionKey::MemMib, guest.mem_mib.into()),
         (OptionKey::CpuFeatures, guest.cpu_features.iter().map(CpuFeature::to_string).collect()),
         (OptionKey::Kernel, kernel.into()),
+        (OptionKey::ModuleFolder, path(&guest.module_folder).into()),
         (OptionKey::GuestImage, path(&guest.guest_image).into()),
         (OptionKey::Initrd, path(&guest.initrd).into()),
         (OptionKey::Root, path(&guest.root).into()),
@@ -464,6 +466,7 @@ pub(crate) fn record_only(
     manifest.stopped = reason(&ran.ended);
     manifest.notes.extend(init_note(&ran));
     manifest.notes.extend(warm::notes(&ran));
+    manifest.notes.extend(ran.reports.notes());
     if settings.events.is_some() && events::recorded(&run)?.is_none() {
         let said = ran.after.first().map(|text| text.trim()).filter(|text| !text.is_empty());
         let why = said.unwrap_or("the guest did not come to its end");
@@ -608,6 +611,8 @@ pub fn complain(ran: &Outcome, progress: &Progress) {
         progress.say(&format!("note: {note}"));
     }
     warm::notes(ran).iter().for_each(|note| progress.say(&format!("note: {note}")));
+    // A note, not a loss: the recording of a kernel that failed is as whole as any.
+    ran.reports.notes().iter().for_each(|note| progress.say(&format!("note: {note}")));
     if let Some(reason) = reason(&ran.ended) {
         progress.error(&format!("kprism: {reason}"));
         if !ran.console_tail.is_empty() && ran.ended != Ended::Interrupted {

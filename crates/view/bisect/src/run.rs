@@ -503,7 +503,7 @@ fn in_tree(options: &mut Options, job: &mut Job, tree: &Path) {
         KernelSource::Image(path) | KernelSource::Tree(path) => Some(path),
         KernelSource::Newest | KernelSource::Package(_) => None,
     };
-    for path in kernel.into_iter().chain(&mut options.initrd) {
+    for path in kernel.into_iter().chain(&mut options.module_folder).chain(&mut options.initrd) {
         *path = tree.join(&*path);
     }
     for module in options.modules.iter_mut().chain(&mut options.with_modules) {

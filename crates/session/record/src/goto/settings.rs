@@ -84,6 +84,7 @@ fn guest(manifest: &Manifest, options: &Given<'_>) -> Result<Options> {
             (None, Some(kernel)) => KernelSource::named(kernel.as_ref()),
             (None, None) => KernelSource::Newest,
         },
+        module_folder: options.text(OptionKey::ModuleFolder).map(Into::into),
         guest_image: options.text(OptionKey::GuestImage).map(Into::into),
         initrd: options.text(OptionKey::Initrd).map(Into::into),
         root: options.text(OptionKey::Root).map(Into::into),
