@@ -44,7 +44,7 @@ pub struct Args {
     /// Start GDB here, in this terminal
     #[arg(long)]
     run_gdb: bool,
-    /// File with the kernel's symbols, for GDB [default: vmlinux of the run's --tree]
+    /// File with the kernel's symbols, for GDB [default: that of the run's --tree, an installed one, or the run's own symbols]
     #[arg(long, value_name = "FILE")]
     vmlinux: Option<PathBuf>,
     /// More arguments for GDB
@@ -61,10 +61,13 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     let vmlinux = args.vmlinux.as_deref().map(goto::symbol_file).transpose()?;
     let run = Run::open(&args.run)?;
     let goal = Goal { at: args.at.clone(), cpu: args.cpu, nth: args.nth };
-    let mut there = match goto::go(&run, &goal, progress) {
+    let mut there = match goto::go(&run, &goal, vmlinux.as_deref(), progress) {
         Err(error) => return super::ended::interrupted(error),
         Ok(there) => there,
     };
+    for note in &there.names.notes {
+        progress.note(&printable(note).to_string());
+    }
     let halt = &there.stopped.halt;
     // Of a number or a time, the time as `script` has it; between two packets with a time it is interpolated.
     let (ns, place) = match (&there.found, &args.at) {
@@ -88,7 +91,8 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
         printable(&halt.comm)
     )?;
     let gdb = Gdb {
-        vmlinux: vmlinux.or(there.vmlinux),
+        kernel: there.names.kernel.clone(),
+        script: there.names.script.clone(),
         cpu: halt.cpu,
         socket: there.stopped.socket(),
         more: args.gdb_arguments.clone(),

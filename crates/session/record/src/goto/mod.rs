@@ -7,7 +7,11 @@
 
 mod find;
 mod gdb;
+mod names;
 mod settings;
+mod symbol_elf;
+
+use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use kprism_lab::replay::{Replayed, Stopped, replay};
@@ -18,6 +22,7 @@ use kprism_store::{Instrument, Run};
 
 pub use find::Found;
 pub use gdb::{Gdb, run_gdb, symbol_file};
+pub use names::Names;
 
 use crate::guest::{self, Observe, Settings};
 use crate::{condition, events, goto::find::Wanted};
@@ -74,15 +79,15 @@ pub struct There {
     pub stopped: Box<Stopped>,
     /// The instruction of the recording, unless the goal is a condition.
     pub found: Option<Found>,
-    /// File with the kernel's symbols, if the run was on a kernel of the user's own.
-    pub vmlinux: Option<std::path::PathBuf>,
+    /// Files from which GDB has the names of the code there.
+    pub names: Names,
 }
 
-/// Replays `run` up to `goal`.
+/// Replays `run` up to `goal`. `vmlinux` is the kernel's file with symbols, if it is not to be looked for.
 ///
 /// # Errors
 /// The run cannot be replayed, has no such place, or took another way this time.
-pub fn go(run: &Run, goal: &Goal, progress: &Progress) -> Result<There> {
+pub fn go(run: &Run, goal: &Goal, vmlinux: Option<&Path>, progress: &Progress) -> Result<There> {
     let manifest = run.manifest()?;
     let mut settings = settings::of(run, &manifest)?;
     let found = match &goal.at {
@@ -121,9 +126,13 @@ pub fn go(run: &Run, goal: &Goal, progress: &Progress) -> Result<There> {
             grouped(number)
         ),
     };
-    let tree = manifest.kernel.and_then(|kernel| kernel.tree);
-    let vmlinux = tree.map(|tree| tree.folder.join("vmlinux")).filter(|file| file.is_file());
-    Ok(There { stopped, found, vmlinux })
+    // Of a number or a time, the time as the recording has it: so have its mappings.
+    let ns = found.as_ref().map_or(stopped.halt.ns, |found| found.ns);
+    let task = names::Task { pid: stopped.halt.pid, ns };
+    let socket = stopped.socket();
+    let folder = socket.parent().context("GDB's socket is in a folder")?;
+    let names = names::collect(run, &manifest, vmlinux, task, folder)?;
+    Ok(There { stopped, found, names })
 }
 
 /// The cause of a replay that is another, as far as it is known.
