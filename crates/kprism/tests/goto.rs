@@ -79,7 +79,10 @@ fn gdb_stops_at_the_flows_address() {
     // Files of symbols that are made for GDB have another folder each time.
     let looked = || {
         let said = at(&run, &place, &look);
-        said.lines().filter(|line| !line.starts_with("add symbol table")).map(str::to_owned).collect::<Vec<_>>()
+        said.lines()
+            .filter(|line| !line.starts_with("add symbol table"))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
     };
     let first = looked();
     let has = |name: &str| first.iter().any(|line| line.starts_with(name));

@@ -66,7 +66,7 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
         Ok(there) => there,
     };
     for note in &there.names.notes {
-        progress.note(&printable(note).to_string());
+        progress.note(&printable(note));
     }
     let halt = &there.stopped.halt;
     // Of a number or a time, the time as `script` has it; between two packets with a time it is interpolated.
