@@ -194,6 +194,31 @@ fn what_cannot_be_replayed_is_refused() {
     refused(&["--at", &last], &["another way"]);
 }
 
+#[test]
+fn a_run_of_snapshots_names_the_command_that_has_numbers() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    record(&run, &["--snapshot-when", "vfs_read if count == 832"]);
+    let output = kprism(&["lab", "goto", text(&run), "--at", "5"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    let line = said.lines().find(|line| line.trim_start().starts_with("kprism lab run")).expect(&said).trim();
+    let line = line.strip_prefix("kprism").unwrap();
+    assert!(line.ends_with("-- sh -c 'ls /bin | sed s/a/z/g'") && !line.contains("snapshot"), "{said}");
+    // It is what is to be pasted.
+    let whole =
+        Command::new("sh").args(["-c", &format!("\"$0\"{line}"), env!("CARGO_BIN_EXE_kprism")]).output();
+    assert!(whole.as_ref().is_ok_and(|output| output.status.success()), "{whole:?}");
+    let kernel_line = |run: &Path| {
+        let text = std::fs::read_to_string(run.join("manifest.json")).unwrap();
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()["options"]["kernel_command_line"].clone()
+    };
+    let whole = dir.path().join("run-whole");
+    assert_eq!(kernel_line(&run), kernel_line(&whole));
+    assert!(json(&["info", "--json", "-i", text(&whole)])["instructions"].as_u64().unwrap() > 0);
+}
+
 /// QEMU, the child of this process.
 fn child_of(pid: u32) -> u32 {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();

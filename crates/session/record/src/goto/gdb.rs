@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! GDB at a guest that is stopped: its command line, and a run of it.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -50,15 +50,17 @@ impl Gdb {
 
     /// The command for a shell.
     pub fn command(&self) -> String {
-        let quoted = |word: &OsString| {
-            let word = word.to_string_lossy();
-            let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@".contains(c);
-            match !word.is_empty() && word.chars().all(plain) {
-                true => word.into_owned(),
-                false => format!("'{}'", word.replace('\'', r"'\''")),
-            }
-        };
-        self.arguments().iter().fold("gdb".to_owned(), |line, word| line + " " + &quoted(word))
+        self.arguments().iter().fold("gdb".to_owned(), |line, word| line + " " + &shell_word(word))
+    }
+}
+
+/// One word of a shell's command line.
+pub(super) fn shell_word(word: &OsStr) -> String {
+    let word = word.to_string_lossy();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.into_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
     }
 }
 

@@ -10,6 +10,7 @@ mod gdb;
 mod names;
 mod settings;
 mod symbol_elf;
+mod whole;
 
 use std::path::Path;
 
@@ -18,7 +19,7 @@ use kprism_lab::replay::{Replayed, Stopped, replay};
 use kprism_lab::{Pace, Prepared};
 use kprism_profile::{parse, units::grouped};
 use kprism_session::{Progress, flow};
-use kprism_store::{Instrument, Run};
+use kprism_store::{Instrument, OptionKey, Run};
 
 pub use find::Found;
 pub use gdb::{Gdb, run_gdb, symbol_file};
@@ -147,10 +148,15 @@ fn find(
     progress: &Progress,
 ) -> Result<Found> {
     if let Observe::Snapshot { .. } = settings.observe {
+        // Without a separator at its end.
+        let mut output = run.dir().components().as_path().as_os_str().to_owned();
+        output.push("-whole");
+        let timeout = run.manifest()?.option(OptionKey::Timeout).and_then(serde_json::Value::as_u64);
         bail!(
             "{}: of a run with --snapshot-when the instructions before each snapshot are not counted: give --at a condition \
-             (FUNC [if EXPR])",
-            run.dir().display()
+             (FUNC [if EXPR]), or record the same command whole. The guest does the same there, and each instruction has its number:\n  {}",
+            run.dir().display(),
+            whole::command_line(settings, Path::new(&output), timeout)
         );
     }
     let cpus = settings.guest.smp;
