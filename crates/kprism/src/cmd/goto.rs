@@ -9,6 +9,7 @@ use anyhow::Result;
 use kprism_profile::units::{grouped, printable};
 use kprism_record::goto::{self, At, Gdb, Goal};
 use kprism_session::Progress;
+use kprism_session::cover::DebugFiles;
 use kprism_signals::Second;
 use kprism_store::Run;
 
@@ -47,6 +48,9 @@ pub struct Args {
     /// File with the kernel's symbols, for GDB [default: that of the run's --tree, an installed one, or the run's own symbols]
     #[arg(long, value_name = "FILE")]
     vmlinux: Option<PathBuf>,
+    /// A kernel module (.ko), for GDB (can be repeated); modules that the lab loaded from a file are found
+    #[arg(long, value_name = "FILE")]
+    module_file: Vec<PathBuf>,
     /// More arguments for GDB
     #[arg(last = true, value_name = "GDB-ARG", requires = "run_gdb")]
     gdb_arguments: Vec<OsString>,
@@ -59,9 +63,13 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     anyhow::ensure!(is_place || args.nth == 1, "--nth: a number or a time is one instruction; leave it out");
     anyhow::ensure!(!is_place || args.cpu.is_none(), "--cpu: write it into the condition: if $cpu == N");
     let vmlinux = args.vmlinux.as_deref().map(goto::symbol_file).transpose()?;
+    for file in &args.module_file {
+        goto::symbol_file(file)?;
+    }
+    let files = DebugFiles { vmlinux, module_file: args.module_file.clone(), ..DebugFiles::default() };
     let run = Run::open(&args.run)?;
     let goal = Goal { at: args.at.clone(), cpu: args.cpu, nth: args.nth };
-    let mut there = match goto::go(&run, &goal, vmlinux.as_deref(), progress) {
+    let mut there = match goto::go(&run, &goal, &files, progress) {
         Err(error) => return super::ended::interrupted(error),
         Ok(there) => there,
     };

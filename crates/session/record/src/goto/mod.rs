@@ -18,6 +18,7 @@ use anyhow::{Context, Result, bail, ensure};
 use kprism_lab::replay::{Replayed, Stopped, replay};
 use kprism_lab::{Pace, Prepared};
 use kprism_profile::{parse, units::grouped};
+use kprism_session::cover::DebugFiles;
 use kprism_session::{Progress, flow};
 use kprism_store::{Instrument, OptionKey, Run};
 
@@ -84,11 +85,11 @@ pub struct There {
     pub names: Names,
 }
 
-/// Replays `run` up to `goal`. `vmlinux` is the kernel's file with symbols, if it is not to be looked for.
+/// Replays `run` up to `goal`. `files` are those with symbols that the user names.
 ///
 /// # Errors
-/// The run cannot be replayed, has no such place, or took another way this time.
-pub fn go(run: &Run, goal: &Goal, vmlinux: Option<&Path>, progress: &Progress) -> Result<There> {
+/// The run cannot be replayed, has no such place, took another way this time, or a file that the user names is not its own.
+pub fn go(run: &Run, goal: &Goal, files: &DebugFiles, progress: &Progress) -> Result<There> {
     let manifest = run.manifest()?;
     let mut settings = settings::of(run, &manifest)?;
     let found = match &goal.at {
@@ -132,7 +133,7 @@ pub fn go(run: &Run, goal: &Goal, vmlinux: Option<&Path>, progress: &Progress) -
     let task = names::Task { pid: stopped.halt.pid, ns };
     let socket = stopped.socket();
     let folder = socket.parent().context("GDB's socket is in a folder")?;
-    let names = names::collect(run, &manifest, vmlinux, task, folder)?;
+    let names = names::collect(run, &manifest, files, task, folder)?;
     Ok(There { stopped, found, names })
 }
 

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use kprism_image::BuildId;
 use kprism_image::sideband::{self, Record};
 use kprism_image::symbols::kallsyms::value_of;
@@ -45,11 +45,11 @@ pub(super) struct Task {
 /// Collects what the run has. Files are made in `folder`.
 ///
 /// # Errors
-/// A file of the run cannot be read, or one in `folder` cannot be written.
+/// A file of the run cannot be read, one in `folder` cannot be written, or a named module is none of the run.
 pub(super) fn collect(
     run: &Run,
     manifest: &Manifest,
-    vmlinux: Option<&Path>,
+    files: &DebugFiles,
     task: Task,
     folder: &Path,
 ) -> Result<Names> {
@@ -57,9 +57,9 @@ pub(super) fn collect(
     let mut script = Script::default();
     let kallsyms = kprism_session::files::read_if_there(&run.kallsyms())?;
     let mut modules = symbol_elf::modules(&String::from_utf8_lossy(&kallsyms));
-    let vmlinux = match vmlinux {
-        Some(file) => Some(file.to_owned()),
-        None => recorded_vmlinux(manifest, &DebugFiles::default().folders()).unwrap_or_else(|reason| {
+    let vmlinux = match &files.vmlinux {
+        Some(file) => Some(file.clone()),
+        None => recorded_vmlinux(manifest, &files.folders()).unwrap_or_else(|reason| {
             names.notes.push(reason);
             None
         }),
@@ -73,6 +73,21 @@ pub(super) fn collect(
             bias => script.add(&file, &format!("-o {bias:#x}"), &mut names.notes),
         }
     }
+    for file in &files.module_file {
+        let name = module_name(file);
+        let Some(ran) = modules.get(&name) else {
+            bail!("--module-file {}: the run has no module {name}, or it is given twice", file.display());
+        };
+        let bytes = fs::read(file).with_context(|| format!("--module-file {}", file.display()))?;
+        let Some(sections) = sections(&bytes, ran) else {
+            bail!(
+                "--module-file {}: not the {name} that ran: expected an unpacked .ko of the same build",
+                file.display()
+            );
+        };
+        script.add(file, &sections, &mut names.notes);
+        modules.remove(&name);
+    }
     for module in manifest.kernel.iter().flat_map(|kernel| &kernel.modules) {
         let name = format!("[{}]", module.name);
         let Some(ran) = modules.get(&name) else { continue };
@@ -83,13 +98,8 @@ pub(super) fn collect(
             ));
             continue;
         };
-        let sections = sections(&bytes, ran);
-        if !sections.is_empty() {
-            let words: Vec<String> = sections
-                .iter()
-                .filter_map(|(section, address)| Some(format!("-s {} {address:#x}", quoted(section)?)))
-                .collect();
-            script.add(&module.file, &words.join(" "), &mut names.notes);
+        if let Some(sections) = sections(&bytes, ran) {
+            script.add(&module.file, &sections, &mut names.notes);
             modules.remove(&name);
         }
     }
@@ -165,9 +175,16 @@ fn the_same_build(file: &Path, build_id: &str) -> Option<Vec<u8>> {
     is_it.then(|| fs::read(file).ok()).flatten()
 }
 
-/// The addresses of a module's code sections: most of the functions that have one name in both tell them.
-fn sections(file: &[u8], ran: &Module) -> Vec<(String, u64)> {
-    let Ok(elf) = object::File::parse(file) else { return Vec::new() };
+/// The kernel's name for the module in this file, as kallsyms has it.
+fn module_name(file: &Path) -> String {
+    let stem = file.file_stem().map(|stem| stem.to_string_lossy().replace('-', "_")).unwrap_or_default();
+    format!("[{stem}]")
+}
+
+/// The addresses of a module's code sections, as arguments of `add-symbol-file`: most of the functions that have one name in both
+/// tell them. `None` if most are elsewhere, as those of another build, or the file has none of them.
+fn sections(file: &[u8], ran: &Module) -> Option<String> {
+    let elf = object::File::parse(file).ok()?;
     let mut there: HashMap<&str, Option<u64>> = HashMap::new();
     for (name, address, _) in &ran.functions {
         // Static functions may share a name: those do not help.
@@ -181,12 +198,17 @@ fn sections(file: &[u8], ran: &Module) -> Vec<(String, u64)> {
             *votes.entry(section.0).or_default().entry(start).or_default() += 1;
         }
     }
-    let place = |(index, starts): (usize, BTreeMap<u64, usize>)| {
+    let (mut good, mut bad) = (0, 0);
+    let mut words = Vec::new();
+    for (index, starts) in votes {
+        let all: usize = starts.values().sum();
+        let (start, most) = starts.into_iter().max_by_key(|(_, count)| *count)?;
         let section = elf.section_by_index(object::SectionIndex(index)).ok()?;
-        let (start, _) = starts.into_iter().max_by_key(|(_, count)| *count)?;
-        Some((section.name().ok()?.to_owned(), start.wrapping_add(section.address())))
-    };
-    votes.into_iter().filter_map(place).collect()
+        (good, bad) = (good + most, bad + all - most);
+        let address = start.wrapping_add(section.address());
+        words.push(format!("-s {} {address:#x}", quoted(section.name().ok()?)?));
+    }
+    (good > bad).then(|| words.join(" "))
 }
 
 /// Files of the program that the task runs, and what is to be added to their addresses.
@@ -259,6 +281,22 @@ mod tests {
     }
 
     #[test]
+    fn sections_are_where_most_functions_ran() {
+        let functions = |base: u64| {
+            let all = [("one", 0x10), ("two", 0x40), ("three", 0x90)];
+            all.map(|(name, offset)| (name.to_owned(), base + offset, 8u64)).to_vec()
+        };
+        // The made file's section begins with its first function.
+        let file = symbol_elf::file([Module { functions: functions(0x1000) }].iter()).unwrap();
+        let mut ran = Module { functions: functions(0xffff_ffff_c000_0000) };
+        assert_eq!(sections(&file, &ran).as_deref(), Some("-s .text.1 0xffffffffc0000010"));
+        ran.functions[2].1 += 4;
+        assert_eq!(sections(&file, &ran).as_deref(), Some("-s .text.1 0xffffffffc0000010"));
+        ran.functions[1].1 += 8;
+        assert_eq!(sections(&file, &ran), None);
+    }
+
+    #[test]
     fn a_child_without_mappings_has_its_parents_program() {
         let text = concat!(
             r#"{"k":"mmap","t":1,"cpu":0,"pid":5,"tgid":5,"asid":4096,"start":1,"end":2,"exec":true,"path":"/a"}"#,
@@ -284,12 +322,22 @@ mod tests {
         fs::write(run.kallsyms(), text).unwrap();
         let manifest = Manifest::new(RunKind::Lab, 1);
         let task = Task { pid: 1, ns: 1 };
-        let names = collect(&run, &manifest, None, task, dir.path()).unwrap();
+        let names = collect(&run, &manifest, &DebugFiles::default(), task, dir.path()).unwrap();
         let bytes = fs::read(names.kernel.unwrap()).unwrap();
         let elf = object::File::parse(bytes.as_slice()).unwrap();
         let defined = elf.symbols().filter(|symbol| symbol.is_definition());
         let all: Vec<_> = defined.map(|symbol| symbol.name().unwrap().to_owned()).collect();
         assert_eq!(all, ["_stext", "vfs_open", "modf"]);
         assert!(names.script.is_none() && names.notes.is_empty(), "{:?}", names.notes);
+        // A file of a module that did not run, and one that is no module.
+        let other = dir.path().join("other.ko");
+        let refused = |file: &Path| {
+            let files = DebugFiles { module_file: vec![file.to_owned()], ..DebugFiles::default() };
+            collect(&run, &manifest, &files, task, dir.path()).unwrap_err().to_string()
+        };
+        assert!(refused(&other).contains("no module [other]"));
+        let packed = dir.path().join("mod.ko");
+        fs::write(&packed, "packed").unwrap();
+        assert!(refused(&packed).contains("expected an unpacked .ko"));
     }
 }
