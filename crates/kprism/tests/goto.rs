@@ -118,6 +118,18 @@ fn gdb_names_functions_of_the_kernel_and_of_libraries() {
 }
 
 #[test]
+fn a_function_of_a_module_is_a_place() {
+    needs(&[GDB]);
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    // The command itself loads the module: before it, the kernel has no such function.
+    ok(&["lab", "run", "-q", "-o", text(&run), "--with-module", "dummy", "--", "modprobe", "dummy"]);
+    let said = at(&run, &["--at", "dummy_setup"], &["info symbol $pc"]);
+    assert!(said.contains("dummy_setup in section"), "{said}");
+}
+
+#[test]
 fn conditions_windows_and_several_cpus() {
     needs(&[GDB]);
     let _alone = alone();
