@@ -76,9 +76,18 @@ fn gdb_stops_at_the_flows_address() {
     // The same place again: all registers and the stack.
     let look = ["p/x $pc", "info all-registers", "x/64gx $rsp"];
     let place = ["--at", &numbers[0].to_string()];
-    let first = at(&run, &place, &look);
-    assert!(first.contains("eflags") && first.contains("cr3"), "{first}");
-    assert_eq!(first, at(&run, &place, &look));
+    // Files of symbols that are made for GDB have another folder each time.
+    let looked = || {
+        let said = at(&run, &place, &look);
+        said.lines()
+            .filter(|line| !line.starts_with("add symbol table"))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let first = looked();
+    let has = |name: &str| first.iter().any(|line| line.starts_with(name));
+    assert!(has("eflags") && has("cr3"), "{first:?}");
+    assert_eq!(first, looked());
     // A time is the instruction that `script` has there.
     let first_from = |from: &str| -> serde_json::Value {
         let what =
@@ -90,6 +99,34 @@ fn gdb_stops_at_the_flows_address() {
     let ns = format!("{}ns", line["time_ns"]);
     let said = at(&run, &["--at", &ns], &["p/x $pc"]);
     assert_eq!(format!("{:#x}", pc(&said)), line["ip"].as_str().unwrap(), "{said}");
+}
+
+#[test]
+fn gdb_names_functions_of_the_kernel_and_of_libraries() {
+    needs(&[GDB]);
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    // GDB's commands have the run's path.
+    let run = dir.path().join("a run's #1");
+    record(&run, &[]);
+    let said = at(&run, &["--at", "vfs_read"], &["x/i $pc", "info symbol $pc"]);
+    assert!(said.contains("<vfs_read>:") && said.contains("vfs_read in section"), "{said}");
+    let said = at(&run, &["--at", "__x64_sys_exit_group"], &["info address malloc", "bt 1"]);
+    assert!(said.contains("add symbol table from file") && said.contains("libc.so.6"), "{said}");
+    assert!(said.contains("Symbol \"malloc\" is at 0x7"), "{said}");
+    assert!(said.contains("#0") && said.contains("__x64_sys_exit_group"), "{said}");
+}
+
+#[test]
+fn a_function_of_a_module_is_a_place() {
+    needs(&[GDB]);
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    // The command itself loads the module: before it, the kernel has no such function.
+    ok(&["lab", "run", "-q", "-o", text(&run), "--with-module", "dummy", "--", "modprobe", "dummy"]);
+    let said = at(&run, &["--at", "dummy_setup"], &["info symbol $pc"]);
+    assert!(said.contains("dummy_setup in section"), "{said}");
 }
 
 #[test]
@@ -167,6 +204,31 @@ fn what_cannot_be_replayed_is_refused() {
     changed("/command/2", "ls /bin | sed s/a/y/g; ls /bin | sed s/a/z/g".into());
     let last = json(&["info", "--json", "-i", text(&run)])["instructions"].to_string();
     refused(&["--at", &last], &["another way"]);
+}
+
+#[test]
+fn a_run_of_snapshots_names_the_command_that_has_numbers() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    record(&run, &["--snapshot-when", "vfs_read if count == 832"]);
+    let output = kprism(&["lab", "goto", text(&run), "--at", "5"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    let line = said.lines().find(|line| line.trim_start().starts_with("kprism lab run")).expect(&said).trim();
+    let line = line.strip_prefix("kprism").unwrap();
+    assert!(line.ends_with("-- sh -c 'ls /bin | sed s/a/z/g'") && !line.contains("snapshot"), "{said}");
+    // It is what is to be pasted.
+    let whole =
+        Command::new("sh").args(["-c", &format!("\"$0\"{line}"), env!("CARGO_BIN_EXE_kprism")]).output();
+    assert!(whole.as_ref().is_ok_and(|output| output.status.success()), "{whole:?}");
+    let kernel_line = |run: &Path| {
+        let text = std::fs::read_to_string(run.join("manifest.json")).unwrap();
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()["options"]["kernel_command_line"].clone()
+    };
+    let whole = dir.path().join("run-whole");
+    assert_eq!(kernel_line(&run), kernel_line(&whole));
+    assert!(json(&["info", "--json", "-i", text(&whole)])["instructions"].as_u64().unwrap() > 0);
 }
 
 /// QEMU, the child of this process.

@@ -9,6 +9,7 @@ use anyhow::Result;
 use kprism_profile::units::{grouped, printable};
 use kprism_record::goto::{self, At, Gdb, Goal};
 use kprism_session::Progress;
+use kprism_session::cover::DebugFiles;
 use kprism_signals::Second;
 use kprism_store::Run;
 
@@ -44,9 +45,12 @@ pub struct Args {
     /// Start GDB here, in this terminal
     #[arg(long)]
     run_gdb: bool,
-    /// File with the kernel's symbols, for GDB [default: vmlinux of the run's --tree]
+    /// File with the kernel's symbols, for GDB [default: that of the run's --tree, an installed one, or the run's own symbols]
     #[arg(long, value_name = "FILE")]
     vmlinux: Option<PathBuf>,
+    /// A kernel module (.ko), for GDB (can be repeated); modules that the lab loaded from a file are found
+    #[arg(long, value_name = "FILE")]
+    module_file: Vec<PathBuf>,
     /// More arguments for GDB
     #[arg(last = true, value_name = "GDB-ARG", requires = "run_gdb")]
     gdb_arguments: Vec<OsString>,
@@ -59,12 +63,19 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     anyhow::ensure!(is_place || args.nth == 1, "--nth: a number or a time is one instruction; leave it out");
     anyhow::ensure!(!is_place || args.cpu.is_none(), "--cpu: write it into the condition: if $cpu == N");
     let vmlinux = args.vmlinux.as_deref().map(goto::symbol_file).transpose()?;
+    for file in &args.module_file {
+        goto::symbol_file(file)?;
+    }
+    let files = DebugFiles { vmlinux, module_file: args.module_file.clone(), ..DebugFiles::default() };
     let run = Run::open(&args.run)?;
     let goal = Goal { at: args.at.clone(), cpu: args.cpu, nth: args.nth };
-    let mut there = match goto::go(&run, &goal, progress) {
+    let mut there = match goto::go(&run, &goal, &files, progress) {
         Err(error) => return super::ended::interrupted(error),
         Ok(there) => there,
     };
+    for note in &there.names.notes {
+        progress.note(&printable(note));
+    }
     let halt = &there.stopped.halt;
     // Of a number or a time, the time as `script` has it; between two packets with a time it is interpolated.
     let (ns, place) = match (&there.found, &args.at) {
@@ -88,7 +99,8 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
         printable(&halt.comm)
     )?;
     let gdb = Gdb {
-        vmlinux: vmlinux.or(there.vmlinux),
+        kernel: there.names.kernel.clone(),
+        script: there.names.script.clone(),
         cpu: halt.cpu,
         socket: there.stopped.socket(),
         more: args.gdb_arguments.clone(),

@@ -6,6 +6,8 @@
 
 pub(crate) mod interval;
 
+use std::path::Path;
+
 use anyhow::{Context, Result, bail};
 use kprism_btf::{Btf, Kind};
 use kprism_expr::error::suggestion;
@@ -13,6 +15,7 @@ use kprism_expr::watch::{Error, Watch};
 use kprism_image::symbols::kallsyms;
 use kprism_lab::Prepared;
 use kprism_probe::plan;
+use kprism_store::Run;
 
 /// Compiles `spec`, given with `option`, by the symbols and types of the guest's kernel.
 ///
@@ -25,6 +28,21 @@ pub fn argument(option: &str, spec: &str, prepared: &Prepared) -> Result<String>
         std::fs::read(&path).with_context(|| path.display().to_string())
     };
     compile(option, spec, &read("kallsyms")?, &read("btf")?)
+}
+
+/// The same of a guest that does again what `run` recorded: functions of modules that were loaded meanwhile are known by the run's
+/// symbols. They are where they were.
+///
+/// # Errors
+/// As of [`argument`].
+pub(crate) fn argument_again(option: &str, spec: &str, prepared: &Prepared, run: &Run) -> Result<String> {
+    let names = run.kallsyms();
+    if !names.is_file() {
+        return argument(option, spec, prepared);
+    }
+    let types = prepared.snapshot_folder().join("btf");
+    let read = |path: &Path| std::fs::read(path).with_context(|| path.display().to_string());
+    compile(option, spec, &read(names.as_path())?, &read(types.as_path())?)
 }
 
 /// The same, by the text of the kernel's `/proc/kallsyms` and the bytes of its types, which are empty if it has none.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! GDB at a guest that is stopped: its command line, and a run of it.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,7 +18,9 @@ const POLL: Duration = Duration::from_millis(20);
 #[derive(Debug, Clone)]
 pub struct Gdb {
     /// File with the kernel's symbols, if there is one.
-    pub vmlinux: Option<PathBuf>,
+    pub kernel: Option<PathBuf>,
+    /// Commands that load the symbols of modules and programs, if there are some.
+    pub script: Option<PathBuf>,
     /// The vCPU that is looked at first.
     pub cpu: u32,
     /// The socket to attach to.
@@ -32,6 +34,9 @@ impl Gdb {
         let mut attach = OsString::from("target remote ");
         attach.push(&self.socket);
         let mut all: Vec<OsString> = Vec::new();
+        if let Some(script) = &self.script {
+            all.extend(["-x".into(), script.as_os_str().to_owned()]);
+        }
         // Without it GDB takes a kernel without symbols for 32-bit code.
         all.extend(["-ex".into(), "set architecture i386:x86-64".into(), "-ex".into(), attach]);
         if self.cpu > 0 {
@@ -39,21 +44,23 @@ impl Gdb {
             all.extend(["-ex".into(), format!("thread {}", self.cpu + 1).into()]);
         }
         all.extend(self.more.iter().cloned());
-        all.extend(self.vmlinux.iter().map(|file| file.as_os_str().to_owned()));
+        all.extend(self.kernel.iter().map(|file| file.as_os_str().to_owned()));
         all
     }
 
     /// The command for a shell.
     pub fn command(&self) -> String {
-        let quoted = |word: &OsString| {
-            let word = word.to_string_lossy();
-            let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@".contains(c);
-            match !word.is_empty() && word.chars().all(plain) {
-                true => word.into_owned(),
-                false => format!("'{}'", word.replace('\'', r"'\''")),
-            }
-        };
-        self.arguments().iter().fold("gdb".to_owned(), |line, word| line + " " + &quoted(word))
+        self.arguments().iter().fold("gdb".to_owned(), |line, word| line + " " + &shell_word(word))
+    }
+}
+
+/// One word of a shell's command line.
+pub(super) fn shell_word(word: &OsStr) -> String {
+    let word = word.to_string_lossy();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.into_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
     }
 }
 
@@ -101,9 +108,15 @@ mod tests {
 
     #[test]
     fn the_command_is_for_a_shell() {
-        let gdb =
-            Gdb { vmlinux: Some("/a b/vmlinux".into()), cpu: 0, socket: "/tmp/x/gdb".into(), more: vec![] };
+        let gdb = Gdb {
+            kernel: Some("/a b/vmlinux".into()),
+            script: Some("/tmp/x/symbols.gdb".into()),
+            cpu: 0,
+            socket: "/tmp/x/gdb".into(),
+            more: vec![],
+        };
         let command = gdb.command();
+        assert!(command.starts_with("gdb -x /tmp/x/symbols.gdb -ex "), "{command}");
         assert!(command.ends_with("-ex 'target remote /tmp/x/gdb' '/a b/vmlinux'"), "{command}");
     }
 }

@@ -7,17 +7,24 @@
 
 mod find;
 mod gdb;
+mod names;
 mod settings;
+mod symbol_elf;
+mod whole;
+
+use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use kprism_lab::replay::{Replayed, Stopped, replay};
 use kprism_lab::{Pace, Prepared};
 use kprism_profile::{parse, units::grouped};
+use kprism_session::cover::DebugFiles;
 use kprism_session::{Progress, flow};
-use kprism_store::{Instrument, Run};
+use kprism_store::{Instrument, OptionKey, Run};
 
 pub use find::Found;
 pub use gdb::{Gdb, run_gdb, symbol_file};
+pub use names::Names;
 
 use crate::guest::{self, Observe, Settings};
 use crate::{condition, events, goto::find::Wanted};
@@ -74,15 +81,15 @@ pub struct There {
     pub stopped: Box<Stopped>,
     /// The instruction of the recording, unless the goal is a condition.
     pub found: Option<Found>,
-    /// File with the kernel's symbols, if the run was on a kernel of the user's own.
-    pub vmlinux: Option<std::path::PathBuf>,
+    /// Files from which GDB has the names of the code there.
+    pub names: Names,
 }
 
-/// Replays `run` up to `goal`.
+/// Replays `run` up to `goal`. `files` are those with symbols that the user names.
 ///
 /// # Errors
-/// The run cannot be replayed, has no such place, or took another way this time.
-pub fn go(run: &Run, goal: &Goal, progress: &Progress) -> Result<There> {
+/// The run cannot be replayed, has no such place, took another way this time, or a file that the user names is not its own.
+pub fn go(run: &Run, goal: &Goal, files: &DebugFiles, progress: &Progress) -> Result<There> {
     let manifest = run.manifest()?;
     let mut settings = settings::of(run, &manifest)?;
     let found = match &goal.at {
@@ -94,7 +101,7 @@ pub fn go(run: &Run, goal: &Goal, progress: &Progress) -> Result<There> {
     same_environment(&settings, &prepared, &manifest)?;
     match (&goal.at, &found) {
         (At::Place(place), _) => {
-            let place = condition::argument("--at", place, &prepared)?;
+            let place = condition::argument_again("--at", place, &prepared, run)?;
             settings.observer_arguments.push(("at".to_owned(), place));
             settings.observer_arguments.push(("nth".to_owned(), goal.nth.to_string()));
         }
@@ -121,9 +128,13 @@ pub fn go(run: &Run, goal: &Goal, progress: &Progress) -> Result<There> {
             grouped(number)
         ),
     };
-    let tree = manifest.kernel.and_then(|kernel| kernel.tree);
-    let vmlinux = tree.map(|tree| tree.folder.join("vmlinux")).filter(|file| file.is_file());
-    Ok(There { stopped, found, vmlinux })
+    // Of a number or a time, the time as the recording has it: so have its mappings.
+    let ns = found.as_ref().map_or(stopped.halt.ns, |found| found.ns);
+    let task = names::Task { pid: stopped.halt.pid, ns };
+    let socket = stopped.socket();
+    let folder = socket.parent().context("GDB's socket is in a folder")?;
+    let names = names::collect(run, &manifest, files, task, folder)?;
+    Ok(There { stopped, found, names })
 }
 
 /// The cause of a replay that is another, as far as it is known.
@@ -138,10 +149,15 @@ fn find(
     progress: &Progress,
 ) -> Result<Found> {
     if let Observe::Snapshot { .. } = settings.observe {
+        // Without a separator at its end.
+        let mut output = run.dir().components().as_path().as_os_str().to_owned();
+        output.push("-whole");
+        let timeout = run.manifest()?.option(OptionKey::Timeout).and_then(serde_json::Value::as_u64);
         bail!(
             "{}: of a run with --snapshot-when the instructions before each snapshot are not counted: give --at a condition \
-             (FUNC [if EXPR])",
-            run.dir().display()
+             (FUNC [if EXPR]), or record the same command whole. The guest does the same there, and each instruction has its number:\n  {}",
+            run.dir().display(),
+            whole::command_line(settings, Path::new(&output), timeout)
         );
     }
     let cpus = settings.guest.smp;

@@ -36,7 +36,8 @@ mod instructions;
 mod kernel_lines;
 mod places;
 
-pub(crate) use debug_files::{module_sources, recorded_vmlinux};
+pub(crate) use debug_files::module_sources;
+pub use debug_files::recorded_vmlinux;
 use instructions::{Instructions, each};
 pub(crate) use kernel_lines::kernel_lines;
 

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The command line that records a run of snapshots once more, without the snapshots.
+//!
+//! In: the settings of the run. Out: a line for a shell. The guest does the same in both, so the whole run has the numbers that
+//! the snapshots lack.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use kprism_lab::KernelSource;
+
+use super::gdb::shell_word;
+use crate::guest::Settings;
+
+/// `kprism lab run -o OUTPUT …` with the guest and the command of `settings`, and with `timeout` in seconds.
+pub(super) fn command_line(settings: &Settings, output: &Path, timeout: Option<u64>) -> String {
+    let (guest, job) = (&settings.guest, &settings.job);
+    let mut words: Vec<OsString> = ["kprism", "lab", "run", "-o"].into_iter().map(OsString::from).collect();
+    words.push(output.into());
+    // Joined by `=`, a value that begins with `-` is no option.
+    let mut add = |option: &str, value: OsString| {
+        let mut word = OsString::from(format!("--{option}="));
+        word.push(value);
+        words.push(word);
+    };
+    match &guest.kernel {
+        KernelSource::Newest => {}
+        KernelSource::Package(name) => add("kernel", name.into()),
+        KernelSource::Image(file) => add("kernel", file.into()),
+        KernelSource::Tree(folder) => add("tree", folder.into()),
+    }
+    let files = [
+        ("guest-image", &guest.guest_image),
+        ("initrd", &guest.initrd),
+        ("root", &guest.root),
+        ("stdin", &job.stdin),
+    ];
+    for (option, file) in files {
+        if let Some(file) = file {
+            add(option, file.into());
+        }
+    }
+    for (option, text) in [("init", &guest.init), ("cwd", &job.cwd)] {
+        if let Some(text) = text {
+            add(option, text.into());
+        }
+    }
+    guest.disks.iter().for_each(|disk| add("disk", disk.into()));
+    let lists = [
+        ("module", &guest.modules),
+        ("with-module", &guest.with_modules),
+        ("package", &guest.packages),
+        ("append", &guest.append),
+        ("before", &job.before),
+    ];
+    for (option, list) in lists {
+        list.iter().for_each(|value| add(option, value.into()));
+    }
+    guest.cpu_features.iter().for_each(|feature| add("cpu-features", feature.to_string().into()));
+    job.shares.iter().for_each(|share| add("share", share.to_string().into()));
+    job.env.iter().for_each(|(name, value)| add("env", format!("{name}={value}").into()));
+    add("smp", guest.smp.to_string().into());
+    add("mem", format!("{}M", guest.mem_mib).into());
+    if let Some(seconds) = timeout {
+        add("timeout", seconds.to_string().into());
+    }
+    if let Some(beside) = &settings.events {
+        beside.events.iter().for_each(|event| add("event", event.into()));
+        add("buffer-size", format!("{}K", beside.buffer_kib).into());
+    }
+    words.push("--".into());
+    words.extend(job.argv.iter().map(OsString::from));
+    words.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use kprism_lab::{Job, Options};
+
+    use super::*;
+
+    #[test]
+    fn the_line_has_the_guest_and_the_command_and_no_snapshot() {
+        let guest = Options {
+            smp: 2,
+            mem_mib: 512,
+            append: vec!["-x".into(), "a b".into()],
+            kernel: KernelSource::Tree("/k".into()),
+            packages: vec!["libc6-dbg".into()],
+            ..Options::default()
+        };
+        let job = Job {
+            env: vec![("A".into(), "b c".into())],
+            ..Job::new(["sh", "-c", "ls | wc"].map(str::to_owned))
+        };
+        let settings = Settings::new("run".into(), guest, job);
+        assert_eq!(
+            command_line(&settings, Path::new("run-whole"), Some(9)),
+            "kprism lab run -o run-whole --tree=/k --package=libc6-dbg --append=-x '--append=a b' '--env=A=b c' --smp=2 --mem=512M \
+             --timeout=9 -- sh -c 'ls | wc'"
+        );
+    }
+}
