@@ -7,14 +7,60 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use kprism_lab::KernelSource;
+use kprism_lab::{Job, KernelSource, Options};
 
 use super::gdb::shell_word;
 use crate::guest::Settings;
 
 /// `kprism lab run -o OUTPUT …` with the guest and the command of `settings`, and with `timeout` in seconds.
 pub(super) fn command_line(settings: &Settings, output: &Path, timeout: Option<u64>) -> String {
-    let (guest, job) = (&settings.guest, &settings.job);
+    // All fields are named, so that a new option of the guest is not forgotten here.
+    let Options {
+        smp,
+        mem_mib,
+        append,
+        cpu_features,
+        kernel,
+        module_folder,
+        guest_image,
+        initrd,
+        root,
+        init,
+        disks,
+        modules,
+        with_modules,
+        packages,
+        // Other runs cannot be replayed.
+        network: _,
+        pace: _,
+        // They change how the guest comes about, and not what it is.
+        refresh: _,
+        boot_timeout: _,
+    } = &settings.guest;
+    let Job {
+        argv,
+        env,
+        cwd,
+        before,
+        warm,
+        stdin,
+        shares,
+        // A run that is replayed states its own apart.
+        timeout: _,
+        // Of recorders in the guest, of counters, of boots, of the way in: a run of snapshots has none of them.
+        begin: _,
+        after: _,
+        ports: _,
+        collect: _,
+        asks_first: _,
+        counters: _,
+        windows: _,
+        marked_by_command: _,
+        leaves_tracer: _,
+        keeps_disks: _,
+        gdb: _,
+        span: _,
+    } = &settings.job;
     let mut words: Vec<OsString> = ["kprism", "lab", "run", "-o"].into_iter().map(OsString::from).collect();
     words.push(output.into());
     // Joined by `=`, a value that begins with `-` is no option.
@@ -23,44 +69,48 @@ pub(super) fn command_line(settings: &Settings, output: &Path, timeout: Option<u
         word.push(value);
         words.push(word);
     };
-    match &guest.kernel {
+    match kernel {
         KernelSource::Newest => {}
         KernelSource::Package(name) => add("kernel", name.into()),
         KernelSource::Image(file) => add("kernel", file.into()),
         KernelSource::Tree(folder) => add("tree", folder.into()),
     }
     let files = [
-        ("guest-image", &guest.guest_image),
-        ("initrd", &guest.initrd),
-        ("root", &guest.root),
-        ("stdin", &job.stdin),
+        ("modules", module_folder),
+        ("guest-image", guest_image),
+        ("initrd", initrd),
+        ("root", root),
+        ("stdin", stdin),
     ];
     for (option, file) in files {
         if let Some(file) = file {
             add(option, file.into());
         }
     }
-    for (option, text) in [("init", &guest.init), ("cwd", &job.cwd)] {
+    for (option, text) in [("init", init), ("cwd", cwd)] {
         if let Some(text) = text {
             add(option, text.into());
         }
     }
-    guest.disks.iter().for_each(|disk| add("disk", disk.into()));
+    disks.iter().for_each(|disk| add("disk", disk.into()));
     let lists = [
-        ("module", &guest.modules),
-        ("with-module", &guest.with_modules),
-        ("package", &guest.packages),
-        ("append", &guest.append),
-        ("before", &job.before),
+        ("module", modules),
+        ("with-module", with_modules),
+        ("package", packages),
+        ("append", append),
+        ("before", before),
     ];
     for (option, list) in lists {
         list.iter().for_each(|value| add(option, value.into()));
     }
-    guest.cpu_features.iter().for_each(|feature| add("cpu-features", feature.to_string().into()));
-    job.shares.iter().for_each(|share| add("share", share.to_string().into()));
-    job.env.iter().for_each(|(name, value)| add("env", format!("{name}={value}").into()));
-    add("smp", guest.smp.to_string().into());
-    add("mem", format!("{}M", guest.mem_mib).into());
+    cpu_features.iter().for_each(|feature| add("cpu-features", feature.to_string().into()));
+    shares.iter().for_each(|share| add("share", share.to_string().into()));
+    env.iter().for_each(|(name, value)| add("env", format!("{name}={value}").into()));
+    add("smp", smp.to_string().into());
+    add("mem", format!("{}M", mem_mib).into());
+    if warm.turns > 0 {
+        add("warm", warm.turns.to_string().into());
+    }
     if let Some(seconds) = timeout {
         add("timeout", seconds.to_string().into());
     }
@@ -69,13 +119,13 @@ pub(super) fn command_line(settings: &Settings, output: &Path, timeout: Option<u
         add("buffer-size", format!("{}K", beside.buffer_kib).into());
     }
     words.push("--".into());
-    words.extend(job.argv.iter().map(OsString::from));
+    words.extend(argv.iter().map(OsString::from));
     words.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
 mod tests {
-    use kprism_lab::{Job, Options};
+    use kprism_lab::Warm;
 
     use super::*;
 
@@ -85,19 +135,21 @@ mod tests {
             smp: 2,
             mem_mib: 512,
             append: vec!["-x".into(), "a b".into()],
-            kernel: KernelSource::Tree("/k".into()),
+            kernel: KernelSource::Image("/k".into()),
+            module_folder: Some("/m".into()),
             packages: vec!["libc6-dbg".into()],
             ..Options::default()
         };
         let job = Job {
             env: vec![("A".into(), "b c".into())],
+            warm: Warm { turns: 2, argv: Vec::new() },
             ..Job::new(["sh", "-c", "ls | wc"].map(str::to_owned))
         };
         let settings = Settings::new("run".into(), guest, job);
         assert_eq!(
             command_line(&settings, Path::new("run-whole"), Some(9)),
-            "kprism lab run -o run-whole --tree=/k --package=libc6-dbg --append=-x '--append=a b' '--env=A=b c' --smp=2 --mem=512M \
-             --timeout=9 -- sh -c 'ls | wc'"
+            "kprism lab run -o run-whole --kernel=/k --modules=/m --package=libc6-dbg --append=-x '--append=a b' '--env=A=b c' --smp=2 --mem=512M \
+             --warm=2 --timeout=9 -- sh -c 'ls | wc'"
         );
     }
 }
