@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What GDB needs to name the code of a stopped guest: the kernel's symbols, its modules', and the running program's.
+//! Names for GDB of the code of a stopped guest: the kernel's symbols, its modules', and the running program's.
 //!
 //! In: a run, the task that is stopped and the time. Out: [`Names`]: a file for GDB's command line, and a script with an
 //! `add-symbol-file` for each other file. Made files go into the replay's folder and vanish with it.
@@ -68,9 +68,13 @@ pub(super) fn collect(
         let file = std::path::absolute(&file).with_context(|| file.display().to_string())?;
         modules.remove("[kernel]");
         match moved_by(&file, &kallsyms) {
+            Ok(0) => names.kernel = Some(file),
+            Err(reason) => {
+                names.notes.push(reason);
+                names.kernel = Some(file);
+            }
             // With KASLR the kernel is not where it was linked to be.
-            0 => names.kernel = Some(file),
-            bias => script.add(&file, &format!("-o {bias:#x}"), &mut names.notes),
+            Ok(bias) => script.add(&file, &format!("-o {bias:#x}"), &mut names.notes),
         }
     }
     for file in &files.module_file {
@@ -152,17 +156,26 @@ fn quoted(text: &str) -> Option<String> {
     Some(word)
 }
 
-/// Distance from where the kernel was linked to be to where it ran; 0 if that cannot be told.
-fn moved_by(vmlinux: &Path, kallsyms: &[u8]) -> u64 {
+/// Distance from where the kernel was linked to be to where it ran.
+///
+/// # Errors
+/// The reason why that is not known; GDB then names the code as if it had not been moved.
+fn moved_by(vmlinux: &Path, kallsyms: &[u8]) -> Result<u64, String> {
     let linked = || {
         let cache = object::ReadCache::new(fs::File::open(vmlinux).ok()?);
         let elf = object::File::parse(&cache).ok()?;
         elf.symbols().find(|symbol| symbol.name() == Ok("_stext")).map(|symbol| symbol.address())
     };
-    match (value_of(kallsyms, "_stext"), linked()) {
-        (Some(ran), Some(linked)) if ran != 0 => ran.wrapping_sub(linked),
-        _ => 0,
-    }
+    let unknown = |what: &str| {
+        format!(
+            "{}: {what}, so whether the kernel ran where it was linked to be is not known",
+            vmlinux.display()
+        )
+    };
+    let ran = value_of(kallsyms, "_stext").filter(|ran| *ran != 0);
+    let ran = ran.ok_or_else(|| unknown("the run's symbols have no address of `_stext`"))?;
+    let linked = linked().ok_or_else(|| unknown("no symbol `_stext`"))?;
+    Ok(ran.wrapping_sub(linked))
 }
 
 /// The contents of a module's file, if it is still the one that was loaded.
@@ -294,6 +307,23 @@ mod tests {
         assert_eq!(sections(&file, &ran).as_deref(), Some("-s .text.1 0xffffffffc0000010"));
         ran.functions[1].1 += 8;
         assert_eq!(sections(&file, &ran), None);
+    }
+
+    #[test]
+    fn where_the_kernel_ran_is_known_or_it_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("vmlinux");
+        let linked = Module { functions: vec![("_stext".into(), 0xffff_ffff_8100_0000, 16)] };
+        fs::write(&file, symbol_elf::file([linked].iter()).unwrap()).unwrap();
+        assert_eq!(moved_by(&file, b"ffffffff81000000 T _stext\n"), Ok(0));
+        assert_eq!(moved_by(&file, b"ffffffff92000000 T _stext\n"), Ok(0x1100_0000));
+        for kallsyms in ["", "0000000000000000 T _stext\n"] {
+            let reason = moved_by(&file, kallsyms.as_bytes()).unwrap_err();
+            assert!(reason.contains("the run's symbols have no address of `_stext`"), "{reason}");
+        }
+        fs::write(&file, "no ELF").unwrap();
+        let reason = moved_by(&file, b"ffffffff81000000 T _stext\n").unwrap_err();
+        assert!(reason.contains("vmlinux: no symbol `_stext`"), "{reason}");
     }
 
     #[test]
