@@ -14,7 +14,7 @@ use serde_json::Value;
 /// Leaves a file in its working folder, and finds it the next time. Then it copies its input.
 const MARKED: &str = "if [ -e been ]; then echo warm $NAME; else : > been; echo cold $NAME; fi; cat";
 
-/// What a command in the guest finds around it, with turns before it.
+/// The surroundings that a command in the guest finds, with turns before it.
 fn surroundings<'a>(warm: &'a str, input: &'a str) -> [&'a str; 8] {
     ["--warm", warm, "--cwd", "/tmp", "--env", "NAME=value", "--stdin", input]
 }

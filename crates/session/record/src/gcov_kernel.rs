@@ -23,7 +23,7 @@ use kprism_store::{Instrument, Manifest, OptionKey, Run, RunKind};
 use serde_json::json;
 
 use crate::guest::{self, show};
-use crate::{NOT_ENDED, condition, warm};
+use crate::{NOT_ENDED, condition};
 
 /// Settings of a recording.
 #[derive(Debug, Clone)]
@@ -179,14 +179,13 @@ pub fn record(
     let mut ran = kprism_lab::run(&ready.prepared, &job, run.dir(), ready.observer.as_ref(), report)?;
     progress.clear();
     manifest.exit_code = ran.exit_code.map(i32::from);
-    manifest.notes.extend(warm::notes(&ran));
+    manifest.notes.extend(guest::notes(&ran));
     if let Some(windows) = ran.windows.take() {
         enter(&windows, &mut ran.ended, &mut manifest)?;
     }
     let flow = settings.flow.then_some(Instrument::Flow);
     manifest.instruments = flow.into_iter().chain([Instrument::Cover]).collect();
     manifest.stopped = guest::reason(&ran.ended);
-    manifest.notes.extend(ran.reports.notes());
     run.write_manifest(&manifest)?;
     guest::complain(&ran, progress);
     Ok((run, ran))

@@ -465,8 +465,7 @@ pub(crate) fn record_only(
     manifest.exit_code = ran.exit_code.map(i32::from);
     manifest.stopped = reason(&ran.ended);
     manifest.notes.extend(init_note(&ran));
-    manifest.notes.extend(warm::notes(&ran));
-    manifest.notes.extend(ran.reports.notes());
+    manifest.notes.extend(notes(&ran));
     if settings.events.is_some() && events::recorded(&run)?.is_none() {
         let said = ran.after.first().map(|text| text.trim()).filter(|text| !text.is_empty());
         let why = said.unwrap_or("the guest did not come to its end");
@@ -599,6 +598,12 @@ pub fn reason(ended: &Ended) -> Option<String> {
     }
 }
 
+/// Warm-up turns that failed, and faults that the guest's kernel reported. They are notes and no losses: the recording of a kernel
+/// that failed is as whole as any.
+pub(crate) fn notes(ran: &Outcome) -> Vec<String> {
+    warm::notes(ran).into_iter().chain(ran.reports.notes()).collect()
+}
+
 /// What the guest's own init did not start, if anything.
 fn init_note(ran: &Outcome) -> Option<String> {
     let state = ran.init.as_ref().filter(|state| *state != kprism_lab::INIT_READY)?;
@@ -610,9 +615,7 @@ pub fn complain(ran: &Outcome, progress: &Progress) {
     if let Some(note) = init_note(ran) {
         progress.say(&format!("note: {note}"));
     }
-    warm::notes(ran).iter().for_each(|note| progress.say(&format!("note: {note}")));
-    // A note, not a loss: the recording of a kernel that failed is as whole as any.
-    ran.reports.notes().iter().for_each(|note| progress.say(&format!("note: {note}")));
+    notes(ran).iter().for_each(|note| progress.say(&format!("note: {note}")));
     if let Some(reason) = reason(&ran.ended) {
         progress.error(&format!("kprism: {reason}"));
         if !ran.console_tail.is_empty() && ran.ended != Ended::Interrupted {

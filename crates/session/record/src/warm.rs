@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is told of the warm-up turns of a command (`--warm`).
+//! Notes on the warm-up turns of a command (`--warm`).
 //!
 //! In: how a run in the guest ended. Out: notes for the manifest and for the user. Turns whose exit code is 0 are not spoken of; their
 //! number is an option of the manifest.
 
 use kprism_lab::{Ended, Outcome};
 
-/// What went wrong in warm-up turns, if anything did.
+/// Failures of warm-up turns, a sentence each.
 pub(crate) fn notes(ran: &Outcome) -> Vec<String> {
     failures(ran.warm_turns, &ran.warm, ran.ended == Ended::Normal)
 }

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use kprism_profile::Profile;
-use kprism_profile::units::{grouped, printable, quoted};
+use kprism_profile::units::{counted, grouped, printable, quoted};
 use kprism_store::{Instrument, Manifest, NOT_WHOLE, OptionKey, PerfClock, RunKind, WHOLE};
 
 /// The facts on the run in the folder `dir`, which holds results of these instruments, a line each, with its accounts. `profile` is
@@ -40,8 +40,7 @@ pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest, profile: Op
         line("recorded on", format!("{} ({}, through ssh)", printable(on), printable(machine)));
     }
     if let Some(turns @ 1..) = facts.warm {
-        let turns = if turns == 1 { "1 turn".to_owned() } else { format!("{} turns", grouped(turns)) };
-        line("warm-up", format!("{turns} of the command before the recorded one"));
+        line("warm-up", format!("{} of the command before the recorded one", counted(turns, "turns")));
     }
     if !m.created.is_empty() {
         line("created", m.created.clone());

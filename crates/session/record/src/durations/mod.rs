@@ -87,11 +87,11 @@ pub struct Recorded {
     pub run: Run,
     /// The measurement; of two passes the second.
     pub measured: Option<Measured>,
-    /// How it ended.
+    /// The way it ended.
     pub end: RecordingEnd,
 }
 
-/// How a recording ended. What was recorded until then is in the run.
+/// The end of a recording. Everything that was recorded until then is in the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordingEnd {
     /// As it was asked to.

@@ -406,6 +406,10 @@ mod tests {
         Description { version: 1, probes: vec![probe], ..Description::default() }
     }
 
+    fn input<'a>(description: &'a Description, account: &'a Account) -> Input<'a> {
+        Input { title: "t", description, last: None, account, named: &|_, value| value, guest: &[] }
+    }
+
     fn hit(time_ns: u64) -> Hit<'static> {
         Hit { probe: 0, cpu: 0, time_ns, tid: 1, pid: 1, failed: 0, bytes: &[] }
     }
@@ -424,15 +428,7 @@ mod tests {
         assert_eq!(n.sum, 4_999_950_000.0);
         assert!(rows.text_bytes <= MOST_TEXT && rows.cut > 0);
         let account = Account::new();
-        let input = Input {
-            title: "t",
-            description: &of,
-            last: None,
-            account: &account,
-            named: &|_, value| value,
-            guest: &[],
-        };
-        let page = render(&input, rows).unwrap();
+        let page = render(&input(&of, &account), rows).unwrap();
         assert!(page.len() < 12 << 20, "{} bytes", page.len());
         assert!(!page.contains("<b>") && !page.contains('\u{1b}'));
     }
@@ -478,15 +474,7 @@ mod tests {
             };
             of.totals = vec![Some(Totals { rows: (0..600).map(row).collect() })];
             let account = Account::new();
-            let input = Input {
-                title: "t",
-                description: &of,
-                last: None,
-                account: &account,
-                named: &|_, value| value,
-                guest: &[],
-            };
-            let page = render(&input, Rows::new(&of, 0)).unwrap();
+            let page = render(&input(&of, &account), Rows::new(&of, 0)).unwrap();
             let (_, rest) = page.split_once("id=\"kprism-data\">").unwrap();
             let data: Value = serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap();
             let [counts, all] = data["totals"][0].as_array().unwrap().as_slice() else { panic!("{data}") };

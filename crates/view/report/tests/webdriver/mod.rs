@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a script may run, and a page may stay as it is, before the test fails. The driver's own 30 seconds are too few for
+/// Time that a script may run, and a page may stay as it is, before the test fails. The driver's own 30 seconds are too few for
 /// axe-core on a large page where a guest runs on the same CPUs.
 const PATIENCE: Duration = Duration::from_secs(100);
 
