@@ -2,23 +2,67 @@
 //! Finds debug information in a separate file: by the build id, by the link in the program, or by debuginfod.
 //!
 //! Input: a program, library, kernel or module, and folders. Output: the file with its debug information. [`open`] tries
-//! all three, in the order of GDB (its manual, "Separate Debug Files"). Lines, scopes and sources are looked up by the
-//! build id only ([`by_build_id`]).
+//! all three, in the order of GDB (its manual, "Separate Debug Files"). Lines, scopes, sources and, in `kprism-image`, names
+//! of functions are looked up by the build id only ([`by_build_id`]). A recorder looks by the link too, and keeps the file
+//! where the build id finds it ([`keep`]).
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use kprism_image::BuildId;
+use kprism_image::separate::of_link;
+pub use kprism_image::separate::{GLOBAL, by_build_id};
+use kprism_image::symbols::under_root;
+use object::Object as _;
 
 use crate::{Error, Image};
 
-/// Folder in which distributions install debug files.
-pub const GLOBAL: &str = "/usr/lib/debug";
+/// Size above which a debug file is not kept in a run, in bytes. That of the C library has 4 MiB.
+const MAX_KEPT: u64 = 64 << 20;
 
-/// The file with debug information for this build id under one of the folders, if there is one.
-pub fn by_build_id<P: AsRef<Path>>(id: &BuildId, folders: &[P]) -> Option<PathBuf> {
-    let name = id.debug_path();
-    folders.iter().map(|folder| folder.as_ref().join(&name)).find(|place| place.is_file())
+/// Copies the separate debug file of a program or library into a run's folder `root` of the machine's files, below
+/// `/usr/lib/debug/.build-id`, so that names and lines are known wherever the run is read. `file` is the program, which was at
+/// `path` on its machine. The debug file is one of the same build id: it is looked for by that under `folders`, then by the
+/// program's debug link. Nothing is done if there is none, or if `root` has it.
+///
+/// # Errors
+/// It is larger than 64 MiB, or cannot be copied; with its path, and the reason.
+pub fn keep(file: &Path, path: &Path, folders: &[PathBuf], root: &Path) -> Result<(), (PathBuf, String)> {
+    let Some(id) = BuildId::of_file(file) else { return Ok(()) };
+    let linked = || linked_by_id(file, path, folders, &id);
+    let Some(found) = by_build_id(&id, folders).or_else(linked) else { return Ok(()) };
+    let Some(to) = under_root(root, GLOBAL).map(|debug| debug.join(id.debug_path())) else { return Ok(()) };
+    if to.exists() {
+        return Ok(());
+    }
+    let copied = || -> Result<(), String> {
+        let size = std::fs::metadata(&found).map_err(|e| e.to_string())?.len();
+        if size > MAX_KEPT {
+            return Err(format!(
+                "it has {} MiB, and debug files up to {} MiB are kept",
+                size >> 20,
+                MAX_KEPT >> 20
+            ));
+        }
+        let folder = to.parent().unwrap_or(root);
+        std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        std::fs::copy(&found, &to).map(drop).map_err(|e| {
+            // A part of it would be taken for a damaged one.
+            let _ = std::fs::remove_file(&to);
+            format!("{}: {e}", to.display())
+        })
+    };
+    copied().map_err(|reason| (found.clone(), reason))
+}
+
+/// The file of this build id that the debug link of `file` names.
+fn linked_by_id(file: &Path, path: &Path, folders: &[PathBuf], id: &BuildId) -> Option<PathBuf> {
+    let cache = object::ReadCache::new(std::fs::File::open(file).ok()?);
+    let elf = object::File::parse(&cache).ok()?;
+    let (name, _) = elf.gnu_debuglink().ok()??;
+    let places = of_link(&String::from_utf8_lossy(name), file.parent()?, path.parent()?, folders);
+    let is_its = |place: &PathBuf| place != file && BuildId::of_file(place).as_ref() == Some(id);
+    places.into_iter().find(is_its)
 }
 
 /// Reads debug information, and the code that it describes.
@@ -83,9 +127,7 @@ fn linked(path: &Path, image: &Image, notes: &mut Vec<String>) -> Option<PathBuf
     let (name, sum) = image.debug_link()?;
     let real = path.canonicalize().ok()?;
     let folder = real.parent()?;
-    let global = Path::new(GLOBAL).join(folder.strip_prefix("/").unwrap_or(folder));
-    for place in [folder.to_owned(), folder.join(".debug"), global] {
-        let file = place.join(&name);
+    for file in of_link(&name, folder, folder, &[GLOBAL]) {
         if !file.is_file() || file.canonicalize().ok().as_ref() == Some(&real) {
             continue;
         }

@@ -14,6 +14,7 @@
 //! | [`resolve`] | functions at a position, as the analyses ask for them |
 //! | [`x86`] | the effect of instructions on the control flow; the kernel's half of addresses |
 //! | [`build_id`], [`notes`] | the build id of a file or a kernel |
+//! | [`separate`] | the places of debug files, by the build id or a debug link |
 //! | [`glob`] | patterns of function names |
 //! | [`bytes`], [`ranges`] | bytes in memory or in a file; values by address |
 
@@ -25,6 +26,7 @@ pub mod maps;
 pub mod notes;
 pub mod ranges;
 pub mod resolve;
+pub mod separate;
 pub mod sideband;
 pub mod symbols;
 pub mod x86;

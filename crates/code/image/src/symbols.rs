@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Functions by address space, address and time.
 //!
-//! The input is kallsyms text, sideband records, and the ELF files that the traced machine mapped. The output, for an
-//! address at a time, is its function and the range of addresses that belong to it. A [`FunctionId`] identifies one
-//! function of one file, which is shared by processes that map the file at different addresses.
+//! The input is kallsyms text, sideband records, the ELF files that the traced machine mapped, and their separate debug
+//! files. The output, for an address at a time, is its function and the range of addresses that belong to it. A
+//! [`FunctionId`] identifies one function of one file, which is shared by processes that map the file at different
+//! addresses.
 //!
 //! This is built on `object` and not on blazesym. The flow analysis needs ranges, so that one lookup per new code block
 //! is enough while execution stays inside; address spaces of a machine that no longer exists, with mappings that change
@@ -16,6 +17,7 @@
 pub mod called;
 mod check;
 pub mod elf;
+mod files;
 pub mod kallsyms;
 pub mod maps;
 pub mod names;
@@ -23,7 +25,7 @@ mod passing;
 pub mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use crate::bytes::Bytes;
 use crate::resolve::{Change, FuncInfo, FuncRef, Resolve};
@@ -31,6 +33,8 @@ use crate::sideband::Record;
 use crate::x86::address::{is_kernel, is_non_root};
 pub use check::Checked;
 use elf::ElfSymbols;
+pub use files::under_root;
+use files::{place, read_elf};
 use kallsyms::{KallsymsError, Kernel};
 use maps::{Mapping, Maps};
 use passing::{Passing, State};
@@ -89,6 +93,8 @@ pub struct Symbols {
     /// One element for each path of `maps`.
     files: Vec<File>,
     missing: Vec<MissingFile>,
+    /// Remarks on separate debug files that were not used.
+    not_used: Vec<String>,
     changes: Vec<Change>,
     /// Functions for addresses that no symbol or mapping covers.
     nowhere: Nowhere,
@@ -125,6 +131,20 @@ impl Symbols {
     /// # Errors
     /// Fails if `kallsyms` is not a kallsyms text.
     pub fn load(kallsyms: &[u8], records: &[Record], root: Option<&Path>) -> Result<Self, KallsymsError> {
+        Self::load_with(kallsyms, records, root, &[])
+    }
+
+    /// The same, with the symbols of separate debug files of the same build, which are looked for by the build id under the folders
+    /// `debug`. Such a file that is not used is in [`Symbols::debug_not_used`].
+    ///
+    /// # Errors
+    /// As [`Symbols::load`].
+    pub fn load_with(
+        kallsyms: &[u8],
+        records: &[Record],
+        root: Option<&Path>,
+        debug: &[PathBuf],
+    ) -> Result<Self, KallsymsError> {
         let mut kernel = kallsyms::parse(kallsyms)?;
         let own = kernel.table.take_functions();
         let mut functions: Vec<Function> = (own.into_iter().zip(&kernel.module_of))
@@ -136,10 +156,10 @@ impl Symbols {
             })
             .collect();
         let maps = Maps::new(records);
-        let mut missing = Vec::new();
+        let (mut missing, mut not_used) = (Vec::new(), Vec::new());
         let mut files = Vec::new();
         for path in maps.paths() {
-            let (elf, bytes) = match read_elf(root, path) {
+            let (elf, bytes) = match read_elf(root, path, debug, &mut not_used) {
                 Ok((elf, bytes)) => (Some(elf), bytes),
                 Err(reason) => {
                     let file = place(root, path);
@@ -160,7 +180,7 @@ impl Symbols {
         changes.extend(passing.changes());
         changes.sort_unstable();
         let called = Default::default();
-        Ok(Symbols { functions, kernel, passing, maps, files, missing, changes, nowhere, called })
+        Ok(Symbols { functions, kernel, passing, maps, files, missing, not_used, changes, nowhere, called })
     }
 
     /// See [`Maps::only_certain`].
@@ -349,6 +369,12 @@ impl Symbols {
     pub fn missing(&self) -> &[MissingFile] {
         &self.missing
     }
+
+    /// Remarks on separate debug files that are there and were not used: they are of another build, damaged or too large.
+    #[must_use]
+    pub fn debug_not_used(&self) -> &[String] {
+        &self.not_used
+    }
 }
 
 impl Resolve for Symbols {
@@ -427,54 +453,6 @@ fn add_file(functions: &mut Vec<Function>, path: &str, elf: Option<ElfSymbols>, 
     }
     let rest = unknown(functions, module, false);
     File { base, elf, bytes, rest }
-}
-
-/// Begins a path in a file system of which it is not known where it is mounted. Another file may have the rest as its path.
-const NOT_MOUNTED: char = '…';
-
-/// The path below `root` of a file of the recorded machine. `None` if it would leave `root`, or is not known as a whole.
-pub fn under_root(root: &Path, path: &str) -> Option<PathBuf> {
-    if path.starts_with(NOT_MOUNTED) {
-        return None;
-    }
-    let mut place = root.to_owned();
-    for part in Path::new(path).components() {
-        match part {
-            Component::Normal(name) => place.push(name),
-            Component::RootDir | Component::CurDir => {}
-            Component::ParentDir | Component::Prefix(_) => return None,
-        }
-    }
-    Some(place)
-}
-
-/// Size above which a file is not read, in bytes. No program is so large, and this limits the reader's memory.
-const MAX_ELF_BYTES: u64 = 1 << 30;
-
-/// Path of the copy of a mapped file.
-fn place(root: Option<&Path>, path: &str) -> Result<PathBuf, String> {
-    let root = root.ok_or("no folder of guest files was given")?;
-    // The kernel adds this suffix to files that were removed while they were mapped.
-    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-    if path.is_empty() || path == "//anon" || path == "[anon]" {
-        return Err("anonymous memory".to_owned());
-    }
-    if path.starts_with(NOT_MOUNTED) {
-        return Err(format!("{path}: where it is mounted is not known"));
-    }
-    under_root(root, path).ok_or_else(|| "the path leaves the root folder".to_owned())
-}
-
-fn read_elf(root: Option<&Path>, path: &str) -> Result<(ElfSymbols, Bytes), String> {
-    let place = place(root, path)?;
-    let size = std::fs::metadata(&place).map_err(|e| format!("{}: {e}", place.display()))?.len();
-    if size > MAX_ELF_BYTES {
-        return Err(format!("{}: {size} bytes are more than {MAX_ELF_BYTES}", place.display()));
-    }
-    let bytes = Bytes::open(&place).map_err(|e| format!("{}: {e}", place.display()))?;
-    let name = place.file_name().map_or_else(|| path.into(), |n| n.to_string_lossy().into_owned());
-    let elf = elf::parse(&bytes, &name).map_err(|e| format!("{}: {e}", place.display()))?;
-    Ok((elf, bytes))
 }
 
 #[cfg(test)]

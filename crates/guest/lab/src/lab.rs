@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Prepares a guest, up to the moment before a command runs.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use kprism_agent::RootPlan;
+use kprism_image::separate::GLOBAL;
+use kprism_image::symbols::under_root;
 
 use crate::cache::Cache;
 use crate::disk::{self, Image};
@@ -32,8 +34,10 @@ pub struct Prepared {
     pub(crate) images: Vec<Image>,
     pub(crate) command_line: String,
     pub(crate) snapshot: Snapshot,
-    pub(crate) agent: std::path::PathBuf,
+    pub(crate) agent: PathBuf,
     pub(crate) module_files: Vec<ModuleFile>,
+    /// Folders with separate debug files of the guest's programs: the guest's own as far as they are here, then this machine's.
+    pub(crate) debug_folders: Vec<PathBuf>,
 }
 
 impl Prepared {
@@ -224,6 +228,10 @@ pub fn prepare(options: &Options, report: Report<'_>) -> Result<Prepared> {
         tree::compare_vmlinux(facts, &snapshot.kernel.build_id);
     }
     let module_files = modules.iter().filter_map(Module::file).collect();
+    // A disk image is not looked into.
+    let roots = rootfs.as_ref().map(|rootfs| &rootfs.root).into_iter().chain(&options.root);
+    let debug_folders =
+        roots.filter_map(|root| under_root(root, GLOBAL)).chain([PathBuf::from(GLOBAL)]).collect();
     Ok(Prepared {
         qemu,
         machine,
@@ -235,6 +243,7 @@ pub fn prepare(options: &Options, report: Report<'_>) -> Result<Prepared> {
         snapshot,
         agent,
         module_files,
+        debug_folders,
     })
 }
 

@@ -93,7 +93,7 @@ pub struct Outcome {
     pub wall: Duration,
     /// Time from the start of QEMU until the guest read the command.
     pub start: Duration,
-    /// Files that the guest mapped but that could not be copied to `symbols/root`.
+    /// Files that the guest mapped, and debug files of such, that could not be copied to `symbols/root`.
     pub missing_files: Vec<MissingFile>,
 }
 
@@ -158,12 +158,13 @@ pub fn run(
     if ended == Ended::Normal {
         unpacked?;
     }
-    let missing_files = symbols::collect(prepared, job, &folder, watch.modules.as_ref())?;
+    let symbols::Mapped { paths, missing: missing_files } =
+        symbols::collect(prepared, job, &folder, watch.modules.as_ref())?;
     let missing = |why: &str| -> Vec<MissingFile> {
         let of = |path: &String| MissingFile { path: path.clone(), why: why.to_owned() };
         missing_files.iter().map(of).collect()
     };
-    let missing_files =
+    let mut missing_files =
         if prepared.rootfs.is_none() && !missing_files.is_empty() && !kprism_signals::end_requested() {
             report(Progress::Step("fetching the programs that ran, for their symbols"));
             // The recording is worth more than its symbols.
@@ -174,6 +175,9 @@ pub fn run(
         } else {
             missing(MADE_IN_THE_GUEST)
         };
+    let not_kept = symbols::keep_debug(prepared, job, &folder, &paths);
+    let not_kept = not_kept.into_iter().map(|(file, why)| (file.display().to_string(), why));
+    missing_files.extend(not_kept.map(|(path, why)| MissingFile { path, why }));
     let console_tail = if ended == Ended::Normal { String::new() } else { last_lines(&files.console, 15) };
     Ok(Outcome {
         exit_code: watch.exit_code.filter(|_| ended == Ended::Normal),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Collects the symbols of a run: the kernel's, and copies of the programs that were mapped.
+//! Collects the symbols of a run: the kernel's, copies of the programs that were mapped, and of their separate debug files.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -9,6 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use serde::Deserialize;
 
 use kprism_agent::OWN_INIT;
+use kprism_debuginfo::separate;
 
 use crate::error::{Context, Error, Result};
 use crate::lab::Prepared;
@@ -46,14 +47,21 @@ fn copy(source: &Path, target: &Path) -> Result<()> {
     }
 }
 
-/// Completes `symbols/` after the run: changes of the kernel's symbols, and the mapped files. Returns the mapped files
-/// that are not available.
+/// Mapped files of a run.
+pub(crate) struct Mapped {
+    /// Paths of all of them.
+    pub paths: BTreeSet<String>,
+    /// Those that are not available here.
+    pub missing: Vec<String>,
+}
+
+/// Completes `symbols/` after the run: changes of the kernel's symbols, and the mapped files. Returns the paths of these.
 pub(crate) fn collect(
     prepared: &Prepared,
     job: &Job,
     folder: &Path,
     modules: Option<&(String, String)>,
-) -> Result<Vec<String>> {
+) -> Result<Mapped> {
     let symbols = folder.join("symbols");
     if let Some((modules, lines)) = modules {
         write_modules(prepared, &symbols, modules, lines)?;
@@ -67,13 +75,13 @@ pub(crate) fn collect(
         paths.insert("/init".into());
     }
     let mut full = false;
-    for path in paths {
+    for path in &paths {
         if full {
-            missing.push(path);
+            missing.push(path.clone());
             continue;
         }
-        let Some(inside) = inside(&path) else { continue };
-        match find(prepared, job, &path, &inside) {
+        let Some(inside) = inside(path) else { continue };
+        match find(prepared, job, path, &inside) {
             Some(source) => {
                 let target = root.join(&inside);
                 let parent = target.parent().unwrap_or(&root);
@@ -83,15 +91,34 @@ pub(crate) fn collect(
                     // The recording is worth more than its symbols.
                     Err(Error::Full { .. }) => {
                         full = true;
-                        missing.push(path);
+                        missing.push(path.clone());
                     }
                     other => other?,
                 }
             }
-            None => missing.push(path),
+            None => missing.push(path.clone()),
         }
     }
-    Ok(missing)
+    Ok(Mapped { paths, missing })
+}
+
+/// Copies the separate debug files of the mapped files in `symbols/root` of the run in `folder`. Returns those that were not copied, each
+/// with the reason.
+pub(crate) fn keep_debug(
+    prepared: &Prepared,
+    job: &Job,
+    folder: &Path,
+    paths: &BTreeSet<String>,
+) -> Vec<(PathBuf, String)> {
+    let root = folder.join("symbols/root");
+    let mut not_kept = Vec::new();
+    for path in paths {
+        let Some(inside) = inside(path) else { continue };
+        // One of the guest's own root file system is only in the run.
+        let file = find(prepared, job, path, &inside).unwrap_or_else(|| root.join(&inside));
+        not_kept.extend(separate::keep(&file, Path::new(path), &prepared.debug_folders, &root).err());
+    }
+    not_kept
 }
 
 /// Writes the symbols of modules from after the run.

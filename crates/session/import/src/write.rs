@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{BufWriter, Write};
 use std::path::{Component, Path, PathBuf};
 
+use kprism_debuginfo::separate::{self, GLOBAL};
 use kprism_image::maps::{self, FilePart};
 use kprism_image::symbols::under_root;
 use serde_json::json;
@@ -208,11 +209,22 @@ fn copy_modules<'a>(modules: &'a [Module], root: &Path) -> Result<HashMap<&'a Pa
         let Some(to) = below(root, &module.path).filter(|to| !to.exists()) else { continue };
         make_dir(to.parent().unwrap_or(root))?;
         fs::copy(file, &to).map_err(at(file))?;
+        // Without it, the run is as whole as on a machine that has none.
+        let _ = separate::keep(file, Path::new(&module.path), &debug_folders(file, &module.path), root);
         if under_root(root, &module.path) == Some(to) {
             copies.entry(file).or_insert(&*module.path);
         }
     }
     Ok(copies)
+}
+
+/// Folders with debug files of the machine whose file at `path` is `file`: below the folder with its files, if `file` is in one, and this
+/// machine's.
+fn debug_folders(file: &Path, path: &str) -> Vec<PathBuf> {
+    let inside = path.trim_start_matches('/');
+    let root = file.ancestors().nth(Path::new(inside).components().count());
+    let own = root.filter(|root| root.join(inside) == file).and_then(|root| under_root(root, GLOBAL));
+    own.into_iter().chain([PathBuf::from(GLOBAL)]).collect()
 }
 
 /// A traced machine's path below `root`. It cannot leave `root`.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Functions of an ELF file: executables (static, PIE or not), shared libraries, and vDSO images.
 //!
-//! The input is the bytes of a file; the output is an [`ElfSymbols`]. There are five sources, in order of preference:
-//! `.symtab`, `.dynsym`, the PLT (entries are named `name@plt` after the symbol of the GOT slot through which they
-//! jump), the entry point, and the ranges of `.eh_frame`. The last is important because distributions strip their
-//! programs, but every function keeps its unwind entry and can at least be distinguished from its neighbours; such
-//! functions are named `file+0xaddress`. References: ELF gABI chapters 4 and 5; x86-64 psABI 5.2 for the PLT; LSB 10.6
-//! for `.eh_frame`.
+//! The input is the bytes of a file, and of its separate debug file if there is one; the output is an [`ElfSymbols`].
+//! There are five sources, in order of preference: `.symtab` (of both files), `.dynsym`, the PLT (entries are named
+//! `name@plt` after the symbol of the GOT slot through which they jump), the entry point, and the ranges of `.eh_frame`.
+//! The last is important because distributions strip their programs, but every function keeps its unwind entry and can
+//! at least be distinguished from its neighbours; such functions are named `file+0xaddress`. References: ELF gABI
+//! chapters 4 and 5; x86-64 psABI 5.2 for the PLT; LSB 10.6 for `.eh_frame`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -66,6 +66,14 @@ impl ElfSymbols {
 /// # Errors
 /// Fails if the file is not x86-64 ELF.
 pub fn parse(bytes: &[u8], file_name: &str) -> Result<ElfSymbols, ElfError> {
+    parse_with(bytes, None, file_name)
+}
+
+/// The same, with the symbols of its separate debug file, `debug`, of which only the symbol table is read.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_with(bytes: &[u8], debug: Option<&[u8]>, file_name: &str) -> Result<ElfSymbols, ElfError> {
     let file = ElfFile64::<LittleEndian>::parse(bytes).map_err(|e| ElfError::Format(e.to_string()))?;
     let machine = file.elf_header().e_machine(LittleEndian);
     if machine != elf::EM_X86_64 {
@@ -80,6 +88,10 @@ pub fn parse(bytes: &[u8], file_name: &str) -> Result<ElfSymbols, ElfError> {
     let in_code = |address: u64| code.iter().any(|&(start, end)| (start..end).contains(&address));
     let mut symbols = Vec::new();
     add_symbols(&file, &in_code, &mut symbols);
+    // Both files have the same addresses. The sections of the debug file are empty, so that all else comes from the file itself.
+    if let Some(debug) = debug.and_then(|bytes| ElfFile64::<LittleEndian>::parse(bytes).ok()) {
+        add_symbols(&debug, &in_code, &mut symbols);
+    }
     add_plt(&file, &mut symbols);
     add_entry(&file, &in_code, &mut symbols);
     add_unwind_ranges(&file, file_name, &in_code, &mut symbols);

@@ -136,7 +136,8 @@ pub fn record(settings: &Settings, progress: &Progress) -> Result<Recorded> {
         run.write_manifest(&manifest)?;
         bail!("the machine ended before a recording began{why}");
     };
-    let missing = symbols::collect_files(&run, settings.sysroot.as_deref())?;
+    let (missing, not_kept) = symbols::collect_files(&run, settings.sysroot.as_deref())?;
+    notes.extend(not_kept);
     if !missing.is_empty() {
         notes.push(format!(
             "{} program files of the guest are not here, so their functions have no names; --sysroot names a folder \

@@ -4,9 +4,11 @@
 use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use kprism_debuginfo::separate::{self, GLOBAL};
+use kprism_image::symbols::under_root;
 use kprism_kmem::Kernel;
 use kprism_lab::{inside, mapped_files};
 use kprism_store::Run;
@@ -54,11 +56,14 @@ pub fn current(kernel: &Kernel) -> String {
     lines
 }
 
-/// Copies the program files that were mapped, from a folder with the guest's files. Returns those that it does not have.
-pub fn collect_files(run: &Run, sysroot: Option<&Path>) -> Result<Vec<String>> {
-    let mut missing = Vec::new();
+/// Copies the program files that were mapped, and their separate debug files, from a folder with the guest's files. Returns the
+/// program files that it does not have, and remarks on debug files that were not copied.
+pub fn collect_files(run: &Run, sysroot: Option<&Path>) -> Result<(Vec<String>, Vec<String>)> {
+    let (mut missing, mut not_kept) = (Vec::new(), Vec::new());
     let sysroot =
         sysroot.map(|dir| dir.canonicalize().with_context(|| dir.display().to_string())).transpose()?;
+    let own = sysroot.as_deref().and_then(|root| under_root(root, GLOBAL));
+    let debug: Vec<PathBuf> = own.into_iter().chain([PathBuf::from(GLOBAL)]).collect();
     for path in mapped_files(&run.streams())? {
         let source = inside(&path).and_then(|inside| {
             // The guest's links must not lead to files of this machine.
@@ -68,15 +73,20 @@ pub fn collect_files(run: &Run, sysroot: Option<&Path>) -> Result<Vec<String>> {
         });
         let copied = source.is_some_and(|(source, target)| {
             let is_file = fs::metadata(&source).is_ok_and(|facts| facts.is_file());
-            is_file
+            let copied = is_file
                 && target.parent().is_some_and(|parent| fs::create_dir_all(parent).is_ok())
-                && fs::copy(&source, &target).is_ok()
+                && fs::copy(&source, &target).is_ok();
+            if copied {
+                let kept = separate::keep(&source, Path::new(&path), &debug, &run.root());
+                not_kept.extend(kept.err().map(|(file, why)| format!("{}: not kept: {why}", file.display())));
+            }
+            copied
         });
         if !copied {
             missing.push(path);
         }
     }
-    Ok(missing)
+    Ok((missing, not_kept))
 }
 
 fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
