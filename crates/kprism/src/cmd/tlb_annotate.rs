@@ -54,7 +54,7 @@ pub fn annotate(
     let file = run.root().join(function.module.trim_start_matches('/'));
     let mut source = match function.kernel {
         true => None,
-        false => Source::of_file(&file, &args.cover.debug.files().folders()).unwrap_or_else(|reason| {
+        false => Source::of_file(&file, &args.cover.debug.files().folders(run)).unwrap_or_else(|reason| {
             progress.note(&format!("no source lines: {reason}"));
             None
         }),

@@ -11,7 +11,7 @@ use kprism_flow::replay::Task;
 use kprism_flow::replay::count::{Counter, Counts};
 use kprism_image::glob::glob;
 use kprism_image::is_kernel;
-use kprism_image::symbols::{FunctionId, Symbols, under_root};
+use kprism_image::symbols::{Function, FunctionId, Symbols, under_root};
 use kprism_profile::units::printable;
 use kprism_store::{Account, Run};
 
@@ -59,6 +59,17 @@ pub fn choose(spec: &str, symbols: &Symbols) -> Result<Vec<bool>> {
                 chosen[id.0 as usize] = true;
             }
         }
+        // A table that is older than the debug package has the name of a function without a symbol.
+        if !chosen.contains(&true)
+            && let Some((file, digits)) = name.rsplit_once("+0x")
+            && let Ok(start) = u64::from_str_radix(digits, 16)
+        {
+            for id in all().filter(|&id| in_module(id)) {
+                let function = symbols.function(id);
+                let is_of_file = function.module.rsplit('/').next() == Some(file);
+                chosen[id.0 as usize] = is_of_file && !function.kernel && function.start == start;
+            }
+        }
     }
     if chosen.contains(&true) {
         return Ok(chosen);
@@ -82,8 +93,14 @@ pub fn choose(spec: &str, symbols: &Symbols) -> Result<Vec<bool>> {
 /// Marks the functions of exactly this name in this module; with `start`, only the one that begins there. Characters that are
 /// patterns for [`choose`] stand for themselves.
 pub fn exactly(name: &str, module: &str, start: Option<u64>, symbols: &Symbols) -> Vec<bool> {
-    let all = (0..symbols.len() as u32).map(|id| symbols.function(FunctionId(id)));
-    all.map(|f| f.name == name && f.module == module && start.is_none_or(|at| at == f.start)).collect()
+    let all = || (0..symbols.len() as u32).map(|id| symbols.function(FunctionId(id)));
+    let is_there = |f: &Function| f.module == module && start.is_none_or(|at| at == f.start);
+    let named: Vec<bool> = all().map(|f| f.name == name && is_there(f)).collect();
+    if named.contains(&true) || start.is_none_or(is_kernel) {
+        return named;
+    }
+    // Since the names were stored, a debug package came or went.
+    all().map(is_there).collect()
 }
 
 /// Counts the instructions of the functions that are marked in `chosen`, where `takes` accepts the CPU and the task.
@@ -123,7 +140,7 @@ pub fn find_source(
 ) -> Result<Option<Source>, String> {
     let symbols = &loaded.symbols;
     let function = symbols.function(FunctionId(func));
-    let debug = files.folders();
+    let debug = files.folders(run);
     let is_module = function.kernel && function.module != "[kernel]";
     if !files.module_file.is_empty() && !is_module {
         return Err(format!(
@@ -138,7 +155,7 @@ pub fn find_source(
         return Source::of_file(&file, &debug);
     }
     if is_module {
-        return module_sources(loaded, &function.module, files);
+        return module_sources(run, loaded, &function.module, files);
     }
     let vmlinux = match &files.vmlinux {
         Some(file) => Some(file.clone()),
@@ -158,6 +175,7 @@ pub fn find_source(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kprism_image::sideband::{Mmap, Record};
 
     /// Of several names at one address one is shown, and all are found.
     #[test]
@@ -175,5 +193,27 @@ mod tests {
         assert_eq!(found("ksys_write"), found("alias_of_it"));
         assert_eq!(found("next_one"), [0xffff_ffff_8100_0100]);
         assert!(choose("nobody", &symbols).is_err());
+    }
+
+    /// A table was made before a debug package was installed: its name is that of a function without a symbol.
+    #[test]
+    fn a_functions_address_in_its_file_finds_it_under_any_name() {
+        let exe = std::env::current_exe().unwrap();
+        let path = exe.to_str().unwrap().to_owned();
+        let (start, end) = (0x5000_0000_0000, 0x5010_0000_0000);
+        let mmap =
+            Mmap { t: 0, cpu: 0, pid: 1, tgid: 1, asid: 0x1000, start, end, pgoff: 0, exec: true, path };
+        let records = [Record::Mmap(mmap)];
+        let symbols = Symbols::load(b"", &records, Some(std::path::Path::new("/"))).unwrap();
+        let mut all = (0..symbols.len() as u32).map(FunctionId);
+        let id = all.find(|&id| symbols.function(id).name == "main").unwrap();
+        let function = symbols.function(id);
+        let file = exe.file_name().unwrap().to_str().unwrap();
+        let old = format!("{file}+{:#x}", function.start);
+        let only = |chosen: &[bool]| chosen[id.0 as usize] && chosen.iter().filter(|&&is| is).count() == 1;
+        assert!(only(&choose(&old, &symbols).unwrap()));
+        assert!(only(&exactly(&old, &function.module, Some(function.start), &symbols)));
+        assert!(!exactly(&old, &function.module, None, &symbols).contains(&true));
+        assert!(choose(&format!("other+{:#x}", function.start), &symbols).is_err());
     }
 }

@@ -42,6 +42,7 @@ pub mod call;
 pub mod core_memory;
 pub mod cost;
 pub mod cover;
+mod debug_folders;
 pub mod deltas;
 pub mod durations;
 pub mod errors;

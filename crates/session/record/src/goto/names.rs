@@ -59,7 +59,7 @@ pub(super) fn collect(
     let mut modules = symbol_elf::modules(&String::from_utf8_lossy(&kallsyms));
     let vmlinux = match &files.vmlinux {
         Some(file) => Some(file.clone()),
-        None => recorded_vmlinux(manifest, &files.folders()).unwrap_or_else(|reason| {
+        None => recorded_vmlinux(manifest, &files.folders(run)).unwrap_or_else(|reason| {
             names.notes.push(reason);
             None
         }),

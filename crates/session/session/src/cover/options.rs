@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use kprism_profile::Filter;
+use kprism_store::Run;
 
 use super::input::is_flow;
 use crate::call::Call;
+use crate::debug_folders::debug_folders;
 
 /// Options of reading coverage.
 #[derive(Debug, Clone, Default)]
@@ -69,10 +71,8 @@ pub struct Part {
 }
 
 impl DebugFiles {
-    /// Folders with debug information by build id, distributions' own last.
-    pub fn folders(&self) -> Vec<PathBuf> {
-        let mut folders = self.debug_dir.clone();
-        folders.push(PathBuf::from(kprism_debuginfo::separate::GLOBAL));
-        folders
+    /// Folders with debug information by build id, for what ran in `run`: the named ones, the run's, and last distributions' own.
+    pub fn folders(&self, run: &Run) -> Vec<PathBuf> {
+        self.debug_dir.iter().cloned().chain(debug_folders(run)).collect()
     }
 }

@@ -18,6 +18,7 @@ use kprism_store::{Clock, Instrument, Manifest, Run, RunKind};
 
 use super::not_understood;
 use super::recorded::{Recorded, complete};
+use crate::debug_folders::debug_folders;
 use crate::files::{read, read_if_there};
 use crate::held;
 use crate::progress::Progress;
@@ -94,8 +95,8 @@ pub(super) fn load_as(
     let root = run.root();
     let names = read_if_there(&run.kallsyms())?;
     let preemption = kallsyms::preemption(&names);
-    let mut symbols =
-        Symbols::load(&names, &records, Some(&root)).with_context(|| run.kallsyms().display().to_string())?;
+    let mut symbols = Symbols::load_with(&names, &records, Some(&root), &debug_folders(run))
+        .with_context(|| run.kallsyms().display().to_string())?;
     let ran = pieces.each_once();
     let checked = symbols.check(ran.into_iter().filter_map(|(asid, va, id)| Some((asid, va, dict.get(id)?))));
     let symbols = match (manifest.kind, &manifest.kernel) {
@@ -107,6 +108,7 @@ pub(super) fn load_as(
     // Missing files are no note: the recorder could not copy them, and has said so.
     let damaged = symbols.missing().iter().filter(|file| file.damaged);
     notes.extend(damaged.map(|file| format!("{}: its functions have no names", file.reason)));
+    notes.extend(symbols.debug_not_used().iter().map(|reason| format!("{reason}: its names are not known")));
     notes.extend(not_understood(&manifest));
     Ok(Loaded { manifest, recorded, cpus, symbols, preemption, records, notes, checked })
 }

@@ -26,6 +26,7 @@ use kprism_tlb::objects::Objects;
 use kprism_tlb::profile::Profile;
 use kprism_tlb::stream::{Context as Place, Event, Reader, StreamError, for_each};
 
+use crate::debug_folders::debug_folders;
 use crate::{files, flow, tlb_account};
 
 pub use advice::Advice;
@@ -306,7 +307,7 @@ impl Loaded {
     /// The run's kallsyms cannot be read.
     pub fn symbols(&self) -> Result<Symbols> {
         let names = files::read_if_there(&self.run.kallsyms())?;
-        Ok(Symbols::load(&names, &self.records, Some(&self.run.root()))?)
+        Ok(Symbols::load_with(&names, &self.records, Some(&self.run.root()), &debug_folders(&self.run))?)
     }
 
     /// Names the allocated objects by the functions and lines that allocated them.

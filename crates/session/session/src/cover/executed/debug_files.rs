@@ -24,7 +24,7 @@ pub fn find(
     debug: &DebugFiles,
     problems: &mut Vec<String>,
 ) -> BTreeMap<String, (PathBuf, Lines)> {
-    let folders = debug.folders();
+    let folders = debug.folders(run);
     let vmlinux = match &debug.vmlinux {
         Some(file) => Some(file.clone()),
         None => recorded_vmlinux(&loaded.manifest, &folders).unwrap_or_else(|reason| {
@@ -69,11 +69,12 @@ pub fn find(
 /// # Errors
 /// A file is of another module or another build, is not there any more, or cannot be read.
 pub fn module_sources(
+    run: &Run,
     loaded: &flow::Loaded,
     module: &str,
     debug: &DebugFiles,
 ) -> Result<Option<Source>, String> {
-    let folders = debug.folders();
+    let folders = debug.folders(run);
     let named = debug.module_file.iter().find(|file| module_name(file) == module);
     let mut problems = Vec::new();
     let file = match (named, debug.module_file.first()) {

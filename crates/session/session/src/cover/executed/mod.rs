@@ -24,7 +24,7 @@ use kprism_cover::path::Prefixes;
 use kprism_cover::why::Known;
 use kprism_debuginfo::scopes::Scopes;
 use kprism_profile::units::grouped;
-use kprism_store::{Account, Fate};
+use kprism_store::{Account, Fate, Run};
 
 use super::loaded::{Loaded, Problem, ProblemKind};
 use super::options::{DebugFiles, Options, Part};
@@ -119,7 +119,7 @@ pub fn sampled(
     progress: &Progress,
 ) -> Result<(Profile, Vec<String>, Account)> {
     let mut profile = Profile::default();
-    let folders = debug.folders();
+    let folders = debug.folders(&Run::open(input)?);
     let mut problems = Vec::new();
     let (more, seen) =
         each(input, (debug, &Prefixes::default()), part, progress, &mut |seen| match Scopes::of_file(
