@@ -175,9 +175,8 @@ pub fn run(
         } else {
             missing(MADE_IN_THE_GUEST)
         };
-    let not_kept = symbols::keep_debug(prepared, job, &folder, &paths);
-    let not_kept = not_kept.into_iter().map(|(file, why)| (file.display().to_string(), why));
-    missing_files.extend(not_kept.map(|(path, why)| MissingFile { path, why }));
+    let not_kept = symbols::keep_debug(prepared, job, &folder, &paths).into_iter();
+    missing_files.extend(not_kept.map(|(file, why)| MissingFile { path: file.display().to_string(), why }));
     let console_tail = if ended == Ended::Normal { String::new() } else { last_lines(&files.console, 15) };
     Ok(Outcome {
         exit_code: watch.exit_code.filter(|_| ended == Ended::Normal),

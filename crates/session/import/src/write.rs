@@ -242,3 +242,17 @@ fn at(path: &Path) -> impl FnOnce(std::io::Error) -> ImportError + use<> {
     let path = path.to_owned();
     move |source| ImportError::Io { path, source }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_files_are_looked_for_beside_the_machines_other_files() {
+        let folders = |file: &str| debug_folders(Path::new(file), "/usr/lib/a.so");
+        assert_eq!(folders("/sym/usr/lib/a.so"), [Path::new("/sym/usr/lib/debug"), Path::new(GLOBAL)]);
+        for elsewhere in ["/home/me/.debug/usr/lib/a.so/1f/elf", "/a.so", "a.so"] {
+            assert_eq!(folders(elsewhere), [Path::new(GLOBAL)], "{elsewhere}");
+        }
+    }
+}

@@ -33,6 +33,9 @@ pub fn under_root(root: &Path, path: &str) -> Option<PathBuf> {
 /// Size above which a file is not read, in bytes. No program is so large, and this limits the reader's memory.
 const MAX_ELF_BYTES: u64 = 1 << 30;
 
+/// The same of a debug file, of which only the symbols are read; a browser's has some GiB.
+const MAX_DEBUG_BYTES: u64 = 16 << 30;
+
 /// Path of the copy of a mapped file.
 pub(super) fn place(root: Option<&Path>, path: &str) -> Result<PathBuf, String> {
     let root = root.ok_or("no folder of guest files was given")?;
@@ -56,7 +59,7 @@ pub(super) fn read_elf(
     not_used: &mut Vec<String>,
 ) -> Result<(ElfSymbols, Bytes), String> {
     let place = place(root, path)?;
-    let bytes = open_elf(&place)?;
+    let bytes = open_elf(&place, MAX_ELF_BYTES)?;
     let name = place.file_name().map_or_else(|| path.into(), |n| n.to_string_lossy().into_owned());
     let debug = debug_file(&bytes, path, debug).unwrap_or_else(|reason| {
         not_used.push(reason);
@@ -66,11 +69,11 @@ pub(super) fn read_elf(
     Ok((elf.map_err(|e| format!("{}: {e}", place.display()))?, bytes))
 }
 
-/// Maps a file, unless it is too large to be a program.
-fn open_elf(place: &Path) -> Result<Bytes, String> {
+/// Maps a file, unless it has more than `most` bytes.
+fn open_elf(place: &Path, most: u64) -> Result<Bytes, String> {
     let size = std::fs::metadata(place).map_err(|e| format!("{}: {e}", place.display()))?.len();
-    if size > MAX_ELF_BYTES {
-        return Err(format!("{}: {size} bytes are more than {MAX_ELF_BYTES}", place.display()));
+    if size > most {
+        return Err(format!("{}: {size} bytes are more than {most}", place.display()));
     }
     Bytes::open(place).map_err(|e| format!("{}: {e}", place.display()))
 }
@@ -82,7 +85,7 @@ fn open_elf(place: &Path) -> Result<Bytes, String> {
 fn debug_file(bytes: &[u8], path: &str, folders: &[PathBuf]) -> Result<Option<Bytes>, String> {
     let Some(id) = (!folders.is_empty()).then(|| BuildId::of_elf(bytes)).flatten() else { return Ok(None) };
     if let Some(place) = separate::by_build_id(&id, folders) {
-        return open_elf(&place).map(Some);
+        return open_elf(&place, MAX_DEBUG_BYTES).map(Some);
     }
     match separate::of_another_build(&id, folders) {
         Some(other) => Err(format!(
