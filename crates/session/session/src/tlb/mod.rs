@@ -317,7 +317,7 @@ impl Loaded {
     pub fn name_objects(&mut self) -> Result<()> {
         if self.objects.all().iter().any(|o| o.site.is_some()) {
             let symbols = self.symbols()?;
-            let mut sites = sites::Names::new(&symbols, self.run.root());
+            let mut sites = sites::Names::new(&symbols, &self.run);
             self.objects.name_sites(|site, space| sites.name(site, space));
         }
         Ok(())

@@ -7,7 +7,10 @@ use std::path::PathBuf;
 use kprism_debuginfo::source::Source;
 use kprism_image::symbols::Symbols;
 use kprism_profile::units::offset_text;
+use kprism_store::Run;
 use kprism_tlb::objects::allocs::Site;
+
+use crate::debug_folders::debug_folders;
 
 /// Beginnings of names of C++'s own library.
 const LIBRARY: [&str; 2] = ["std::", "__gnu_cxx::"];
@@ -18,13 +21,14 @@ const LONGEST: usize = 80;
 pub struct Names<'a> {
     symbols: &'a Symbols,
     root: PathBuf,
+    debug: Vec<PathBuf>,
     sources: HashMap<String, Option<Source>>,
 }
 
 impl<'a> Names<'a> {
-    /// Files of programs lie under `root`.
-    pub fn new(symbols: &'a Symbols, root: PathBuf) -> Self {
-        Names { symbols, root, sources: HashMap::new() }
+    /// Names places in the programs of `run`.
+    pub fn new(symbols: &'a Symbols, run: &Run) -> Self {
+        Names { symbols, root: run.root(), debug: debug_folders(run), sources: HashMap::new() }
     }
 
     /// The name of a place, of code in this address space.
@@ -38,7 +42,7 @@ impl<'a> Names<'a> {
             let source = self
                 .sources
                 .entry(f.module.clone())
-                .or_insert_with(|| Source::of_file(&path, &[]).ok().flatten());
+                .or_insert_with(|| Source::of_file(&path, &self.debug).ok().flatten());
             let address = f.start.wrapping_add((back - 1).wrapping_sub(at.entry));
             let frames = source.as_ref().map(|s| s.frames(address)).unwrap_or_default();
             if frames.is_empty() {
