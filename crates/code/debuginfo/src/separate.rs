@@ -10,9 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use kprism_image::BuildId;
-use kprism_image::separate::of_link;
-pub use kprism_image::separate::{GLOBAL, by_build_id};
-use kprism_image::symbols::under_root;
+pub use kprism_image::separate::{GLOBAL, by_build_id, folders};
+use kprism_image::separate::{global_of, of_link};
 use object::Object as _;
 
 use crate::{Error, Image};
@@ -31,7 +30,7 @@ pub fn keep(file: &Path, path: &Path, folders: &[PathBuf], root: &Path) -> Resul
     let Some(id) = BuildId::of_file(file) else { return Ok(()) };
     let linked = || linked_by_id(file, path, folders, &id);
     let Some(found) = by_build_id(&id, folders).or_else(linked) else { return Ok(()) };
-    let Some(to) = under_root(root, GLOBAL).map(|debug| debug.join(id.debug_path())) else { return Ok(()) };
+    let to = global_of(root).join(id.debug_path());
     if to.exists() {
         return Ok(());
     }

@@ -11,6 +11,16 @@ use crate::build_id::BuildId;
 /// Folder in which distributions install debug files.
 pub const GLOBAL: &str = "/usr/lib/debug";
 
+/// The same folder of a machine whose files lie below `root`.
+pub fn global_of(root: &Path) -> PathBuf {
+    root.join(GLOBAL.trim_start_matches('/'))
+}
+
+/// Folders with debug files: those of machines whose files lie below `roots`, then this machine's.
+pub fn folders<'r>(roots: impl IntoIterator<Item = &'r Path>) -> Vec<PathBuf> {
+    roots.into_iter().map(global_of).chain([PathBuf::from(GLOBAL)]).collect()
+}
+
 /// The file with debug information for this build id under one of the folders, if there is one. Its own build id is the same.
 pub fn by_build_id<P: AsRef<Path>>(id: &BuildId, folders: &[P]) -> Option<PathBuf> {
     places(id, folders).find(|place| BuildId::of_file(place).as_ref() == Some(id))

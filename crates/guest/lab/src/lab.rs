@@ -4,8 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use kprism_agent::RootPlan;
-use kprism_image::separate::GLOBAL;
-use kprism_image::symbols::under_root;
+use kprism_debuginfo::separate;
 
 use crate::cache::Cache;
 use crate::disk::{self, Image};
@@ -230,8 +229,7 @@ pub fn prepare(options: &Options, report: Report<'_>) -> Result<Prepared> {
     let module_files = modules.iter().filter_map(Module::file).collect();
     // A disk image is not looked into.
     let roots = rootfs.as_ref().map(|rootfs| &rootfs.root).into_iter().chain(&options.root);
-    let debug_folders =
-        roots.filter_map(|root| under_root(root, GLOBAL)).chain([PathBuf::from(GLOBAL)]).collect();
+    let debug_folders = separate::folders(roots.map(PathBuf::as_path));
     Ok(Prepared {
         qemu,
         machine,

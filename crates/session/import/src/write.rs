@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{BufWriter, Write};
 use std::path::{Component, Path, PathBuf};
 
-use kprism_debuginfo::separate::{self, GLOBAL};
+use kprism_debuginfo::separate;
 use kprism_image::maps::{self, FilePart};
 use kprism_image::symbols::under_root;
 use serde_json::json;
@@ -223,8 +223,7 @@ fn copy_modules<'a>(modules: &'a [Module], root: &Path) -> Result<HashMap<&'a Pa
 fn debug_folders(file: &Path, path: &str) -> Vec<PathBuf> {
     let inside = path.trim_start_matches('/');
     let root = file.ancestors().nth(Path::new(inside).components().count());
-    let own = root.filter(|root| root.join(inside) == file).and_then(|root| under_root(root, GLOBAL));
-    own.into_iter().chain([PathBuf::from(GLOBAL)]).collect()
+    separate::folders(root.filter(|root| root.join(inside) == file))
 }
 
 /// A traced machine's path below `root`. It cannot leave `root`.
@@ -246,6 +245,7 @@ fn at(path: &Path) -> impl FnOnce(std::io::Error) -> ImportError + use<> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kprism_debuginfo::separate::GLOBAL;
 
     #[test]
     fn debug_files_are_looked_for_beside_the_machines_other_files() {

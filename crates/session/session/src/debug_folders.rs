@@ -5,11 +5,10 @@
 
 use std::path::PathBuf;
 
-use kprism_image::separate::GLOBAL;
-use kprism_image::symbols::under_root;
+use kprism_image::separate::folders;
 use kprism_store::Run;
 
 /// Folders with debug files by build id: that in the run, where its recorder kept those that it found, then this machine's.
 pub fn debug_folders(run: &Run) -> Vec<PathBuf> {
-    under_root(&run.root(), GLOBAL).into_iter().chain([PathBuf::from(GLOBAL)]).collect()
+    folders([run.root().as_path()])
 }

@@ -4,11 +4,10 @@
 use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use kprism_debuginfo::separate::{self, GLOBAL};
-use kprism_image::symbols::under_root;
+use kprism_debuginfo::separate;
 use kprism_kmem::Kernel;
 use kprism_lab::{inside, mapped_files};
 use kprism_store::Run;
@@ -62,8 +61,7 @@ pub fn collect_files(run: &Run, sysroot: Option<&Path>) -> Result<(Vec<String>, 
     let (mut missing, mut not_kept) = (Vec::new(), Vec::new());
     let sysroot =
         sysroot.map(|dir| dir.canonicalize().with_context(|| dir.display().to_string())).transpose()?;
-    let own = sysroot.as_deref().and_then(|root| under_root(root, GLOBAL));
-    let debug: Vec<PathBuf> = own.into_iter().chain([PathBuf::from(GLOBAL)]).collect();
+    let debug = separate::folders(sysroot.as_deref());
     for path in mapped_files(&run.streams())? {
         let source = inside(&path).and_then(|inside| {
             // The guest's links must not lead to files of this machine.

@@ -9,6 +9,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use kprism_debuginfo::separate;
 use kprism_image::BuildId;
 use kprism_image::symbols::kallsyms::{self, KallsymsError};
 use kprism_image::symbols::under_root;
@@ -159,6 +160,7 @@ fn copies(run: &Run, samples: &mem::Samples, root: &Path) -> Result<Vec<String>>
     let paths: BTreeSet<&str> =
         samples.maps.iter().map(|m| m.path.as_str()).filter(|path| path.starts_with('/')).collect();
     let (folder, mut missing, mut others) = (run.root(), Vec::new(), Vec::new());
+    let (debug, mut not_kept) = (separate::folders([root]), Vec::new());
     for path in paths {
         // A path of a recording from elsewhere.
         let Some((from, to)) = under_root(root, path).zip(under_root(&folder, path)) else { continue };
@@ -182,6 +184,9 @@ fn copies(run: &Run, samples: &mem::Samples, root: &Path) -> Result<Vec<String>>
         }
         fs::create_dir_all(to.parent().unwrap_or(&to))?;
         fs::write(&to, &bytes).with_context(|| to.display().to_string())?;
+        if let Err((file, why)) = separate::keep(&from, Path::new(path), &debug, &folder) {
+            not_kept.push(format!("{}: not kept: {why}", file.display()));
+        }
     }
     let note = |paths: &[&str], why: &str| {
         let more = if paths.len() > 1 { " …" } else { "" };
@@ -190,5 +195,5 @@ fn copies(run: &Run, samples: &mem::Samples, root: &Path) -> Result<Vec<String>>
     let missing = note(&missing, "could not be read, and functions in them have no names");
     let others =
         note(&others, "have another build id than the recorded ones, and functions in them have no names");
-    Ok(missing.into_iter().chain(others).collect())
+    Ok(missing.into_iter().chain(others).chain(not_kept).collect())
 }

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use kprism_debuginfo::separate;
 use kprism_expr::access::Known;
 use kprism_image::sideband::{self, Record};
 use kprism_image::symbols::under_root;
@@ -198,6 +199,7 @@ fn collect(run: &Run) -> Result<Vec<String>> {
         Record::Mmap(m) if m.path.starts_with('/') => Some(m.path.as_str()),
         _ => None,
     });
+    let debug = separate::folders([]);
     let mut notes = Vec::new();
     for path in mapped.collect::<BTreeSet<_>>() {
         let Some(to) = under_root(&run.root(), path) else { continue };
@@ -212,7 +214,10 @@ fn collect(run: &Run) -> Result<Vec<String>> {
                 "{}: without this copy, what is of {path} has no names: {error}",
                 to.display()
             ));
+            continue;
         }
+        let kept = separate::keep(Path::new(path), Path::new(path), &debug, &run.root());
+        notes.extend(kept.err().map(|(file, why)| format!("{}: not kept: {why}", file.display())));
     }
     Ok(notes)
 }
