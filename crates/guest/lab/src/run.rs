@@ -53,10 +53,10 @@ pub enum Ended {
     Failed(String),
 }
 
-/// A file of the guest that could not be copied.
+/// A file of the guest, or a debug file, that could not be copied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingFile {
-    /// Its path in the guest.
+    /// Its path in the guest; of a debug file, here.
     pub path: String,
     /// The reason, in words.
     pub why: String,
