@@ -172,6 +172,7 @@ pub fn record(
         }),
         ..settings.job.clone()
     };
+    guest::accepts_limit(&job, ready.observer.is_some())?;
     let run = Run::create(&settings.output)?;
     let mut manifest = manifest(settings, ready);
     run.write_manifest(&manifest)?;
