@@ -25,7 +25,7 @@ use crate::qemu::{PortFiles, Running, option};
 use crate::snapshot;
 use crate::symbols;
 use crate::tail::{Lines, Tail, find_panic, last_lines};
-use crate::written::{Full, Meter};
+use crate::written::{Full, Meter, size_of_tree};
 
 /// Maximum time for QEMU, asked to quit, to let the observer write its data.
 const QUIT_PATIENCE: Duration = Duration::from_secs(60);
@@ -362,12 +362,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Forwards output until QEMU has ended, for whatever reason.
-    fn until_the_end(
-        &mut self,
-        qemu: &mut Running,
-        mut limits: Limits,
-        report: Report<'_>,
-    ) -> Ended {
+    fn until_the_end(&mut self, qemu: &mut Running, mut limits: Limits, report: Report<'_>) -> Ended {
         let mut asked: Option<(Instant, Ended)> = None;
         loop {
             // Checked before reading, so that nothing written before the end is missed.
@@ -653,19 +648,6 @@ fn refuse_too_much(job: &Job, mem_mib: u64) -> Result<()> {
 
 /// Percentage of the guest's memory for shared files. The rest is for its kernel, its own files and the command.
 const SHARE_PERCENT: u64 = 60;
-
-/// Bytes of a file, or of all files below a folder.
-pub(crate) fn size_of_tree(path: &Path) -> Result<u64> {
-    let found = fs::symlink_metadata(path).at("read", path)?;
-    if !found.is_dir() {
-        return Ok(if found.is_file() { found.len() } else { 0 });
-    }
-    let mut bytes = 0;
-    for entry in fs::read_dir(path).at("read", path)? {
-        bytes += size_of_tree(&entry.at("read", path)?.path())?;
-    }
-    Ok(bytes)
-}
 
 pub(crate) fn plugin_arguments(
     prepared: &Prepared,

@@ -5,11 +5,12 @@
 //! recording, once there is one ([`Full`]): it reached the user's limit, or the disk is nearly full. On a full disk the streams would
 //! end anywhere, and the run's account and tables would have no place.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::cache::free_space;
-use crate::run::size_of_tree;
+use crate::error::{Context, Result};
 
 /// Interval of the measurements. A recorder writes some 100 MB/s, so that it passes a limit by some MB.
 const MEASURE: Duration = Duration::from_millis(50);
@@ -118,6 +119,19 @@ fn full(bytes: Option<u64>, limit: Option<u64>, left: Option<u64>, reserve: u64)
     }
 }
 
+/// Bytes of a file, or of all files below a folder.
+pub(crate) fn size_of_tree(path: &Path) -> Result<u64> {
+    let found = fs::symlink_metadata(path).at("read", path)?;
+    if !found.is_dir() {
+        return Ok(if found.is_file() { found.len() } else { 0 });
+    }
+    let mut bytes = 0;
+    for entry in fs::read_dir(path).at("read", path)? {
+        bytes += size_of_tree(&entry.at("read", path)?.path())?;
+    }
+    Ok(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,10 +165,10 @@ mod tests {
             meter.check(&mut |written| told.push((written.bytes, written.per_second.is_some())))
         };
         assert_eq!(check(&mut meter), None);
-        std::fs::create_dir_all(streams.join("tlb")).unwrap();
-        std::fs::write(streams.join("cpu0.pt"), [0; 60]).unwrap();
+        fs::create_dir_all(streams.join("tlb")).unwrap();
+        fs::write(streams.join("cpu0.pt"), [0; 60]).unwrap();
         assert_eq!(check(&mut meter), None);
-        std::fs::write(streams.join("tlb/misses"), [0; 40]).unwrap();
+        fs::write(streams.join("tlb/misses"), [0; 40]).unwrap();
         assert_eq!(check(&mut meter), Some(Full::Size(100)));
         assert_eq!(told, [(None, false), (Some(60), false), (Some(100), true)]);
     }

@@ -58,10 +58,7 @@ mod tests {
             limit: Some(64 << 20),
             left: Some(5 << 30),
         };
-        assert_eq!(
-            line(&written),
-            "1:00:07, 1.5 MiB of 64.0 MiB written, 512 B/s, 5.0 GiB left on the disk"
-        );
+        assert_eq!(line(&written), "1:00:07, 1.5 MiB of 64.0 MiB written, 512 B/s, 5.0 GiB left on the disk");
         written = Written { bytes: None, per_second: None, left: None, ..written };
         assert_eq!(line(&Written { elapsed: Duration::from_secs(67), ..written }), "1:07");
         let first = Written { bytes: Some(0), limit: None, ..written };
