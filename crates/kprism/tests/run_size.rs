@@ -102,10 +102,11 @@ fn a_terminal_shows_how_a_recording_grows() {
 fn a_limit_of_what_is_not_written_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
-    let cases: [(&[&str], &str); 6] = [
+    let cases: [(&[&str], &str); 7] = [
         (&["lab", "run", "--unobserved", "--max-size", "1G", "--", "true"], "--unobserved"),
         (&["lab", "run", "--max-size", "0", "--", "true"], "expected bytes"),
         (&["lab", "boot", "--max-size", "1G"], "--max-size"),
+        (&["lab", "gcov-kernel", "--max-size", "1G", "--", "true"], "--max-size limits"),
         (&["record", "durations", "--max-size", "1G", "--", "true"], "--max-size is about a guest"),
         (&["record", "durations", "--guest", "--max-size", "1G", "--", "true"], "--max-size limits"),
         (&["record", "probe", "--max-size", "1G", "work", "--", "true"], "--max-size is about a guest"),

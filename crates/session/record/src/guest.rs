@@ -638,7 +638,9 @@ pub fn complain(ran: &Outcome, progress: &Progress) {
     notes(ran).iter().for_each(|note| progress.say(&format!("note: {note}")));
     if let Some(reason) = reason(&ran.ended) {
         progress.error(&format!("kprism: {reason}"));
-        if !ran.console_tail.is_empty() && ran.ended != Ended::Interrupted {
+        // The console tells nothing of an end that came from outside.
+        let is_from_outside = matches!(ran.ended, Ended::Interrupted | Ended::Full(_));
+        if !ran.console_tail.is_empty() && !is_from_outside {
             progress.error(&format!("last lines of the guest's console:\n{}", ran.console_tail.trim_end()));
         }
     }
