@@ -10,8 +10,8 @@
 //! | 4 | with `--strict`: something was lost, not understood or guessed, whether anything matched or not |
 //!
 //! `kprism lab run` is different, so that it can stand in front of any command: it ends with the guest
-//! command's own code; with 124 when `--timeout` ended it, 125 when kprism itself failed, 130 after Ctrl-C
-//! (the codes of timeout(1), env(1) and the shells).
+//! command's own code; with 124 when `--timeout` or `--max-size` ended it, 125 when kprism itself failed
+//! or the disk was nearly full, 130 after Ctrl-C (the codes of timeout(1), env(1) and the shells).
 
 use std::process::ExitCode;
 
@@ -43,8 +43,8 @@ impl Outcome {
 pub const FAILED: u8 = 2;
 /// A rule of `kprism gate` fired, or has no verdict.
 pub const GATE: u8 = 3;
-/// `kprism lab run` gave the command up after `--timeout`.
-pub const TIMED_OUT: u8 = 124;
+/// `kprism lab run` gave the command up at a limit of the user's: `--timeout`, `--max-size`.
+pub const LIMIT: u8 = 124;
 /// `kprism lab run` itself failed.
 pub const LAB_FAILED: u8 = 125;
 /// `kprism lab run` was interrupted.

@@ -47,7 +47,8 @@ Start with:
   kprism report --html report.html  the same to click through
 
 Exit codes: 0 done, 1 nothing matched, 2 error, 3 a rule of gate fired, 4 not whole (--strict). `kprism lab
-run` ends with the command's own code, or 124 after --timeout, 125 if kprism failed, 130 after Ctrl-C.";
+run` ends with the command's own code, or 124 after --timeout or --max-size, 125 if kprism failed, 130
+after Ctrl-C.";
 
 /// See where a stock kernel's time went, instruction by instruction, from outside
 #[derive(Debug, Parser)]

@@ -52,6 +52,7 @@ impl Terminal {
             Update::LongStep(text) => self.begin(text, Level::Normal),
             Update::Detail(text) => self.detail(text),
             Update::Amount { text, done, total } => self.amount(text, done, total),
+            Update::State(text) => self.state(text),
             Update::Say(_) | Update::Note(_) if self.level == Level::Quiet => {}
             Update::Note(text) => self.say(&format!("kprism: note: {text}")),
             Update::Say(text) | Update::Error(text) => self.say(text),
@@ -96,6 +97,17 @@ impl Terminal {
         }
     }
 
+    /// The words hold their own time: that of the bar begins anew when it was cleared.
+    fn state(&self, text: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_style(state());
+            bar.set_prefix(text.to_owned());
+            if !self.begun.swap(true, Ordering::Relaxed) {
+                bar.enable_steady_tick(Duration::from_millis(120));
+            }
+        }
+    }
+
     fn clear(&self) {
         if let (Some(bar), true) = (&self.bar, self.begun.swap(false, Ordering::Relaxed)) {
             bar.disable_steady_tick();
@@ -115,6 +127,11 @@ impl Terminal {
 
 fn spinner() -> ProgressStyle {
     ProgressStyle::with_template("{spinner} {prefix} {elapsed} {wide_msg:.dim}")
+        .unwrap_or_else(|_| ProgressStyle::default_spinner())
+}
+
+fn state() -> ProgressStyle {
+    ProgressStyle::with_template("{spinner} {prefix} {wide_msg:.dim}")
         .unwrap_or_else(|_| ProgressStyle::default_spinner())
 }
 

@@ -275,6 +275,27 @@ fn the_recording_ends_where_the_guest_restarts() {
     assert_eq!(guest.manifest()["stopped"], "the guest restarted");
 }
 
+/// At its limit the recording ends, and the machine does not.
+#[test]
+fn the_recording_ends_at_its_limit() {
+    let guest = Guest::new();
+    let _alone = alone();
+    let child = guest.start_until("worked", &["--max-size", "4M"], "never", &[]);
+    assert_eq!(guest.mark("start"), "recording\n");
+    let why = "the recording reached --max-size, 4.0 MiB";
+    let start = Instant::now();
+    while !guest.mark("start").contains(why) {
+        assert!(start.elapsed() < PATIENCE, "{}", guest.console());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let (code, said) = end(child, libc::SIGTERM);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("the machine runs on"), "{said}");
+    assert_eq!(guest.manifest()["stopped"], why);
+    let report = guest.report(&["tasks"]);
+    assert!(!report["rows"].as_array().unwrap().is_empty(), "{report}");
+}
+
 /// Firmware alone: no kernel, 16-bit and 32-bit code. Every instruction is in the tables or in the account.
 #[test]
 fn a_guest_without_linux() {

@@ -467,10 +467,11 @@ fn options_of_misses_too() {
 fn a_method_of_recording_misses_refuses_what_it_would_ignore() {
     let dir = tempfile::tempdir().unwrap();
     let (run, here) = (dir.path().join("run"), dir.path().join("here"));
-    let guest: [&[&str]; 7] = [
+    let guest: [&[&str]; 8] = [
         &["--share", "/tmp"],
         &["--before", "true"],
         &["--warm", "1"],
+        &["--max-size", "1G"],
         &["--smp", "2"],
         &["--fast"],
         &["--mem", "2G"],

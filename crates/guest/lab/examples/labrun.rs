@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use kprism_lab::{Ended, Job, KernelSource, ObserverOptions, Options, Pace, Progress, Share, Span};
+use kprism_lab::{Ended, Full, Job, KernelSource, ObserverOptions, Options, Pace, Progress, Share, Span};
 
 fn main() -> ExitCode {
     kprism_signals::catch(kprism_signals::Second::EndsProcess).expect("signals");
@@ -61,7 +61,7 @@ fn work() -> Result<u8, Box<dyn std::error::Error>> {
     let observer = plugin.map(|plugin| ObserverOptions { plugin, arguments });
     let mut report = |progress: Progress<'_>| match progress {
         Progress::Step(text) => eprintln!("labrun: {text}"),
-        Progress::Console(_) => {}
+        Progress::Console(_) | Progress::Written(_) => {}
         Progress::Stdout(bytes) => drop(std::io::stdout().write_all(bytes)),
         Progress::Stderr(bytes) => drop(std::io::stderr().write_all(bytes)),
     };
@@ -82,8 +82,8 @@ fn work() -> Result<u8, Box<dyn std::error::Error>> {
     }
     Ok(match outcome.ended {
         Ended::Normal => outcome.exit_code.unwrap_or(0),
-        Ended::Timeout => 124,
+        Ended::Timeout | Ended::Full(Full::Size(_)) => 124,
         Ended::Interrupted => 130,
-        Ended::Panic(_) | Ended::Failed(_) => 125,
+        Ended::Full(Full::Disk(_)) | Ended::Panic(_) | Ended::Failed(_) => 125,
     })
 }

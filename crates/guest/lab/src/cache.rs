@@ -226,17 +226,22 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
 
 /// Fails early if the disk at `path` has less than `need_mib` MiB of free space.
 pub(crate) fn require_space(path: &Path, need_mib: u64) -> Result<()> {
+    match free_space(path) {
+        Some(free) if free >> 20 < need_mib => Err(Error::NoSpace { path: path.to_owned(), need_mib }),
+        _ => Ok(()),
+    }
+}
+
+/// Free bytes of the disk at `path`, for users without privileges; `None` if its file system does not tell.
+pub(crate) fn free_space(path: &Path) -> Option<u64> {
     use std::os::unix::ffi::OsStrExt;
-    let Ok(name) = std::ffi::CString::new(path.as_os_str().as_bytes()) else { return Ok(()) };
+    let name = std::ffi::CString::new(path.as_os_str().as_bytes()).ok()?;
     // SAFETY: an all-zero statvfs is valid, and is only filled in; the name ends in NUL.
     let (result, stat) = unsafe {
         let mut stat: libc::statvfs = std::mem::zeroed();
         (libc::statvfs(name.as_ptr(), &mut stat), stat)
     };
-    if result == 0 && stat.f_bavail.saturating_mul(stat.f_frsize) >> 20 < need_mib {
-        return Err(Error::NoSpace { path: path.to_owned(), need_mib });
-    }
-    Ok(())
+    (result == 0).then(|| stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
 /// Builds a key from the parts that determine an entry's content.

@@ -59,6 +59,7 @@ mod stop_time;
 mod symbols;
 mod tail;
 mod tree;
+mod written;
 
 pub use counters::CountedWindows;
 pub use cpu::CpuFeature;
@@ -82,6 +83,7 @@ pub use run::{Ended, MissingFile, Outcome, accepts, fetch, run};
 pub use snapshot::{KernelFacts, Snapshot};
 pub use symbols::{inside, mapped_files};
 pub use tree::{TreeFacts, require as require_options};
+pub use written::{Full, Meter, RESERVE, Written};
 
 /// The kernel's command line, with these words of the user's at its end.
 pub fn command_line(append: &[String]) -> String {

@@ -9,6 +9,7 @@ use kprism_agent::{CounterReading, Warm};
 
 use crate::cpu::CpuFeature;
 use crate::network::{Forward, Network};
+use crate::written::Written;
 
 /// The guest for which a snapshot is made.
 #[derive(Debug, Clone)]
@@ -167,6 +168,8 @@ pub struct Job {
     pub span: Span,
     /// Maximum duration of the command from its start, and of each of its warm-up turns; including the boot, if that is observed.
     pub timeout: Option<Duration>,
+    /// Bytes of the observer's streams at which the run is ended. The recorder may pass it by what it still has in memory.
+    pub max_bytes: Option<u64>,
 }
 
 impl Job {
@@ -202,6 +205,7 @@ impl Job {
             gdb: None,
             span: Span::Command,
             timeout: None,
+            max_bytes: None,
         }
     }
 }
@@ -274,6 +278,8 @@ pub enum Progress<'a> {
     Stdout(&'a [u8]),
     /// The command wrote this to its standard error.
     Stderr(&'a [u8]),
+    /// The recording has this size; told once a second.
+    Written(Written),
 }
 
 /// Receives progress messages.

@@ -25,6 +25,7 @@ use crate::qemu::{PortFiles, Running, option};
 use crate::snapshot;
 use crate::symbols;
 use crate::tail::{Lines, Tail, find_panic, last_lines};
+use crate::written::{Full, Meter, size_of_tree};
 
 /// Maximum time for QEMU, asked to quit, to let the observer write its data.
 const QUIT_PATIENCE: Duration = Duration::from_secs(60);
@@ -47,6 +48,8 @@ pub enum Ended {
     Timeout,
     /// The user interrupted it.
     Interrupted,
+    /// The recording reached its limit ([`Job::max_bytes`]), or the disk was about to be full.
+    Full(Full),
     /// The guest's kernel panicked, with this message.
     Panic(String),
     /// The command could not be run, or QEMU ended, for this reason.
@@ -151,7 +154,9 @@ pub fn run(
     let counters = CounterReader::new(kallsyms, &folder, scratch.path(), holder).in_windows(job.windows);
     let mut watch =
         Watch::new(&files, (start, job.span == Span::Boot), Collected::new(scratch.path()), counters);
-    let ended = watch.until_the_end(&mut qemu, (job.timeout, job.asks_first), report);
+    let meter = Meter::new(&folder, &streams, job.max_bytes);
+    let limits = Limits { time: job.timeout, asks_first: job.asks_first, meter: Some(meter) };
+    let ended = watch.until_the_end(&mut qemu, limits, report);
     drop(qemu);
     let windows = watch.counters.counted().map(|windows| windows.with_account(&streams));
     let unpacked = watch.collected.unpack(&folder);
@@ -296,6 +301,16 @@ fn scratch(folder: &Path) -> Result<Scratch> {
     Scratch::new(folder, SCRATCH)
 }
 
+/// Limits of a run.
+struct Limits {
+    /// See [`Job::timeout`].
+    time: Option<Duration>,
+    /// See [`Job::asks_first`].
+    asks_first: bool,
+    /// Measures the recording, if there is one.
+    meter: Option<Meter>,
+}
+
 /// State of the guest during a run.
 struct Watch<'a> {
     files: &'a PortFiles,
@@ -350,13 +365,8 @@ impl<'a> Watch<'a> {
     }
 
     /// Forwards output until QEMU has ended, for whatever reason.
-    fn until_the_end(
-        &mut self,
-        qemu: &mut Running,
-        (limit, asks_first): (Option<Duration>, bool),
-        report: Report<'_>,
-    ) -> Ended {
-        let mut asked = None;
+    fn until_the_end(&mut self, qemu: &mut Running, mut limits: Limits, report: Report<'_>) -> Ended {
+        let mut asked: Option<(Instant, Ended)> = None;
         loop {
             // Checked before reading, so that nothing written before the end is missed.
             let ended = qemu.ended();
@@ -370,8 +380,8 @@ impl<'a> Watch<'a> {
                 return self.judge("");
             }
             // Before the guest can handle it, Ctrl-Alt-Del ends the guest.
-            if ended.is_some() && asked.is_some() && self.exit_code.is_none() {
-                return if kprism_signals::end_requested() { Ended::Interrupted } else { Ended::Timeout };
+            if let (Some(_), Some((_, why)), None) = (ended, &asked, self.exit_code) {
+                return why.clone();
             }
             if ended.is_some_and(|status| status.success()) {
                 // QEMU ends with another code when the agent ends it.
@@ -380,12 +390,15 @@ impl<'a> Watch<'a> {
             if let Some(status) = ended {
                 return self.judge(&format!("QEMU ended ({status}) {}", qemu.stderr_text()));
             }
-            let over = limit.is_some_and(|limit| self.ran_for() > limit);
-            if over || kprism_signals::end_requested() {
+            let why = match &asked {
+                Some((_, why)) => Some(why.clone()),
+                None => self.reason_to_end(&mut limits, report),
+            };
+            if let Some(why) = why {
                 let first = asked.is_none();
-                let since = *asked.get_or_insert_with(Instant::now);
+                let (since, _) = *asked.get_or_insert_with(|| (Instant::now(), why.clone()));
                 // During the warm-up turns there is nobody to ask.
-                let asks = asks_first && self.pid.is_some();
+                let asks = limits.asks_first && self.pid.is_some();
                 if asks && since.elapsed() < ASK_PATIENCE {
                     if first {
                         report(Progress::Step("ending the recording in the guest"));
@@ -400,11 +413,23 @@ impl<'a> Watch<'a> {
                 // It may have ended in the meantime.
                 return match self.exit_code {
                     Some(_) => Ended::Normal,
-                    None if over => Ended::Timeout,
-                    None => Ended::Interrupted,
+                    None => why,
                 };
             }
             std::thread::sleep(POLL);
+        }
+    }
+
+    /// Why the guest has to end now, if it has to. Tells the size of the recording.
+    fn reason_to_end(&self, limits: &mut Limits, report: Report<'_>) -> Option<Ended> {
+        let mut tell = |written| report(Progress::Written(written));
+        let full = limits.meter.as_mut().and_then(|meter| meter.check(&mut tell));
+        if limits.time.is_some_and(|time| self.ran_for() > time) {
+            Some(Ended::Timeout)
+        } else if kprism_signals::end_requested() {
+            Some(Ended::Interrupted)
+        } else {
+            full.map(Ended::Full)
         }
     }
 
@@ -563,7 +588,8 @@ pub fn fetch(prepared: &Prepared, paths: Vec<String>, to: &Path) -> Result<Vec<M
     snapshot::restore(&mut qemu, &prepared.snapshot)?;
     let counters = CounterReader::new(prepared.snapshot.folder.join("kallsyms"), to, scratch, None);
     let mut watch = Watch::new(&files, (Instant::now(), false), Collected::new(scratch), counters);
-    let ended = watch.until_the_end(&mut qemu, (Some(FETCH_PATIENCE), false), &mut |_| {});
+    let limits = Limits { time: Some(FETCH_PATIENCE), asks_first: false, meter: None };
+    let ended = watch.until_the_end(&mut qemu, limits, &mut |_| {});
     // A guest that ended early has sent some.
     let unpacked = watch.collected.unpack(to);
     let why = match (&ended, unpacked) {
@@ -573,6 +599,7 @@ pub fn fetch(prepared: &Prepared, paths: Vec<String>, to: &Path) -> Result<Vec<M
             format!("fetching it from the guest took more than {} s", FETCH_PATIENCE.as_secs())
         }
         (Ended::Interrupted, _) => "it was not fetched from the guest, as the run was interrupted".to_owned(),
+        (Ended::Full(_), _) => "it was not fetched from the guest, as the disk is nearly full".to_owned(),
         (Ended::Panic(words) | Ended::Failed(words), _) => {
             format!("fetching it from the guest failed: {words}")
         }
@@ -624,18 +651,6 @@ fn refuse_too_much(job: &Job, mem_mib: u64) -> Result<()> {
 
 /// Percentage of the guest's memory for shared files. The rest is for its kernel, its own files and the command.
 const SHARE_PERCENT: u64 = 60;
-
-fn size_of_tree(path: &Path) -> Result<u64> {
-    let found = fs::symlink_metadata(path).at("read", path)?;
-    if !found.is_dir() {
-        return Ok(if found.is_file() { found.len() } else { 0 });
-    }
-    let mut bytes = 0;
-    for entry in fs::read_dir(path).at("read", path)? {
-        bytes += size_of_tree(&entry.at("read", path)?.path())?;
-    }
-    Ok(bytes)
-}
 
 pub(crate) fn plugin_arguments(
     prepared: &Prepared,

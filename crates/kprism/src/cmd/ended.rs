@@ -2,7 +2,7 @@
 //! The end of a run in the guest, and of a command after Ctrl-C, as the program's own.
 
 use anyhow::Result;
-use kprism_lab::{Ended, Outcome as Ran};
+use kprism_lab::{Ended, Full, Outcome as Ran};
 use kprism_record::guest::is_interrupt;
 
 use crate::exit::{self, Outcome};
@@ -19,8 +19,8 @@ pub fn interrupted(error: anyhow::Error) -> Result<Outcome> {
 pub fn code(ran: &Ran) -> u8 {
     match ran.ended {
         Ended::Normal => ran.exit_code.unwrap_or(exit::LAB_FAILED),
-        Ended::Timeout => exit::TIMED_OUT,
+        Ended::Timeout | Ended::Full(Full::Size(_)) => exit::LIMIT,
         Ended::Interrupted => exit::INTERRUPTED,
-        Ended::Panic(_) | Ended::Failed(_) => exit::LAB_FAILED,
+        Ended::Full(Full::Disk(_)) | Ended::Panic(_) | Ended::Failed(_) => exit::LAB_FAILED,
     }
 }

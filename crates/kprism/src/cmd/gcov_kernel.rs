@@ -149,7 +149,7 @@ pub fn run(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outc
     ) {
         Some(kprism_lab::Error::Unfinished(_)) => {
             progress.error(&format!("kprism: {error:#}"));
-            Ok(Outcome::Code(exit::TIMED_OUT))
+            Ok(Outcome::Code(exit::LIMIT))
         }
         _ => Err(error),
     })

@@ -34,7 +34,7 @@ pub const GUEST: [&str; 19] = [
     "boot_timeout",
 ];
 /// Ids of the options of [`PlaceArgs`] that only a guest has.
-pub const GUEST_PLACE: [&str; 6] = ["share", "port", "before", "warm", "keep_disks", "gdb"];
+pub const GUEST_PLACE: [&str; 7] = ["share", "port", "before", "warm", "keep_disks", "gdb", "max_size"];
 /// Ids of the options of [`PlaceArgs`] that a command on this machine has too.
 pub const PLACE: [&str; 4] = ["env", "cwd", "stdin", "timeout"];
 
@@ -172,6 +172,9 @@ pub struct PlaceArgs {
     /// End the command after it ran for this time, and each turn of --warm; with --boot, the guest
     #[arg(long, value_name = "SECONDS")]
     pub timeout: Option<u64>,
+    /// End the run when its streams have this size, such as 500M or 20G, and keep what was recorded
+    #[arg(long, value_name = "SIZE", value_parser = parse::bytes)]
+    pub max_size: Option<u64>,
     /// Have QEMU make this Unix socket, for GDB to attach to the guest (`target remote SOCKET`)
     #[arg(long, value_name = "SOCKET")]
     pub gdb: Option<PathBuf>,
@@ -195,6 +198,7 @@ impl PlaceArgs {
             shares: self.share.iter().map(|text| Share::parse(text)).collect(),
             gdb: self.gdb.clone(),
             timeout: self.timeout.map(Duration::from_secs),
+            max_bytes: self.max_size,
             ..Job::new(command.iter().cloned())
         }
     }
@@ -293,6 +297,7 @@ impl GuestArgs {
     /// A recorder that runs in this guest.
     pub fn guest(&self, job: Job) -> anyhow::Result<Guest> {
         use anyhow::Context as _;
+        guest::accepts_limit(&job, false)?;
         let program = std::env::current_exe().context("kprism's own file, for the guest")?;
         Ok(Guest { options: self.options(), job, program })
     }

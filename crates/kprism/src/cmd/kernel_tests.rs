@@ -30,7 +30,7 @@ The kernel needs CONFIG_KUNIT and CONFIG_KUNIT_DEBUGFS, and Linux 6.8 or later. 
 once in the boot, and again for this recording. See docs/kernel-tests.md.
 
 Exit codes: 0 if no test failed, 1 if one did or a suite could not be run; 124 after
---timeout, 125 if kprism or the guest failed, 130 after Ctrl-C.";
+--timeout or --max-size, 125 if kprism or the guest failed, 130 after Ctrl-C.";
 
 /// Help of `lab kselftest` that follows the options.
 pub const KSELFTEST: &str = "\
@@ -42,8 +42,8 @@ The tests are built outside of the tree, with this machine's compiler. A test ma
 long as its collection's `settings` say, else 45 s of the guest's time. See
 docs/kernel-tests.md.
 
-Exit codes: 0 if no test failed, 1 if one did; 124 after --timeout, 125 if kprism or the
-guest failed, 130 after Ctrl-C.";
+Exit codes: 0 if no test failed, 1 if one did; 124 after --timeout or --max-size,
+125 if kprism or the guest failed, 130 after Ctrl-C.";
 
 /// Options of both.
 #[derive(Debug, clap::Args)]

@@ -102,8 +102,9 @@ The command's output is passed through and kept in RUN/stdout and RUN/stderr.
 The command has its output and, with --stdin, an input; it has no terminal, and no
 network but `lo` without --net user.
 
-Exit codes: the command's own; 124 if --timeout ended it, 125 if kprism failed,
-130 after Ctrl-C. What was recorded until then is kept and can be reported.";
+Exit codes: the command's own; 124 if --timeout or --max-size ended it, 125 if kprism
+failed or the disk was nearly full, 130 after Ctrl-C. What was recorded until then is
+kept and can be reported.";
 
 /// Options of `kprism lab run`.
 #[derive(Debug, clap::Args)]
@@ -120,7 +121,7 @@ pub struct RunArgs {
     #[arg(long, conflicts_with_all = ["snapshot_when", "from", "until", "warm"])]
     boot: bool,
     /// Run without recording anything
-    #[arg(long, conflicts_with_all = ["snapshot_when", "from", "until", "no_decode", "retc", "psb", "mtc", "cyc"])]
+    #[arg(long, conflicts_with_all = ["snapshot_when", "from", "until", "no_decode", "retc", "psb", "mtc", "cyc", "max_size"])]
     unobserved: bool,
     /// Do not decode yet
     #[arg(long)]

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
+use kprism_profile::parse;
 use kprism_record::guest::Observe;
 use kprism_record::observe::{Begin, Recorded, Settings, marks, of_process, record};
 use kprism_session::{Progress, flow};
@@ -33,6 +34,9 @@ pub struct Args {
     /// Folder with the guest's files, for the names of its programs' functions
     #[arg(long, value_name = "DIR")]
     sysroot: Option<PathBuf>,
+    /// End the recording when its streams have this size, such as 500M or 20G; the machine runs on
+    #[arg(long, value_name = "SIZE", value_parser = parse::bytes)]
+    max_size: Option<u64>,
     /// Do not decode yet
     #[arg(long)]
     no_decode: bool,
@@ -79,6 +83,7 @@ pub fn run(args: &Args, progress: &Progress) -> Result<Outcome> {
             observe,
             packets: args.packets.packets(),
             sysroot: args.sysroot.clone(),
+            max_bytes: args.max_size,
         },
         progress,
     )?;

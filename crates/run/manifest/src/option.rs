@@ -103,6 +103,7 @@ keys! {
         LeftOut = "left_out", Nothing, "Functions that the kernel let nobody hook, each with the reason.";
         LongerThanNs = "longer_than_ns", Choice, "The duration below which BPF left calls out, ns.";
         Machine = "machine", Nothing, "The recording machine's own name.";
+        MaxSize = "max_size", Nothing, "Bytes of the streams at which the recording was to end.";
         MemMib = "mem_mib", Cost, "The guest's memory, MiB.";
         Method = "method", Choice, "The method of a recording of TLB misses.";
         Module = "module", Nothing, "Modules that the guest loaded.";

@@ -110,7 +110,7 @@ pub fn suits(settings: &Settings) -> Result<()> {
             "windows between conditions need the exact pace: guest time would go on while counters are read"
         );
     }
-    Ok(())
+    guest::accepts_limit(&settings.job, settings.flow || settings.windows.is_some())
 }
 
 /// Builds the kernel and boots a guest with it, unless the cache has them.

@@ -19,7 +19,7 @@ use kprism_store::{
 };
 use kprism_tracefs::beside::Beside;
 
-use crate::{NOT_ENDED, condition, events, warm};
+use crate::{NOT_ENDED, condition, events, warm, written};
 
 /// Settings of a recording in the guest.
 #[derive(Debug, Clone)]
@@ -305,6 +305,7 @@ pub(crate) fn manifest_options(
         (OptionKey::Env, job.env.iter().map(|(name, value)| format!("{name}={value}")).collect()),
         (OptionKey::Cwd, job.cwd.clone().into()),
         (OptionKey::Timeout, job.timeout.as_ref().map(Duration::as_secs).into()),
+        (OptionKey::MaxSize, job.max_bytes.into()),
     ]
 }
 
@@ -405,6 +406,7 @@ pub(crate) fn run_job(
     progress: &Progress,
     report: Report<'_>,
 ) -> Result<(Run, Outcome)> {
+    accepts_limit(job, settings.observe != Observe::Nothing)?;
     if settings.observe != Observe::Nothing {
         // Better before a long boot than after it.
         kprism_lab::find_observer()?;
@@ -422,6 +424,19 @@ pub(crate) fn run_job(
     progress.clear();
     complain(&ran, progress);
     Ok((run, ran))
+}
+
+/// Refuses a limit of what nobody writes outside the guest. A recorder in the guest keeps what it records in the guest's memory.
+///
+/// # Errors
+/// `job` has the limit, and the observer does not write.
+pub fn accepts_limit(job: &Job, is_observed: bool) -> Result<()> {
+    if job.max_bytes.is_some() && !is_observed {
+        bail!(
+            "--max-size limits the streams that the observer writes, and this run has none: leave it out, or limit the run by --timeout"
+        );
+    }
+    Ok(())
 }
 
 /// Records `job` into a new run. It is the user's own ([`Settings::job`], which the manifest names), or wraps that.
@@ -456,6 +471,7 @@ pub(crate) fn record_only(
     };
     let job = wrapped.as_ref().unwrap_or(job);
     kprism_lab::accepts(prepared, job)?;
+    accepts_limit(job, settings.observe != Observe::Nothing)?;
     let observer = settings.observer(prepared)?;
     let run = Run::create(&settings.output)?;
     let mut manifest = settings.manifest(prepared);
@@ -583,6 +599,9 @@ pub fn show(progress: &Progress, p: kprism_lab::Progress<'_>) {
     match p {
         kprism_lab::Progress::Step(text) => progress.long_step(text),
         kprism_lab::Progress::Console(line) => progress.detail(line),
+        kprism_lab::Progress::Written(written) => {
+            progress.state(&format!("running the command: {}", written::line(&written)));
+        }
         kprism_lab::Progress::Stdout(_) | kprism_lab::Progress::Stderr(_) => {}
     }
 }
@@ -593,6 +612,7 @@ pub fn reason(ended: &Ended) -> Option<String> {
         Ended::Normal => None,
         Ended::Timeout => Some("time-out".into()),
         Ended::Interrupted => Some("interrupted".into()),
+        Ended::Full(full) => Some(written::reason(*full)),
         Ended::Panic(words) => Some(format!("the guest's kernel panicked: {words}")),
         Ended::Failed(why) => Some(why.clone()),
     }
@@ -618,7 +638,9 @@ pub fn complain(ran: &Outcome, progress: &Progress) {
     notes(ran).iter().for_each(|note| progress.say(&format!("note: {note}")));
     if let Some(reason) = reason(&ran.ended) {
         progress.error(&format!("kprism: {reason}"));
-        if !ran.console_tail.is_empty() && ran.ended != Ended::Interrupted {
+        // The console tells nothing of an end that came from outside.
+        let is_from_outside = matches!(ran.ended, Ended::Interrupted | Ended::Full(_));
+        if !ran.console_tail.is_empty() && !is_from_outside {
             progress.error(&format!("last lines of the guest's console:\n{}", ran.console_tail.trim_end()));
         }
     }
@@ -657,6 +679,17 @@ mod tests {
         ended = Ended::Timeout;
         fail(&mut ended, &mut manifest, "another");
         assert_eq!((ended, manifest.stopped), (Ended::Timeout, Some(why)));
+    }
+
+    #[test]
+    fn a_limit_of_streams_that_are_not_written_is_refused() {
+        let mut job = Job::new(["true".to_owned()]);
+        accepts_limit(&job, false).unwrap();
+        job.max_bytes = Some(1 << 20);
+        accepts_limit(&job, true).unwrap();
+        assert!(accepts_limit(&job, false).unwrap_err().to_string().starts_with("--max-size"));
+        let ended = Ended::Full(kprism_lab::Full::Size(1 << 20));
+        assert_eq!(reason(&ended).as_deref(), Some("the recording reached --max-size, 1.0 MiB"));
     }
 
     #[test]

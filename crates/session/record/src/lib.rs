@@ -58,6 +58,7 @@ pub mod probe;
 pub mod tlb;
 pub mod wait;
 mod warm;
+pub mod written;
 
 pub use kprism_session::{Progress, Result};
 pub(crate) use kprism_store::NOT_ENDED;

@@ -26,6 +26,8 @@ pub enum Update<'t> {
         /// Units in all.
         total: u64,
     },
+    /// How far the current step is, in words: in place of the words before. It is for a live line alone.
+    State(&'t str),
     /// A line that stays: a result.
     Say(&'t str),
     /// A line that stays: a remark on the result, such as a loss.
@@ -88,6 +90,11 @@ impl Progress {
     /// See [`Update::Amount`].
     pub fn amount(&self, text: &str, done: u64, total: u64) {
         (self.show)(Update::Amount { text, done, total });
+    }
+
+    /// See [`Update::State`].
+    pub fn state(&self, text: &str) {
+        (self.show)(Update::State(text));
     }
 
     /// See [`Update::Say`].

@@ -14,8 +14,8 @@ use kprism_gate::metric::Metric;
 use kprism_gate::summary::{self, Wanted};
 use kprism_gate::verdict::Finding;
 use kprism_gate::{self as gate, Rule, Side, Verdict, blame, judge};
-use kprism_lab::{Ended as GuestEnd, Job, KernelSource, Options};
-use kprism_record::guest;
+use kprism_lab::{Ended as GuestEnd, Full, Job, KernelSource, Options};
+use kprism_record::{guest, written};
 use kprism_session::Progress;
 use kprism_store::Instrument;
 
@@ -355,6 +355,10 @@ impl Tester<'_> {
             GuestEnd::Normal => {}
             GuestEnd::Interrupted => return Err(kprism_lab::Error::Interrupted.into()),
             GuestEnd::Timeout => bail!("--timeout ended the command"),
+            GuestEnd::Full(Full::Disk(_)) => {
+                return Err(kprism_lab::Error::Full { path: run.dir().to_owned() }.into());
+            }
+            GuestEnd::Full(full) => bail!("{}", written::reason(full)),
             GuestEnd::Panic(why) => bail!("the guest's kernel panicked: {why}"),
             GuestEnd::Failed(why) => bail!("the guest failed: {why}"),
         }

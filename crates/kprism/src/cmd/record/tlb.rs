@@ -141,7 +141,7 @@ fn record(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<Outco
 fn code_of(recorded: &Recorded) -> u8 {
     match recorded.ended {
         Ended::Code(code) => u8::try_from(code).unwrap_or(1),
-        Ended::Timeout => exit::TIMED_OUT,
+        Ended::Timeout => exit::LIMIT,
         Ended::Interrupted => exit::INTERRUPTED,
         Ended::Unwritten => exit::LAB_FAILED,
     }

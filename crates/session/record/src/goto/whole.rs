@@ -47,6 +47,8 @@ pub(super) fn command_line(settings: &Settings, output: &Path, timeout: Option<u
         shares,
         // A run that is replayed states its own apart.
         timeout: _,
+        // The whole run is larger than its snapshots: their limit says nothing of its size.
+        max_bytes: _,
         // Of recorders in the guest, of counters, of boots, of the way in: a run of snapshots has none of them.
         begin: _,
         after: _,

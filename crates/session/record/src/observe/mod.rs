@@ -16,13 +16,13 @@ use kprism_image::BuildId;
 use kprism_kmem::Kernel as Found;
 use kprism_lab::machine::arguments::Arguments;
 use kprism_lab::machine::{OwnMachine, Status};
-use kprism_lab::{Qemu, find_observer, hooks};
+use kprism_lab::{Full, Meter, Qemu, find_observer, hooks};
 use kprism_session::{Progress, date, flow};
 use kprism_store::{Instrument, Kernel, Manifest, OptionKey, Run, RunKind};
 use serde_json::json;
 
 use crate::guest::{Observe, Packets};
-use crate::{NOT_ENDED, condition};
+use crate::{NOT_ENDED, condition, written};
 use marks::{Answer, Listener, Request};
 
 /// Interval at which the machine's state is asked for.
@@ -49,6 +49,8 @@ pub struct Settings {
     pub packets: Packets,
     /// The folder with the guest's files, for the symbols of its programs.
     pub sysroot: Option<PathBuf>,
+    /// Bytes of the streams at which the recording is ended; the machine runs on.
+    pub max_bytes: Option<u64>,
 }
 
 /// When the recording begins.
@@ -157,7 +159,7 @@ pub fn record(settings: &Settings, progress: &Progress) -> Result<Recorded> {
     manifest.instruments.push(Instrument::Flow);
     let known = manifest.stopped.clone();
     flow::complete(&run, &mut manifest);
-    let failed = found_by_recorder(known.as_deref(), manifest.stopped.as_deref());
+    let failed = found_by_recorder(known.as_deref(), manifest.stopped.as_deref()).or(begun.no_disk);
     if let Some(why) = &failed {
         progress.error(&format!("kprism: {}: the recording is not whole: {why}", run.dir().display()));
     }
@@ -191,6 +193,7 @@ fn manifest(settings: &Settings, qemu: &Qemu) -> Manifest {
         (OptionKey::From, json!(from)),
         (OptionKey::Until, json!(until)),
         (OptionKey::Packets, json!(settings.packets.arguments())),
+        (OptionKey::MaxSize, json!(settings.max_bytes)),
     ];
     manifest.set_all(options);
     manifest
@@ -206,6 +209,9 @@ struct Begun {
     place: (Option<u64>, Vec<u8>),
     /// Why the recording ended before the machine.
     stopped: Option<String>,
+    /// The same, if the disk was nearly full.
+    no_disk: Option<String>,
+    meter: Meter,
     notes: Vec<String>,
 }
 
@@ -253,6 +259,7 @@ impl Recording<'_> {
                 self.machine.quit();
             }
             self.stop_after_reset();
+            self.stop_when_full();
             if let Some(mut caller) = listener.next() {
                 let answer = match caller.request() {
                     Ok(request) => self.answer(request),
@@ -303,15 +310,33 @@ impl Recording<'_> {
         let Some(begun) = self.begun.as_mut().filter(|begun| begun.resets < resets) else { return };
         begun.resets = resets;
         if begun.stopped.is_none() {
-            begun.stopped = Some("the guest restarted".into());
-            if std::mem::take(&mut begun.tracing)
-                && let Err(error) = self.machine.trace(false)
-            {
-                begun
-                    .notes
-                    .push(format!("the recording could not be ended when the guest restarted: {error}"));
-            }
+            self.stop("the guest restarted".into());
         }
+    }
+
+    /// Ends the recording when it has reached its limit, or the disk is nearly full. QEMU has the terminal, so the size is not shown.
+    fn stop_when_full(&mut self) {
+        let is_growing = |begun: &&mut Begun| begun.tracing && begun.stopped.is_none();
+        let full = self.begun.as_mut().filter(is_growing).and_then(|begun| begun.meter.check(&mut |_| {}));
+        let Some(full) = full else { return };
+        let why = written::reason(full);
+        self.last_reading();
+        self.progress.say(&format!("kprism: the recording has ended, and the machine runs on: {why}"));
+        if let (Full::Disk(_), Some(begun)) = (full, &mut self.begun) {
+            begun.no_disk = Some(why.clone());
+        }
+        self.stop(why);
+    }
+
+    /// Ends the recording for good. The machine runs on.
+    fn stop(&mut self, why: String) {
+        let Some(begun) = &mut self.begun else { return };
+        if std::mem::take(&mut begun.tracing)
+            && let Err(error) = self.machine.trace(false)
+        {
+            begun.notes.push(format!("the recording could not be ended, though {why}: {error}"));
+        }
+        begun.stopped.get_or_insert(why);
     }
 
     fn answer(&mut self, request: Request) -> Answer {
@@ -442,6 +467,8 @@ impl Recording<'_> {
             resets: self.machine.resets(),
             place: kernel.map(place).unwrap_or_default(),
             stopped: None,
+            no_disk: None,
+            meter: Meter::new(run.dir(), &run.streams(), settings.max_bytes),
             notes,
         });
         Ok(())
