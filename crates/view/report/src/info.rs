@@ -122,7 +122,7 @@ fn guest(instruments: &[Instrument], m: &Manifest, tables: Tables<'_>) -> String
     let mut out = String::new();
     let mut line = |name: &str, value: &str| out += &format!("{name:<14}{value}\n");
     if let Some(pages) = &m.huge_pages {
-        let (own, machine) = (pages.guest.to_text(), pages.machine.to_text());
+        let (own, machine) = (pages.guest_text(profile), pages.machine.to_text());
         line("huge pages", &printable(&format!("guest: {own}; recording machine: {machine}")));
     }
     let conditions = m.conditions(profile);
