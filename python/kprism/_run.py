@@ -46,7 +46,7 @@ class Run:
     @property
     def guest(self) -> list[dict[str, Any]]:
         """What the guest does otherwise than a machine, as far as it matters to the run: `what`, `text`, `numbers`, `remedy`. Decodes the run
-        first."""
+        first. Raises `KprismError` if its tables cannot be read."""
         self._decode()
         return [dict(zip(("what", "text", "numbers", "remedy"), told)) for told in self._run.guest()]
 

@@ -51,6 +51,13 @@ run = copy("table")
 (run / "tables/functions.parquet").write_bytes(b"PAR1 nothing PAR1")
 refused(["functions.parquet"], kprism.open(run).table, "functions")
 
+# Tables that cannot be read are not taken for none: lines that depend on them would be missing without a word.
+run = copy("unreadable")
+opened = kprism.open(run)
+assert opened.tables
+(run / "tables/functions.parquet").write_bytes(b"PAR1 nothing PAR1")
+refused(["functions.parquet"], lambda: opened.guest)
+
 # The footer is whole, and a page is not: whoever reads it hears of it.
 run = copy("page")
 tasks = (run / "tables/functions.parquet").read_bytes()

@@ -73,7 +73,7 @@ for statement in lake.statements("polars"):
 for statement in lake.statements("spark"):
     spark.sql(statement)
 by_hand = {}
-for view in ("run_pairs", "not_compared", "regressions", "first_bad_commit", "fleet_top", "syscall_percentiles"):
+for view in ("run_recorded", "run_pairs", "not_compared", "regressions", "first_bad_commit", "fleet_top", "syscall_percentiles"):
     query = f"select * from {view}"
     columns = [column.lower() for column in database.sql(query).columns]
     answers = {

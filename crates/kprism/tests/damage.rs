@@ -214,6 +214,7 @@ fn has_fault(value: &Value) -> bool {
                 || unknown
                 || differ
                 || all.get("whole") == Some(&false.into())
+                || all.contains_key("tables_unreadable")
                 || all.values().any(has_fault)
         }
         _ => false,
@@ -236,6 +237,7 @@ fn tells(said: &str) -> bool {
         "left out, the first",
         "left out, first line",
         "not the same was recorded",
+        "cannot be read, and what depends on calls is not known",
     ];
     words.iter().any(|word| said.contains(word))
         || serde_json::from_str(said).is_ok_and(|value| has_fault(&value))
@@ -614,6 +616,13 @@ fn no_table_of_another_run_is_taken() {
     assert_eq!((output.status.code(), output.stdout), (Some(0), before));
     assert!(kprism(&report).stderr.is_empty(), "it was made again");
     put();
+    let info = String::from_utf8(ok(&["info", "-i", text(flow)])).unwrap();
+    assert!(info.contains("functions.parquet: not this run's table"), "{info}");
+    let facts = guest::json(&["info", "--json", "-i", text(flow)]);
+    assert!(
+        facts["tables_unreadable"].as_str().is_some_and(|why| why.contains("functions.parquet")),
+        "{facts}"
+    );
     fs::remove_dir_all(flow.join("streams")).unwrap();
     assert_eq!(kprism(&report).status.code(), Some(2));
     // Of a run of an older version nobody knows.

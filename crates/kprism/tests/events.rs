@@ -34,6 +34,11 @@ fn lines(arguments: &[&str]) -> Vec<Value> {
     script(run(), arguments)
 }
 
+/// True if the end of a listed call was seen.
+fn has_ended(call: &Value) -> bool {
+    call["wall_ns"].is_u64()
+}
+
 /// The first and the last time at which the flow of a CPU is known.
 fn span(cpu: u64) -> (u64, u64) {
     let windows = lines(&["all", "--only", "window", "--cpu", &cpu.to_string()]);
@@ -49,7 +54,8 @@ fn every_event_is_where_the_flow_read_the_clock_for_it() {
             clock.entry(number(&insn, "cpu")).or_default().insert(number(&insn, "time_ns"));
         }
     }
-    let calls = lines(&["calls", "--func", "trace_event_raw_event_*", "--self"]);
+    let mut calls = lines(&["calls", "--func", "trace_event_raw_event_*", "--self"]);
+    calls.retain(has_ended);
     let mut checked = BTreeMap::new();
     let mut late = Vec::new();
     for event in lines(&["all", "--only", "event"]) {
@@ -159,8 +165,16 @@ fn the_listing_is_in_order_and_honours_its_options() {
             .map(|m| number(m, "length_ns"))
             .sum::<u64>()
     };
-    let wall: u64 = lines(&["syscalls"]).iter().map(|call| number(call, "wall_ns")).sum();
+    let syscalls = lines(&["syscalls"]);
+    let wall: u64 = syscalls.iter().filter_map(|call| call["wall_ns"].as_u64()).sum();
     assert_eq!(of(&all, "end"), wall);
+    // Calls that are under way at the end have no length, and the reason.
+    let endless: Vec<&Value> = syscalls.iter().filter(|call| !has_ended(call)).collect();
+    assert!(!endless.is_empty(), "the program's last call does not return");
+    for call in endless {
+        let reason = call["ending"].as_str().unwrap_or_default();
+        assert!(["open", "untraced"].contains(&reason), "{call}");
+    }
     // Calls, by themselves, are those of `script calls`.
     let ended = |of: &[Value]| {
         of.iter().filter(|m| m["phase"] == "end").map(|m| number(m, "length_ns")).collect::<Vec<_>>()
@@ -168,7 +182,7 @@ fn the_listing_is_in_order_and_honours_its_options() {
     let calls = ended(&lines(&["all", "--only", "call"]));
     let listed: Vec<u64> = lines(&["calls"])
         .iter()
-        .filter(|c| c["kind"] != "syscall")
+        .filter(|c| c["kind"] != "syscall" && has_ended(c))
         .map(|call| number(call, "wall_ns"))
         .collect();
     assert_eq!(calls, listed);

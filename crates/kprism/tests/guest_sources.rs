@@ -139,6 +139,23 @@ fn a_server_in_the_guest_answers() {
     assert!(info["notes"].to_string().contains("--net"), "{info}");
 }
 
+/// A script that is not on the command line sets the mode of huge pages: the calls of the run tell.
+#[test]
+fn a_script_that_sets_the_mode_of_huge_pages_is_told() {
+    needs(&[QEMU, APT]);
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let file = "/sys/kernel/mm/transparent_hugepage/enabled";
+    fs::write(dir.path().join("set.sh"), format!("echo never > {file}\n")).unwrap();
+    let lab = ["lab", "run", "-q", "-o", text(&run), "--share", text(dir.path())];
+    ok(&[&lab[..], &["--", "sh", "/share/set.sh"]].concat());
+    let info = String::from_utf8(ok(&["info", "-i", text(&run)])).unwrap();
+    assert!(info.contains("before the command, which may have set another: `enabled_store` ran"), "{info}");
+    let told = json(&["info", "--json", "-i", text(&run)])["guest"].to_string();
+    assert!(!told.contains("\"huge_pages\""), "{told}");
+}
+
 /// Syncs and the mode of huge pages that a run states are those of the guest, and the run stays whole.
 #[test]
 fn a_run_tells_what_its_guest_is_not() {

@@ -279,6 +279,37 @@ fn views_answer_as_computed_by_hand() {
     assert!(String::from_utf8_lossy(&foreign.stderr).contains("mount the object storage"));
 }
 
+/// What a window or another clock saw is not added up with what all of a run is.
+#[test]
+fn runs_that_recorded_other_things_are_told_apart() {
+    needs(&[SQL]);
+    let dir = tempfile::tempdir().unwrap();
+    let lake = dir.path().join("lake");
+    let runs = copies(dir.path(), 4);
+    for (run, place, value) in [(&runs[2], "/options/from", "vfs_read"), (&runs[3], "/clock/name", "tsc")] {
+        let file = run.join("manifest.json");
+        let mut manifest: serde_json::Value =
+            serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+        let (object, key) = place.rsplit_once('/').unwrap();
+        manifest.pointer_mut(object).unwrap()[key] = value.into();
+        fs::write(&file, manifest.to_string()).unwrap();
+    }
+    for run in &runs {
+        let added = add(&lake, run, &[]);
+        assert!(added.status.success(), "{}", String::from_utf8_lossy(&added.stderr));
+    }
+    for view in ["fleet_top", "syscall_percentiles"] {
+        let kinds = "COUNT(DISTINCT recorded_id) AS recorded, COUNT(DISTINCT clock) AS clocks";
+        let counts = ask(&lake, &format!("SELECT {kinds} FROM {view}"));
+        assert_eq!(counts[0], serde_json::json!({"recorded": 2, "clocks": 2}), "{view}");
+    }
+    let groups = "SELECT clock, MAX(run_count) AS runs FROM fleet_top GROUP BY recorded_id, clock ORDER BY runs, clock";
+    let expected = serde_json::json!([
+        {"clock": "guest-virtual", "runs": 1}, {"clock": "tsc", "runs": 1}, {"clock": "guest-virtual", "runs": 2},
+    ]);
+    assert_eq!(serde_json::Value::Array(ask(&lake, groups)), expected);
+}
+
 /// A label that would make a view wrong, or end it, is refused when it is added.
 #[test]
 fn what_views_cannot_use_is_refused() {

@@ -93,6 +93,28 @@ fn a_turn_that_fails_is_told_and_the_command_is_recorded() {
     assert_eq!((code, notes.contains("warm-up")), (Some(0), false), "{notes}");
 }
 
+/// Commands that record one command several times tell it too, once, with the recordings.
+#[test]
+fn a_turn_that_fails_is_told_by_what_compares_recordings() {
+    needs(&[QEMU, APT]);
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let script = "[ -e /tmp/been ] || { : > /tmp/been; exit 3; }";
+    let (folder, of_recordings) =
+        (dir.path().join("impact"), "1 of 1 warm-up turns failed: turn 1 with exit code 3 (in each of");
+    let commands: [(&[&str], &str); 2] = [
+        (&["flow-cost", "--sweep", "psb", "--psb", "2048,16384"], "2 recordings)"),
+        (&["impact", "--with", "nothing=:", "-o", text(&folder)], "4 recordings)"),
+    ];
+    for (command, recordings) in commands {
+        let output = kprism(&[command, &["--warm", "1", "--", "sh", "-c", script]].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        assert_eq!(said.matches("warm-up turns failed").count(), 1, "{said}");
+        assert!(said.contains(&format!("{of_recordings} {recordings}")), "{said}");
+    }
+}
+
 #[test]
 fn recorders_in_the_guest_see_the_recorded_turn_alone() {
     needs(&[QEMU, APT]);

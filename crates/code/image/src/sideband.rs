@@ -13,6 +13,9 @@ use serde::Deserialize;
 
 use crate::code::TaskSwitch;
 
+/// The task that no record tells, as a switch states it: thread ID and thread group ID, which are -1 as in perf's records, and name.
+pub const UNKNOWN_TASK: (u32, u32, &str) = (u32::MAX, u32::MAX, "unknown");
+
 /// One sideband record. The fields' comments tell their units.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(tag = "k", rename_all = "lowercase")]

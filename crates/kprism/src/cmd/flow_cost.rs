@@ -135,6 +135,7 @@ fn show_sweeps(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<Outcome> {
+    recorded.notes.iter().for_each(|note| progress.say(&format!("note: {note}")));
     let sweeps = &recorded.sweeps;
     let accounts = recorded.accounts.iter().map(|(name, account)| (name.as_str(), Some(account)));
     let about = About {

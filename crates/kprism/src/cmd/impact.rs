@@ -9,6 +9,7 @@ use kprism_profile::parse;
 use kprism_profile::units::quoted;
 use kprism_record::guest::is_interrupt;
 use kprism_record::impact::{self as recorder, Recording, Settings, WITHOUT};
+use kprism_record::notes::of_many;
 use kprism_report::header::Header;
 use kprism_report::impact::{self, Impact, Page, Side};
 use kprism_report::{Style, shape};
@@ -120,6 +121,11 @@ fn measure(args: &Args, progress: &Progress) -> Result<Page> {
         }
         impact
     };
+    let mut notes: Vec<(&str, Vec<String>)> = WITHOUT
+        .into_iter()
+        .zip([bare, &series.again, &series.otherwise])
+        .map(|(name, recording)| (name, recording.notes.clone()))
+        .collect();
     let account = |recording: &Recording| recording.manifest.account(Instrument::Flow);
     let mut accounts: Vec<(&str, Option<Account>)> = WITHOUT
         .into_iter()
@@ -147,6 +153,7 @@ fn measure(args: &Args, progress: &Progress) -> Result<Page> {
         }
         if let Ok(recording) = &recorded {
             accounts.push((&tracer.name, account(recording)));
+            notes.push((&tracer.name, recording.notes.clone()));
         }
         results.push(impact::Tracer {
             name: tracer.name.clone(),
@@ -154,6 +161,9 @@ fn measure(args: &Args, progress: &Progress) -> Result<Page> {
             events: recorded.as_ref().ok().and_then(|r| r.events.clone()),
             impact: recorded.as_ref().map(compare).map_err(Clone::clone),
         });
+    }
+    for note in of_many(notes.iter().map(|(name, notes)| (*name, notes.as_slice()))) {
+        progress.say(&format!("note: {note}"));
     }
     let floor = compare(&series.otherwise);
     if !args.syscall.is_empty() && floor.syscalls.is_empty() {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use kprism_options::KeptOptions;
 use kprism_report::info;
-use kprism_store::{Condition, Manifest, Run, load_profile};
+use kprism_store::{Condition, Manifest, Run, load_profile_if_made};
 
 use super::output::print_json;
 use super::strict::StrictArgs;
@@ -44,6 +44,9 @@ struct Facts<'a> {
     /// Properties in which the guest differs from a machine.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     guest: Vec<Condition>,
+    /// Why the tables cannot be read: conditions of the guest that depend on calls are not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tables_unreadable: Option<String>,
 }
 
 /// Prints it.
@@ -54,15 +57,21 @@ pub fn run(args: &Args, kept: &KeptOptions, out: &mut dyn Write) -> Result<Outco
     }
     let run = Run::open(&args.input)?;
     let manifest = run.manifest()?;
-    // Tables that cannot be read are told by reports, which make them again.
-    let profile = run.has_tables().then(|| load_profile(&run).ok()).flatten();
+    let (profile, tables_unreadable) = match load_profile_if_made(&run) {
+        Ok(profile) => (profile, None),
+        Err(error) => (None, Some(error.to_string())),
+    };
     if args.json {
         let guest = manifest.conditions(profile.as_ref());
         let (absent, whole) = (&manifest.absent[..], manifest.is_whole());
         let longer = manifest.grown.values().collect();
-        print_json(&Facts { manifest: &manifest, absent, longer, whole, guest }, out)?;
+        print_json(&Facts { manifest: &manifest, absent, longer, whole, guest, tables_unreadable }, out)?;
     } else {
-        write!(out, "{}", info::to_text(run.dir(), &run.instruments(), &manifest, profile.as_ref()))?;
+        let tables = match &tables_unreadable {
+            None => Ok(profile.as_ref()),
+            Some(why) => Err(why.as_str()),
+        };
+        write!(out, "{}", info::to_text(run.dir(), &run.instruments(), &manifest, tables))?;
         if let Some(path) = kept.path() {
             writeln!(out, "options file  {} (`kprism info --options` shows it)", path.display())?;
         }

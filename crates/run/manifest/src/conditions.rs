@@ -11,7 +11,7 @@ use kprism_profile::units::{counted, grouped, syscall_name};
 use kprism_profile::{NO_PARENT, Profile};
 use serde::Serialize;
 
-use crate::{HugePageMode, Instrument, Manifest, OptionKey, RunKind};
+use crate::{HugePageMode, HugePages, Instrument, Manifest, OptionKey, RunKind};
 
 /// System calls that wait for a disk on a machine.
 const SYNCS: [&str; 6] = ["fsync", "fdatasync", "sync", "syncfs", "msync", "sync_file_range"];
@@ -21,6 +21,10 @@ const FAULT: &str = "handle_mm_fault";
 
 /// The kernel's function that gives anonymous memory a huge page at a fault (mm/huge_memory.c).
 const HUGE_FAULT: &str = "do_huge_pmd_anonymous_page";
+
+/// The kernel's functions behind the files `enabled` that set the mode of huge pages, of all sizes and of one (mm/huge_memory.c). Other
+/// parts of the kernel have functions of the first name.
+const SET_MODE: [&str; 3] = ["enabled_store", "thpsize_enabled_store", "anon_enabled_store"];
 
 /// The pace at which guest time follows the instructions, as the lab writes it.
 const EXACT: &str = "exact";
@@ -165,7 +169,8 @@ impl Manifest {
     fn other_huge_pages(&self, profile: Option<&Profile>) -> Option<Condition> {
         let pages = self.huge_pages.as_ref()?;
         let (guest, machine) = (pages.guest.rank()?, pages.machine.rank()?);
-        if guest == machine {
+        // A command that may have set another mode makes the guest's unknown.
+        if guest == machine || profile.and_then(sets_huge_pages).is_some() {
             return None;
         }
         let faults = profile.map(|profile| (calls_of(profile, FAULT), calls_of(profile, HUGE_FAULT)));
@@ -181,8 +186,9 @@ impl Manifest {
         let mode = |mode: &HugePageMode| mode.name().unwrap_or_default();
         let (of_guest, of_machine) = (mode(&pages.guest), mode(&pages.machine));
         let mut numbers = BTreeMap::new();
-        let mut text =
-            format!("huge pages: `{of_guest}` in the guest, `{of_machine}` on the recording machine");
+        let mut text = format!(
+            "huge pages: `{of_guest}` in the guest before the command, `{of_machine}` on the recording machine"
+        );
         if let Some((all, huge)) = faults {
             numbers.insert("page_faults".to_owned(), all);
             numbers.insert("huge_page_faults".to_owned(), huge);
@@ -209,6 +215,26 @@ impl Manifest {
     }
 }
 
+impl HugePages {
+    /// The guest's mode for people: that before the command, which may have set another. Without a profile nobody knows whether it did.
+    #[must_use]
+    pub fn guest_text(&self, profile: Option<&Profile>) -> String {
+        let text = self.guest.to_text();
+        match (self.guest.name(), profile.and_then(sets_huge_pages)) {
+            (None, _) => text,
+            (Some(_), None) => format!("{text} before the command"),
+            (Some(_), Some(setter)) => {
+                format!("{text} before the command, which may have set another: `{setter}` ran")
+            }
+        }
+    }
+}
+
+/// The function by which a run may have set the mode of huge pages, if one was called.
+fn sets_huge_pages(profile: &Profile) -> Option<&'static str> {
+    SET_MODE.into_iter().find(|name| calls_of(profile, name) > 0)
+}
+
 /// Calls of the functions with this name.
 fn calls_of(profile: &Profile, name: &str) -> u64 {
     let named: Vec<bool> = profile.funcs.iter().map(|func| func.name == name).collect();
@@ -222,7 +248,7 @@ mod tests {
     use kprism_profile::{FrameKind, Func, Node, Syscall};
 
     use super::*;
-    use crate::{Clock, HugePages, NO_CLOCK};
+    use crate::{Clock, NO_CLOCK};
 
     fn guest(vcpus: u32) -> Manifest {
         let mut manifest = Manifest::new(RunKind::Lab, vcpus);
@@ -332,7 +358,7 @@ mod tests {
         let (text, remedy) = told(Always, Madvise, &[small, huge]).expect("a condition");
         assert_eq!(
             text,
-            "huge pages: `always` in the guest, `madvise` on the recording machine; 3 of 1,234 page faults were for one"
+            "huge pages: `always` in the guest before the command, `madvise` on the recording machine; 3 of 1,234 page faults were for one"
         );
         assert!(remedy.contains("transparent_hugepage=madvise"), "{remedy}");
         assert_eq!(told(Always, Madvise, &[small]), None, "no fault took a huge page");
@@ -341,6 +367,23 @@ mod tests {
         assert_eq!(told(Always, Always, &[small, huge]), None);
         assert_eq!(told(Unknown("why".into()), Always, &[small, huge]), None);
         assert_eq!(told(Always, Unknown("why".into()), &[small, huge]), None);
+        assert_eq!(
+            told(Always, Madvise, &[small, huge, ("enabled_store", 1)]),
+            None,
+            "it may be another now"
+        );
+    }
+
+    /// A script may set the mode, and nobody reads scripts: the calls tell.
+    #[test]
+    fn the_mode_of_the_guest_is_the_one_before_the_command() {
+        let pages = |guest| HugePages { guest, machine: HugePageMode::Never };
+        let always = pages(HugePageMode::Always);
+        assert_eq!(always.guest_text(None), "always before the command");
+        assert_eq!(always.guest_text(Some(&profile(&[(FAULT, 1)]))), "always before the command");
+        let set = always.guest_text(Some(&profile(&[("thpsize_enabled_store", 1)])));
+        assert_eq!(set, "always before the command, which may have set another: `thpsize_enabled_store` ran");
+        assert_eq!(pages(HugePageMode::Unknown("why".into())).guest_text(None), "not known (why)");
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub use kprism_manifest::{
 pub use manifest_tables::{NamedTable, manifest_tables};
 pub use records::{Values, save_records};
 pub use run::{Run, TABLES};
-pub use tables::{load_profile, save_profile};
+pub use tables::{load_profile, load_profile_if_made, save_profile};
 pub use tlb_table::{MissRow, save_tlb_misses};
 
 use std::io::Write as _;

@@ -67,7 +67,7 @@ pub(crate) fn unmarked(run: &Run, manifest: &Manifest) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{MissRow, RunKind, load_profile, save_profile, save_tlb_misses};
+    use crate::{MissRow, RunKind, load_profile, load_profile_if_made, save_profile, save_tlb_misses};
     use kprism_profile::{Func, Profile};
 
     /// A run with the tables of a profile with this function.
@@ -93,7 +93,17 @@ mod tests {
             assert!(error.to_string().contains(part), "{error} has no {part}");
         }
         assert!(own.check_table("functions").is_err());
-        // Equal tables are the run's own, wherever they come from.
+        // It is not taken for a run without tables.
+        assert!(load_profile_if_made(&own).is_err());
+        assert!(load_profile_if_made(&other).unwrap().is_some());
+        other.remove_tables();
+        assert!(load_profile_if_made(&other).unwrap().is_none());
+    }
+
+    #[test]
+    fn equal_tables_are_the_runs_own_wherever_they_come_from() {
+        let folder = tempfile::tempdir().unwrap();
+        let (own, other) = (run(folder.path(), "own"), run(folder.path(), "other"));
         fs::copy(other.table("nodes"), own.table("nodes")).unwrap();
         own.check_table("nodes").unwrap();
     }

@@ -243,6 +243,14 @@ macro_rules! rows {
 }
 pub(crate) use rows;
 
+/// The profile of a run's tables; `None` if it was not decoded yet.
+///
+/// # Errors
+/// The tables are there and cannot be read: whoever takes them for none leaves out what depends on them without a word.
+pub fn load_profile_if_made(run: &Run) -> Result<Option<Profile>> {
+    if run.has_tables() { load_profile(run).map(Some) } else { Ok(None) }
+}
+
 /// Reads all tables of a run back.
 ///
 /// # Errors

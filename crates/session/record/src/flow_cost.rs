@@ -16,7 +16,7 @@ use kprism_session::Progress;
 use kprism_session::cost::measure;
 use kprism_store::Account;
 
-use crate::guest;
+use crate::{guest, notes};
 
 /// Settings of the recordings.
 #[derive(Debug, Clone)]
@@ -112,6 +112,8 @@ pub struct Recorded {
     pub recordings: usize,
     /// The account of each recording, by its name.
     pub accounts: Vec<(String, Account)>,
+    /// Notes on the recordings: warm-up turns that failed, faults that the guest's kernel reported.
+    pub notes: Vec<String>,
 }
 
 /// Records the command with each setting, and measures each recording. `None` if an interrupt ended it
@@ -133,11 +135,13 @@ pub fn record(settings: &Settings, progress: &Progress) -> Result<Option<Recorde
     let all = distinct(settings);
     let folder = Folder::new(settings.keep.as_deref())?;
     let (mut costs, mut accounts): (HashMap<Packets, Cost>, _) = (HashMap::new(), Vec::new());
+    let mut notes: Vec<(String, Vec<String>)> = Vec::new();
     for (i, &packets) in all.iter().enumerate() {
         progress.step(&format!("recording {} of {}: {}", i + 1, all.len(), packets.name()));
         let place = folder.path.join(packets.name());
         let recorded = record_one(settings, &prepared, packets, place, progress)?;
-        let Some((cost, account)) = recorded else { return Ok(None) };
+        let Some((cost, account, notes_on_it)) = recorded else { return Ok(None) };
+        notes.push((packets.name(), notes_on_it));
         accounts.push((packets.name(), account));
         if let Some(first) = costs.get(&all[0])
             && (first.instructions, first.duration_ns) != (cost.instructions, cost.duration_ns)
@@ -168,6 +172,7 @@ pub fn record(settings: &Settings, progress: &Progress) -> Result<Option<Recorde
         kernel: prepared.kernel().release.clone(),
         recordings: all.len(),
         accounts,
+        notes: notes::of_many(notes.iter().map(|(name, notes)| (name.as_str(), notes.as_slice()))),
     }))
 }
 
@@ -177,7 +182,7 @@ fn record_one(
     packets: Packets,
     place: PathBuf,
     progress: &Progress,
-) -> Result<Option<(Cost, Account)>> {
+) -> Result<Option<(Cost, Account, Vec<String>)>> {
     let one = guest::Settings {
         packets: packets.options(settings.user_only),
         ..guest::Settings::new(place, settings.guest.clone(), settings.job.clone())
@@ -187,6 +192,7 @@ fn record_one(
         Ended::Interrupted => return Ok(None),
         Ended::Normal if ran.exit_code == Some(0) => {}
         Ended::Normal => {
+            guest::complain(&ran, progress);
             let said = fs::read_to_string(run.stderr()).unwrap_or_default();
             bail!("the command failed with exit code {}\n{said}", ran.exit_code.unwrap_or_default());
         }
@@ -195,11 +201,11 @@ fn record_one(
             bail!("{}: the command did not come to its end", packets.name());
         }
     }
-    let measured = measure(&run, packets.name())?;
+    let (cost, account) = measure(&run, packets.name())?;
     if settings.keep.is_none() {
         fs::remove_dir_all(&one.output).with_context(|| one.output.display().to_string())?;
     }
-    Ok(Some(measured))
+    Ok(Some((cost, account, notes::of(&ran))))
 }
 
 /// The folder of the recordings; removed on drop unless they are to be kept.

@@ -23,7 +23,7 @@ use kprism_store::{Instrument, Manifest, OptionKey, Run, RunKind};
 use serde_json::json;
 
 use crate::guest::{self, show};
-use crate::{NOT_ENDED, condition};
+use crate::{NOT_ENDED, condition, notes};
 
 /// Settings of a recording.
 #[derive(Debug, Clone)]
@@ -179,7 +179,7 @@ pub fn record(
     let mut ran = kprism_lab::run(&ready.prepared, &job, run.dir(), ready.observer.as_ref(), report)?;
     progress.clear();
     manifest.exit_code = ran.exit_code.map(i32::from);
-    manifest.notes.extend(guest::notes(&ran));
+    manifest.notes.extend(notes::of(&ran));
     if let Some(windows) = ran.windows.take() {
         enter(&windows, &mut ran.ended, &mut manifest)?;
     }

@@ -19,7 +19,7 @@ use kprism_store::{
 };
 use kprism_tracefs::beside::Beside;
 
-use crate::{NOT_ENDED, condition, events, warm, written};
+use crate::{NOT_ENDED, condition, events, notes, written};
 
 /// Settings of a recording in the guest.
 #[derive(Debug, Clone)]
@@ -480,8 +480,7 @@ pub(crate) fn record_only(
     let mut ran = kprism_lab::run(prepared, job, run.dir(), observer.as_ref(), report)?;
     manifest.exit_code = ran.exit_code.map(i32::from);
     manifest.stopped = reason(&ran.ended);
-    manifest.notes.extend(init_note(&ran));
-    manifest.notes.extend(notes(&ran));
+    manifest.notes.extend(notes::of(&ran));
     if settings.events.is_some() && events::recorded(&run)?.is_none() {
         let said = ran.after.first().map(|text| text.trim()).filter(|text| !text.is_empty());
         let why = said.unwrap_or("the guest did not come to its end");
@@ -618,24 +617,9 @@ pub fn reason(ended: &Ended) -> Option<String> {
     }
 }
 
-/// Warm-up turns that failed, and faults that the guest's kernel reported. They are notes and no losses: the recording of a kernel
-/// that failed is as whole as any.
-pub(crate) fn notes(ran: &Outcome) -> Vec<String> {
-    warm::notes(ran).into_iter().chain(ran.reports.notes()).collect()
-}
-
-/// What the guest's own init did not start, if anything.
-fn init_note(ran: &Outcome) -> Option<String> {
-    let state = ran.init.as_ref().filter(|state| *state != kprism_lab::INIT_READY)?;
-    Some(format!("the guest's init: {state}"))
-}
-
 /// Tells what went wrong, if anything did, with the end of the guest's console.
 pub fn complain(ran: &Outcome, progress: &Progress) {
-    if let Some(note) = init_note(ran) {
-        progress.say(&format!("note: {note}"));
-    }
-    notes(ran).iter().for_each(|note| progress.say(&format!("note: {note}")));
+    notes::of(ran).iter().for_each(|note| progress.say(&format!("note: {note}")));
     if let Some(reason) = reason(&ran.ended) {
         progress.error(&format!("kprism: {reason}"));
         // The console tells nothing of an end that came from outside.

@@ -21,7 +21,8 @@
 //! | recordings of other tools | [`import`] |
 //! | nothing: which of these work on this machine | [`check`] |
 //!
-//! [`here`] starts a command on this machine, [`wait`] waits for the end of a recording by BPF.
+//! [`here`] starts a command on this machine, [`wait`] waits for the end of a recording by BPF, [`notes`] has the notes on a run in the
+//! guest.
 //!
 //! A recording ends when [`kprism_signals::end_requested`]. A program that wants Ctrl-C to request it calls
 //! [`kprism_signals::catch`].
@@ -53,6 +54,7 @@ pub mod impact;
 pub mod import;
 pub mod import_beside;
 pub mod kernel_tests;
+pub mod notes;
 pub mod observe;
 pub mod probe;
 pub mod tlb;

@@ -12,8 +12,9 @@ use kprism_sql::quoted;
 use crate::layout::{Lake, SCHEMA};
 
 /// The views that are shipped: name and query.
-pub const VIEWS: [(&str, &str); 8] = [
+pub const VIEWS: [(&str, &str); 9] = [
     // Before those that select from them.
+    ("run_recorded", include_str!("../views/run_recorded.sql")),
     ("run_pairs", include_str!("../views/run_pairs.sql")),
     ("not_compared", include_str!("../views/not_compared.sql")),
     ("regressions", include_str!("../views/regressions.sql")),
@@ -197,14 +198,26 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_compared_only_if_it_is_known_what_was_recorded() {
-        let tables = ["manifest", "labels", "functions"].map(str::to_owned);
-        for name in ["run_pairs", "not_compared", "regressions", "first_bad_commit"] {
-            let missing = missing(view(name), &tables);
+    fn runs_are_compared_or_added_up_only_if_it_is_known_what_was_recorded() {
+        let tables =
+            ["manifest", "labels", "functions", "nodes", "syscalls", "cover_lines"].map(str::to_owned);
+        for (name, query) in VIEWS {
+            let missing = missing(query, &tables);
             assert_eq!(missing, [RECORDED], "{name}");
             assert!(why_absent(&missing).contains("--replace"));
         }
-        assert!(missing(view("fleet_top"), &tables).iter().all(|name| *name != RECORDED));
+    }
+
+    #[test]
+    fn times_are_told_apart_by_each_part_that_they_depend_on() {
+        use kprism_store::recorded::{BearsOn, CLOCK, PACKETS};
+        for part in [CLOCK, PACKETS] {
+            assert_eq!(BearsOn::of_part(part), BearsOn::Times);
+            assert!(view("run_recorded").contains(&format!("'{part}'")));
+            for name in ["fleet_top", "syscall_percentiles"] {
+                assert!(view(name).contains(&format!("p.{part}")), "{name}: {part}");
+            }
+        }
     }
 
     #[test]

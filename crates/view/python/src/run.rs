@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use anyhow::{Context as _, bail};
 use kprism_session::Session;
 use kprism_session::progress::{Progress, Update};
-use kprism_store::{Instrument, Run as Folder, load_profile};
+use kprism_store::{Instrument, Run as Folder, load_profile_if_made};
 use pyo3::prelude::*;
 
 use crate::error::{KprismError, refused};
@@ -64,7 +64,7 @@ impl Run {
     fn guest(&self) -> PyResult<Vec<Told>> {
         let run = Folder::open(&self.folder).map_err(|error| refused(&error.into()))?;
         let manifest = run.manifest().map_err(|error| refused(&error.into()))?;
-        let profile = run.has_tables().then(|| load_profile(&run).ok()).flatten();
+        let profile = load_profile_if_made(&run).map_err(|error| refused(&error.into()))?;
         let conditions = manifest.conditions(profile.as_ref()).into_iter();
         Ok(conditions.map(|one| (one.what.name(), one.text, one.numbers, one.remedy)).collect())
     }

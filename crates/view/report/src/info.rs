@@ -7,9 +7,12 @@ use kprism_profile::Profile;
 use kprism_profile::units::{counted, grouped, printable, quoted};
 use kprism_store::{Instrument, Manifest, NOT_WHOLE, OptionKey, PerfClock, RunKind, WHOLE};
 
-/// The facts on the run in the folder `dir`, which holds results of these instruments, a line each, with its accounts. `profile` is
-/// that of its tables, if there are any: it tells which properties of the guest matter.
-pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest, profile: Option<&Profile>) -> String {
+/// The profile of a run's tables; `None` without tables, or why they cannot be read.
+pub type Tables<'t> = Result<Option<&'t Profile>, &'t str>;
+
+/// The facts on the run in the folder `dir`, which holds results of these instruments, a line each, with its accounts. `tables` has the
+/// profile of its tables, which tells which properties of the guest matter; `None` if there are no tables, or why they cannot be read.
+pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest, tables: Tables<'_>) -> String {
     let mut out = String::new();
     let mut line = |name: &str, value: String| out += &format!("{name:<14}{value}\n");
     line("run", dir.display().to_string());
@@ -91,11 +94,11 @@ pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest, profile: Op
         line("calls", number("calls"));
         line("  without end", number("unfinished"));
         line("lost events", number("lost"));
-        return out + &guest(instruments, m, profile) + &ending(m);
+        return out + &guest(instruments, m, tables) + &ending(m);
     }
     if !instruments.contains(&Instrument::Flow) {
         // Nobody watched instructions: "not decoded yet" would promise some.
-        return out + &guest(instruments, m, profile) + &ending(m);
+        return out + &guest(instruments, m, tables) + &ending(m);
     }
     line("instructions", m.instructions.map_or_else(|| "not decoded yet".into(), grouped));
     if let Some(recorded) = m.instructions_recorded {
@@ -110,21 +113,28 @@ pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest, profile: Op
             m.decode_errors.map_or_else(|| "not decoded yet".into(), |_| grouped(m.lost_bytes)),
         );
     }
-    out + &guest(instruments, m, profile) + &ending(m)
+    out + &guest(instruments, m, tables) + &ending(m)
 }
 
 /// Properties in which the guest differs from a machine, each with what to do about it. Empty for a machine's own recording.
-fn guest(instruments: &[Instrument], m: &Manifest, profile: Option<&Profile>) -> String {
+fn guest(instruments: &[Instrument], m: &Manifest, tables: Tables<'_>) -> String {
+    let profile = tables.ok().flatten();
     let mut out = String::new();
     let mut line = |name: &str, value: &str| out += &format!("{name:<14}{value}\n");
     if let Some(pages) = &m.huge_pages {
-        let (own, machine) = (pages.guest.to_text(), pages.machine.to_text());
+        let (own, machine) = (pages.guest_text(profile), pages.machine.to_text());
         line("huge pages", &printable(&format!("guest: {own}; recording machine: {machine}")));
     }
     let conditions = m.conditions(profile);
     for condition in &conditions {
         line("guest", &condition.text);
         line("  remedy", &condition.remedy);
+    }
+    if let Err(why) = tables {
+        line(
+            "tables",
+            &format!("cannot be read, and what depends on calls is not known: {}", printable(why)),
+        );
     }
     let has_calls = [Instrument::Flow, Instrument::Durations].iter().any(|of| instruments.contains(of));
     if has_calls && profile.is_none() && !conditions.is_empty() {

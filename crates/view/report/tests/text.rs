@@ -80,8 +80,13 @@ fn the_head_tells_what_the_guest_is_not() {
     assert_eq!(kinds, ["cpus_take_turns", "time_is_work"]);
     let page = html::render(&manifest, &sample::profile(), &html::Budget::default()).unwrap();
     assert!(page.contains("What the guest is not") && page.contains(time), "the lines beside the account");
-    let info = kprism_report::info::to_text(Path::new("run"), &[Instrument::Flow], &manifest, Some(&profile));
-    assert!(info.contains(turns) && info.contains("--smp 1") && info.contains(time), "{info}");
+    let info =
+        |tables| kprism_report::info::to_text(Path::new("run"), &[Instrument::Flow], &manifest, tables);
+    let told = info(Ok(Some(&profile)));
+    assert!(told.contains(turns) && told.contains("--smp 1") && told.contains(time), "{told}");
+    assert!(!told.contains("cannot be read"), "{told}");
+    let told = info(Err("functions.parquet: damaged"));
+    assert!(told.contains("cannot be read") && told.contains("functions.parquet: damaged"), "{told}");
 }
 
 #[test]

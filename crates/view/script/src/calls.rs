@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Listings of calls: the nested graph of calls, and system calls. Also tracks whether a chosen function runs.
+//!
+//! A line that is written when a call ends is written at the end for a call without an end: `open.rs`.
 
 use std::io::Write as _;
 
 use kprism_flow::Guessed;
-use kprism_flow::event::Event;
+use kprism_flow::event::{Event, EventKind, flag};
 use kprism_flow::replay::calls::{Begin, Calls, End, Ending, Stacks};
 use kprism_flow::replay::{Code, Listener, TracePosition};
 use kprism_image::Image;
@@ -16,6 +18,7 @@ use crate::flow::Options;
 use crate::indent::write_indent;
 use crate::json;
 use crate::names::{Name, Names};
+use crate::open::{Open, OpenCalls, Seen};
 use crate::output::Output;
 use crate::prefix::{Form, Prefix};
 use crate::select::Select;
@@ -23,9 +26,9 @@ use crate::select::Select;
 /// Kind of lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
-    /// Functions as they begin and end, indented by depth. As JSON, one object for each call that ended.
+    /// Functions as they begin and end, indented by depth. As JSON, one object for each call, when it ends; those without an end last.
     Graph,
-    /// System calls, when they end.
+    /// System calls, when they end; those without an end last.
     Syscalls,
 }
 
@@ -124,6 +127,10 @@ struct Lines<'a, 'w, R> {
     /// By task: depth of the outermost call that the selection names.
     roots: Vec<Option<usize>>,
     waiting: Option<Waiting>,
+    /// Calls without an end so far, where lines are written at ends only.
+    open: Option<OpenCalls>,
+    /// Time of the last event, ns.
+    end_ns: u64,
     out: Output<'w>,
 }
 
@@ -138,6 +145,7 @@ impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
         out: Output<'w>,
     ) -> Self {
         let form = if options.json { Form::Json } else { Form::Text };
+        let at_ends = subject == Subject::Syscalls || form == Form::Json;
         let lines = Lines {
             subject,
             levels,
@@ -147,6 +155,8 @@ impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
             prefixes: (0..lanes).map(|_| Prefix::new(form, &options.fields)).collect(),
             roots: Vec::new(),
             waiting: None,
+            open: at_ends.then(OpenCalls::default),
+            end_ns: 0,
             out,
             options,
         };
@@ -156,6 +166,7 @@ impl<'a, 'w, R: Resolve> Lister<'a, 'w, R> {
     /// Writes the remaining lines.
     pub fn finish(mut self) -> Output<'w> {
         self.lines.settle();
+        self.lines.unended();
         self.lines.out
     }
 }
@@ -181,12 +192,63 @@ impl<R: Resolve> Listener for Lister<'_, '_, R> {
     }
 
     fn event(&mut self, at: &TracePosition<'_>, event: &Event) {
+        self.lines.end_ns = self.lines.end_ns.max(at.ns());
+        if let Some(open) = &mut self.lines.open {
+            open.runs(at.task, &at.tasks[at.task], at.names, at.lane, at.cpu);
+        }
         self.stacks.event(at, event, &mut self.lines);
+        if let Some(open) = &mut self.lines.open
+            && enters_body(event)
+        {
+            open.body(at.task, event.func);
+        }
     }
 
     #[inline]
     fn is_done(&self) -> bool {
         self.lines.out.is_done()
+    }
+}
+
+/// True if a function that does the work of a system call is entered.
+fn enters_body(event: &Event) -> bool {
+    // Of a jump, only one to the first instruction begins the function.
+    let enters = match event.kind {
+        EventKind::Call => true,
+        EventKind::Tail => event.flags & flag::ENTRY != 0,
+        _ => false,
+    };
+    enters && event.flags & flag::SYSCALL_BODY != 0
+}
+
+/// The values of a call in its line.
+struct Row {
+    func: u32,
+    /// For a system call, the function that is its body, if one was seen.
+    body: Option<u32>,
+    kind: FrameKind,
+    start_ns: u64,
+    /// Duration, ns; `None` if its end was not seen.
+    wall_ns: Option<u64>,
+    /// Time that its task spent on a CPU, ns; `None` of a call that goes on.
+    on_cpu_ns: Option<u64>,
+    /// Instructions; `None` of a call that goes on.
+    insns: Option<u64>,
+    ending: Ending,
+}
+
+impl Row {
+    /// The row of a call that went off its stack at this time.
+    fn of(end_ns: u64, call: &End) -> Self {
+        let End { func, body, kind, start_ns, on_cpu_ns, insns, ending, .. } = *call;
+        let wall_ns = (ending == Ending::Seen).then(|| end_ns.saturating_sub(start_ns));
+        Row { func, body, kind, start_ns, wall_ns, on_cpu_ns: Some(on_cpu_ns), insns: Some(insns), ending }
+    }
+
+    /// The row of a call that has no end.
+    fn unended(call: &Open, ending: Ending) -> Self {
+        let Open { func, body, kind, start_ns, .. } = *call;
+        Row { func, body, kind, start_ns, wall_ns: None, on_cpu_ns: None, insns: None, ending }
     }
 }
 
@@ -212,6 +274,15 @@ impl<R: Resolve> Lines<'_, '_, R> {
             depth - (*root)?
         };
         (indent < self.levels).then_some(indent)
+    }
+
+    /// Forgets the outermost call that the selection names, if it is the one at this depth, which is over.
+    fn ended(&mut self, task: usize, depth: usize) {
+        if let Some(root) = self.roots.get_mut(task)
+            && *root == Some(depth)
+        {
+            *root = None;
+        }
     }
 
     /// Writes the waiting line: its function calls another, or something else comes first.
@@ -252,7 +323,7 @@ impl<R: Resolve> Lines<'_, '_, R> {
         self.out.end_line();
     }
 
-    fn syscall_end(&mut self, at: &TracePosition<'_>, call: &End) {
+    fn syscall_end(&mut self, lane: usize, call: &Row) {
         let func = call.body.unwrap_or(call.func);
         let symbol = &self.names.get(func).symbol;
         let (name, is_refused) = (syscall_name(symbol), is_without_body(symbol));
@@ -260,61 +331,104 @@ impl<R: Resolve> Lines<'_, '_, R> {
         if !select.funcs.is_empty() && !select.takes_func(&name) && !select.takes_func(symbol) {
             return;
         }
-        let wall = at.ns().saturating_sub(call.start_ns);
+        // A call that goes on may reach its body yet.
+        let is_refused = is_refused && call.ending != Ending::Open;
         let out = self.out.buffer();
-        self.prefixes[at.lane].append(out, call.start_ns);
+        self.prefixes[lane].append(out, call.start_ns);
         let _ = match self.form {
             Form::Text => {
-                write_amounts_of(out, wall, call);
-                let (us, ns) = (call.on_cpu_ns / 1000, call.on_cpu_ns % 1000);
+                write_known_amounts(out, call.wall_ns.zip(call.insns));
+                match call.on_cpu_ns {
+                    Some(ns) => drop(write!(out, "{:>9}.{:03} us on CPU  ", ns / 1000, ns % 1000)),
+                    None => drop(write!(out, "{:25}", "")),
+                }
                 let refused = if is_refused { " /* refused, or its function was not traced */" } else { "" };
-                writeln!(out, "{us:>9}.{ns:03} us on CPU  {name}{}{refused}", remark(call.ending))
+                writeln!(out, "{name}{}{refused}", remark(call.ending))
             }
             Form::Json => {
                 out.extend_from_slice(b"\"syscall\":");
                 json::string(out, &name);
-                let End { on_cpu_ns, insns, .. } = call;
-                let wall = Wall(wall, call.ending);
+                let (wall, cpu, insns) = (Known(call.wall_ns), Known(call.on_cpu_ns), Known(call.insns));
                 let refused = if is_refused { ",\"without_body\":true" } else { "" };
-                writeln!(out, ",\"wall_ns\":{wall},\"on_cpu_ns\":{on_cpu_ns},\"insns\":{insns}{refused}}}")
+                let ending = Reason(call.ending);
+                writeln!(out, ",\"wall_ns\":{wall},\"on_cpu_ns\":{cpu},\"insns\":{insns}{refused}{ending}}}")
             }
         };
         self.out.end_line();
     }
 
-    fn json_end(&mut self, at: &TracePosition<'_>, call: &End, depth: usize) {
-        if call.ending == Ending::Left {
-            // One object for each call, when it is over.
-            return;
-        }
-        let wall = Wall(at.ns().saturating_sub(call.start_ns), call.ending);
+    fn json_end(&mut self, lane: usize, call: &Row, depth: usize) {
         let name = self.names.get(call.func);
         let out = self.out.buffer();
-        self.prefixes[at.lane].append(out, call.start_ns);
+        self.prefixes[lane].append(out, call.start_ns);
         out.extend_from_slice(b"\"symbol\":");
         json::string(out, &name.symbol);
         out.extend_from_slice(b",\"module\":");
         json::string(out, &name.module);
         let kind = word(call.kind);
-        let End { on_cpu_ns, insns, .. } = call;
+        let (wall, cpu, insns) = (Known(call.wall_ns), Known(call.on_cpu_ns), Known(call.insns));
+        let ending = Reason(call.ending);
         let _ = writeln!(
             out,
-            ",\"kind\":\"{kind}\",\"depth\":{depth},\"wall_ns\":{wall},\"on_cpu_ns\":{on_cpu_ns},\"insns\":{insns}}}"
+            ",\"kind\":\"{kind}\",\"depth\":{depth},\"wall_ns\":{wall},\"on_cpu_ns\":{cpu},\"insns\":{insns}{ending}}}"
         );
         self.out.end_line();
+    }
+
+    /// Writes the lines of calls without an end, task by task, inner calls first, as they would end.
+    fn unended(&mut self) {
+        let Some(open) = self.open.take() else { return };
+        let (mut tasks, left) = open.into_parts();
+        for (index, seen) in tasks.iter_mut().enumerate() {
+            for call in std::mem::take(&mut seen.calls).into_iter().rev() {
+                let wanted = self.wanted_unended(seen, &call);
+                match self.subject {
+                    Subject::Syscalls if call.kind != FrameKind::Syscall => {}
+                    Subject::Syscalls if wanted => {
+                        self.syscall_end(seen.lane, &Row::unended(&call, Ending::Open));
+                    }
+                    Subject::Graph => {
+                        if let (Some(indent), true) = (self.shown(index, call.func, call.depth), wanted) {
+                            self.json_end(seen.lane, &Row::unended(&call, Ending::Open), indent);
+                        }
+                        self.ended(index, call.depth);
+                    }
+                    Subject::Syscalls => {}
+                }
+            }
+        }
+        for (index, call) in left {
+            if let Some(seen) = tasks.get(index)
+                && self.wanted_unended(seen, &call)
+            {
+                self.json_end(seen.lane, &Row::unended(&call, Ending::Left), call.depth);
+            }
+        }
+    }
+
+    /// Returns true if a call without an end is selected, and prepares the prefix. It lasts to the end.
+    fn wanted_unended(&mut self, seen: &Seen, call: &Open) -> bool {
+        let Options { fields, select, .. } = &self.options;
+        self.prefixes[seen.lane].set(seen.cpu, &seen.task, fields, select);
+        self.chosen(seen.lane, self.end_ns, call.func, call.start_ns)
     }
 
     /// Returns true if this moment and function are selected, and prepares the prefix.
     fn wanted(&mut self, at: &TracePosition<'_>, func: u32, from: u64) -> bool {
         let select = &self.options.select;
-        let prefix = &mut self.prefixes[at.lane];
-        prefix.follow(at, &self.options.fields, select);
+        self.prefixes[at.lane].follow(at, &self.options.fields, select);
+        self.chosen(at.lane, at.ns(), func, from)
+    }
+
+    /// Returns true if the task of the prefix, a time and a function are selected.
+    fn chosen(&mut self, lane: usize, ns: u64, func: u32, from: u64) -> bool {
+        let (select, taken) = (&self.options.select, self.prefixes[lane].taken);
         // A line is selected by its time, a whole call if a part of it is in the range.
         let in_time = match (self.subject, self.form) {
-            (Subject::Graph, Form::Text) => select.takes_time(at.ns()),
-            _ => at.ns() >= select.from && select.to.is_none_or(|to| from < to),
+            (Subject::Graph, Form::Text) => select.takes_time(ns),
+            _ => ns >= select.from && select.to.is_none_or(|to| from < to),
         };
-        prefix.taken && in_time && !self.out.is_done() && {
+        taken && in_time && !self.out.is_done() && {
             // A system call is the kernel's work, whatever code made it.
             self.subject == Subject::Syscalls || select.takes_ring(self.names.get(func).kernel)
         }
@@ -323,6 +437,9 @@ impl<R: Resolve> Lines<'_, '_, R> {
 
 impl<R: Resolve> Calls for Lines<'_, '_, R> {
     fn begin(&mut self, at: &TracePosition<'_>, call: Begin) {
+        if let Some(open) = &mut self.open {
+            open.begin(at.task, at.ns(), &call);
+        }
         if self.subject != Subject::Graph {
             return;
         }
@@ -339,10 +456,13 @@ impl<R: Resolve> Calls for Lines<'_, '_, R> {
     }
 
     fn end(&mut self, at: &TracePosition<'_>, call: End) {
+        if let Some(open) = &mut self.open {
+            open.end(at.task, &call);
+        }
         let wanted = self.wanted(at, call.func, call.start_ns);
         if self.subject == Subject::Syscalls {
             if wanted && call.kind == FrameKind::Syscall {
-                self.syscall_end(at, &call);
+                self.syscall_end(at.lane, &Row::of(at.ns(), &call));
             }
             return;
         }
@@ -350,25 +470,39 @@ impl<R: Resolve> Calls for Lines<'_, '_, R> {
         if let (Some(indent), true) = (shown, wanted) {
             match self.form {
                 Form::Text => self.graph_end(at, &call, indent),
-                Form::Json => self.json_end(at, &call, indent),
+                // One object for each call, when it is over.
+                Form::Json if call.ending == Ending::Left => {
+                    if let Some(open) = &mut self.open {
+                        open.leave(at.task, &call, indent);
+                    }
+                }
+                Form::Json => self.json_end(at.lane, &Row::of(at.ns(), &call), indent),
             }
         }
-        if let Some(root) = self.roots.get_mut(at.task)
-            && *root == Some(call.depth)
-        {
-            *root = None;
+        self.ended(at.task, call.depth);
+    }
+}
+
+/// A number in JSON: null if it is not known.
+struct Known(Option<u64>);
+
+impl std::fmt::Display for Known {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(number) => number.fmt(f),
+            None => f.write_str("null"),
         }
     }
 }
 
-/// The duration of a call in JSON: null if its end was not seen.
-struct Wall(u64, Ending);
+/// The reason in JSON why a call has no duration; nothing of a call that ended.
+struct Reason(Ending);
 
-impl std::fmt::Display for Wall {
+impl std::fmt::Display for Reason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.1 {
-            Ending::Seen => self.0.fmt(f),
-            Ending::Untraced | Ending::Left | Ending::Open => f.write_str("null"),
+        match self.0 {
+            Ending::Seen => Ok(()),
+            ending => write!(f, ",\"ending\":\"{}\"", ending.name()),
         }
     }
 }
@@ -380,11 +514,14 @@ fn remark(ending: Ending) -> String {
 
 /// Writes duration and instructions of a call in columns, or blanks if its end was not seen.
 fn write_amounts_of(out: &mut Vec<u8>, ns: u64, call: &End) {
-    match call.ending {
-        Ending::Seen => write_amounts(out, ns, call.insns),
-        Ending::Untraced | Ending::Left | Ending::Open => {
-            let _ = write!(out, "{:27}", "");
-        }
+    write_known_amounts(out, (call.ending == Ending::Seen).then_some((ns, call.insns)));
+}
+
+/// Writes duration and instructions in columns, or blanks.
+fn write_known_amounts(out: &mut Vec<u8>, amounts: Option<(u64, u64)>) {
+    match amounts {
+        Some((ns, insns)) => write_amounts(out, ns, insns),
+        None => out.extend_from_slice(&[b' '; 27]),
     }
 }
 

@@ -35,6 +35,7 @@ mod json;
 pub mod list;
 pub mod misses;
 mod names;
+mod open;
 mod output;
 pub mod packets;
 mod pebs;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use kprism_flow::clock::{ClockConfig, PerfTime};
 use kprism_flow::errata::{Erratum, of_processor};
+use kprism_image::sideband::UNKNOWN_TASK;
 use kprism_image::symbols::kallsyms::value_of;
 use kprism_image::{BuildId, Bytes, is_kernel};
 use kprism_profile::units::counted;
@@ -560,7 +561,7 @@ fn switches(
     capture: &mut Capture,
 ) -> Option<(u32, u64)> {
     let task = |thread: Thread, t: u64| match thread {
-        tasks::UNKNOWN => Task { pid: thread.0, tgid: thread.1, comm: "unknown".to_owned(), t },
+        tasks::UNKNOWN => Task { pid: thread.0, tgid: thread.1, comm: UNKNOWN_TASK.2.to_owned(), t },
         known => names.task(known, t, cpu),
     };
     if !spaces.turns.is_empty() {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use kprism_image::sideband::UNKNOWN_TASK;
 use kprism_perfdata::attr::kind;
 use kprism_perfdata::record::{ksymbol, sample};
 use kprism_perfdata::{Auxtrace, Event, Fields, Header, Mapped, Record, Trailer};
@@ -11,8 +12,8 @@ use kprism_perfdata::{Auxtrace, Event, Fields, Header, Mapped, Record, Trailer};
 use super::comms::{Comms, NOBODY, Name, Thread};
 use crate::KernelName;
 
-/// A task that no record tells: -1, as in perf's records.
-pub(crate) const UNKNOWN: Thread = (u32::MAX, u32::MAX);
+/// The task that no record tells ([`UNKNOWN_TASK`]).
+pub(crate) const UNKNOWN: Thread = (UNKNOWN_TASK.0, UNKNOWN_TASK.1);
 
 /// A task switch.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -410,6 +411,8 @@ mod tests {
     fn a_dead_thread_of_which_nothing_is_known_is_counted_and_is_not_the_idle_task() {
         let other = (9, 9);
         assert_eq!(turns(vec![out(10, DEAD, other)]), (vec![(10, Some(UNKNOWN), other)], 1));
+        // It has perf's -1, which no task has.
+        assert_eq!(UNKNOWN, (NOBODY, NOBODY));
         // 0 is the idle task, and no unknown one.
         assert_eq!(turns(vec![out(10, IDLE, other)]), (vec![(10, Some(IDLE), other)], 0));
     }

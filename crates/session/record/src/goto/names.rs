@@ -56,7 +56,10 @@ pub(super) fn collect(
     let mut names = Names::default();
     let mut script = Script::default();
     let kallsyms = kprism_session::files::read_if_there(&run.kallsyms())?;
-    let mut modules = symbol_elf::modules(&String::from_utf8_lossy(&kallsyms));
+    let mut modules = symbol_elf::modules(&kallsyms).unwrap_or_else(|error| {
+        names.notes.push(format!("{}: {error}", run.kallsyms().display()));
+        BTreeMap::new()
+    });
     let vmlinux = match &files.vmlinux {
         Some(file) => Some(file.clone()),
         None => recorded_vmlinux(manifest, &files.folders(run)).unwrap_or_else(|reason| {

@@ -4,14 +4,15 @@
 //! In: the text of kallsyms. Out: [`Module`]s with their functions, and an ELF file in which each module is a section without
 //! contents. GDB names an address only if a section has it, so a table of absolute symbols would not do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+
+use kprism_image::symbols::kallsyms::{self, KallsymsError, Kernel};
 
 /// Sections of an ELF file with 16-bit indices that are left for modules.
 const MOST_SECTIONS: usize = 0xfe00;
 /// Length of a symbol, of a section's header and of the file's header (gABI, `Elf64_Sym`, `Elf64_Shdr`, `Elf64_Ehdr`).
 const SYMBOL: u64 = 24;
 const HEADER: u64 = 64;
-const PAGE: u64 = 4096;
 
 /// The functions of the kernel or of a module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -29,43 +30,31 @@ impl Module {
     }
 }
 
-/// The modules of a kallsyms text, by their names as there (`[ext4]`); the kernel's own functions have the name `[kernel]`.
-/// Lines of another form are left out.
-pub(super) fn modules(kallsyms: &str) -> BTreeMap<String, Module> {
-    let mut lines: BTreeMap<&str, Vec<(u64, bool, &str)>> = BTreeMap::new();
-    for line in kallsyms.lines() {
-        let mut words = line.split_ascii_whitespace();
-        let (Some(address), Some(kind), Some(name)) = (words.next(), words.next(), words.next()) else {
-            continue;
-        };
-        let Ok(address) = u64::from_str_radix(address, 16) else { continue };
-        // Others are offsets of per-CPU variables.
-        if address >= 1 << 63 {
-            let is_code = matches!(kind, "t" | "T" | "w" | "W");
-            lines.entry(words.next().unwrap_or("[kernel]")).or_default().push((address, is_code, name));
+/// The modules of a kallsyms text, by their names as there (`[ext4]`); the kernel's own functions have the name `[kernel]`. A function
+/// has each of its names.
+///
+/// # Errors
+/// A line has another form, or all addresses are hidden.
+pub(super) fn modules(text: &[u8]) -> Result<BTreeMap<String, Module>, KallsymsError> {
+    let Kernel { table, module_of, modules } = kallsyms::parse(text)?;
+    // A function begins a range, and has no other: kallsyms has no sizes, so nothing lies within it.
+    let sizes: HashMap<u64, u64> =
+        table.ranges().iter().map(|range| (range.start, range.end - range.start)).collect();
+    let own = table.functions().iter().zip(0u32..).map(|(function, number)| (function.name.as_str(), number));
+    let mut all: BTreeMap<String, Module> = BTreeMap::new();
+    for (name, number) in own.chain(table.aliases()) {
+        let index = number as usize;
+        let module = module_of.get(index).and_then(|module| modules.get(*module as usize));
+        if let (Some(module), Some(function)) = (module, table.functions().get(index)) {
+            let size = sizes.get(&function.start).copied().unwrap_or_default();
+            let functions = &mut all.entry(module.clone()).or_default().functions;
+            functions.push((name.to_owned(), function.start, size));
         }
     }
-    lines.into_iter().map(|(module, symbols)| (module.to_owned(), bounded(symbols))).collect()
-}
-
-/// kallsyms has no sizes: a function ends where the next symbol begins, the last one with its page.
-fn bounded(mut symbols: Vec<(u64, bool, &str)>) -> Module {
-    symbols.sort_by_key(|symbol| symbol.0);
-    let mut functions = Vec::new();
-    let mut end = symbols.last().map_or(0, |last| (last.0 | (PAGE - 1)).saturating_add(1));
-    let mut start_of_later = end;
-    for (address, is_code, name) in symbols.into_iter().rev() {
-        // Several names of one address end at the same place.
-        if address < start_of_later {
-            end = start_of_later;
-        }
-        start_of_later = address;
-        if is_code {
-            functions.push((name.to_owned(), address, end.saturating_sub(address)));
-        }
+    for module in all.values_mut() {
+        module.functions.sort_by(|a, b| (a.1, &a.0).cmp(&(b.1, &b.0)));
     }
-    functions.reverse();
-    Module { functions }
+    Ok(all)
 }
 
 /// The ELF file. `None` if there is no function.
@@ -159,21 +148,35 @@ mod tests {
 
     use super::*;
 
-    const TEXT: &str = "ffffffff81000000 T _text\nffffffff81000000 t alias\nffffffff81000010 t vfs_open\n\
-        ffffffff81000040 D data\n0000000000001000 A per_cpu\nnonsense\nffffffffc0000020 t modf\t[mod]\n";
+    const TEXT: &[u8] = b"ffffffff81000000 T _text\nffffffff81000000 t alias\nffffffff81000010 t vfs_open\n\
+        ffffffff81000040 D data\n0000000000001000 A per_cpu\nffffffffc0000020 t modf\t[mod]\n";
 
     #[test]
     fn functions_end_where_the_next_symbol_begins() {
-        let all = modules(TEXT);
+        let all = modules(TEXT).unwrap();
         assert_eq!(all.keys().collect::<Vec<_>>(), ["[kernel]", "[mod]"]);
         let sizes: Vec<(&str, u64)> = all["[kernel]"].functions.iter().map(|f| (f.0.as_str(), f.2)).collect();
         assert_eq!(sizes, [("_text", 0x10), ("alias", 0x10), ("vfs_open", 0x30)]);
         assert_eq!(all["[mod]"].functions, [("modf".to_owned(), 0xffff_ffff_c000_0020, 0xfe0)]);
     }
 
+    /// As the names of a run's flow are read.
+    #[test]
+    fn a_module_in_the_place_of_another_has_its_addresses_and_other_text_is_refused() {
+        let text =
+            b"ffffffff81000000 T _stext\nffffffffc0000000 t old\t[old]\nffffffffc0000000 t new\t[new]\n";
+        let all = modules(text).unwrap();
+        assert_eq!(all.keys().collect::<Vec<_>>(), ["[kernel]", "[new]"]);
+        assert!(
+            modules(b"ffffffff81000000 T _stext\nnonsense\n").unwrap_err().to_string().contains("line 2")
+        );
+        assert!(matches!(modules(b"0000000000000000 T _stext\n"), Err(KallsymsError::Hidden)));
+        assert!(modules(b"").unwrap().is_empty());
+    }
+
     #[test]
     fn another_reader_of_elf_has_each_function_in_its_section() {
-        let all = modules(TEXT);
+        let all = modules(TEXT).unwrap();
         let bytes = file(all.values()).unwrap();
         let elf = object::File::parse(bytes.as_slice()).unwrap();
         let mut seen = Vec::new();

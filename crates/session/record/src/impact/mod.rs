@@ -17,7 +17,7 @@ use kprism_profile::Profile;
 use kprism_session::{Progress, flow};
 use kprism_store::{Manifest, Run};
 
-use crate::guest;
+use crate::{guest, notes};
 use tracers::{LTTNG, Tracer};
 
 /// Settings of the recordings.
@@ -51,6 +51,8 @@ pub struct Recording {
     pub exit_code: Option<u8>,
     /// The tracer's words on its events.
     pub events: Option<String>,
+    /// Notes on its run in the guest: warm-up turns that failed, faults that the kernel reported.
+    pub notes: Vec<String>,
 }
 
 /// The recordings without a tracer, and the guest for those with one.
@@ -242,11 +244,16 @@ fn record(
     if ran.ended == Ended::Interrupted {
         return Err(kprism_lab::Error::Interrupted.into());
     }
-    if ran.exit_code.is_none() {
-        return Ok(Err(why(&run, &ran.ended)));
-    }
-    if let Ended::Failed(why) = ran.ended {
+    let notes = notes::of(&ran);
+    let failed = match &ran.ended {
+        ended if ran.exit_code.is_none() => Some(why(&run, ended)),
         // The command came to its end, its recording did not: part of a flow has no costs to compare.
+        Ended::Failed(why) => Some(why.clone()),
+        _ => None,
+    };
+    if let Some(why) = failed {
+        // There is no recording that would have them.
+        notes.iter().for_each(|note| progress.say(&format!("note: {name}: {note}")));
         return Ok(Err(why));
     }
     let (profile, manifest) = flow::decode(&run, progress)?;
@@ -257,7 +264,14 @@ fn record(
         0 => text,
         turns => format!("{text} (of {} turns of the command)", u64::from(turns) + 1),
     });
-    Ok(Ok(Recording { profile, manifest, pid: ran.pid.unwrap_or(1), exit_code: ran.exit_code, events }))
+    Ok(Ok(Recording {
+        profile,
+        manifest,
+        pid: ran.pid.unwrap_or(1),
+        exit_code: ran.exit_code,
+        events,
+        notes,
+    }))
 }
 
 /// Refuses a command that could not even be started: there would be numbers, of the attempt.
