@@ -155,7 +155,7 @@ impl Symbols {
             kernel: unknown(&mut functions, "[kernel]", true),
             user: unknown(&mut functions, "", false),
         };
-        let passing = Passing::new(records, &mut functions);
+        let passing = Passing::new(records, &kernel, &mut functions);
         let mut changes = maps.changes();
         changes.extend(passing.changes());
         changes.sort_unstable();

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Names of kernel code that comes and goes while a run is recorded: BPF programs, trampolines of tracers.
+//! Names of kernel code that comes and goes while a run is recorded: BPF programs, trampolines of tracers, modules.
 //!
 //! The input is the sideband's `ksymbol` records; the output, for an address at a time, is the function that was there. A name holds
 //! from its record to the one by which it goes, or to that of other code at its addresses. kallsyms is one moment's list: where such
-//! a record is in force, that counts; before the first one, kallsyms does.
+//! a record is in force, that counts; before the first one, kallsyms does. A module's function that kallsyms has too, because the module
+//! stayed, is the function of kallsyms.
 
 use std::collections::{HashMap, HashSet};
 
+use super::kallsyms::Kernel;
 use super::{Function, FunctionId, Located};
 use crate::ranges::InTime;
 use crate::resolve::Change;
@@ -17,6 +19,8 @@ use crate::sideband::{Ksymbol, Record};
 struct Place {
     start: u64,
     end: u64,
+    /// Entry of the function, which may be in another place.
+    entry: u64,
     from: u64,
     /// `None` if the code is gone.
     func: Option<FunctionId>,
@@ -42,28 +46,38 @@ pub(super) enum State {
 }
 
 impl Passing {
-    /// Collects the names of sideband records, and adds their functions to `functions`. Code that comes back to its addresses is the
-    /// same function.
-    pub fn new(records: &[Record], functions: &mut Vec<Function>) -> Self {
+    /// Collects the names of sideband records, and adds their functions to `functions`, which begin with those of `kernel`. Code that
+    /// comes back to its addresses is the same function.
+    pub fn new(records: &[Record], kernel: &Kernel, functions: &mut Vec<Function>) -> Self {
         let mut places: Vec<Place> = Vec::new();
-        let mut known: HashMap<(u64, u64, &str), FunctionId> = HashMap::new();
+        let mut known: HashMap<(u64, Option<u64>, &str), FunctionId> = HashMap::new();
         let mut seen: HashSet<u64> = HashSet::new();
+        let has_modules =
+            records.iter().any(|record| matches!(record, Record::Ksymbol(s) if s.entry.is_some()));
+        let aliases: HashSet<(&str, u32)> =
+            if has_modules { kernel.table.aliases().collect() } else { HashSet::new() };
         for record in records {
             let Record::Ksymbol(symbol) = record else { continue };
             let &Ksymbol { t, start, end, gone, .. } = symbol;
             if start >= end {
                 continue;
             }
-            let func = *known.entry((start, end, symbol.name.as_str())).or_insert_with(|| {
+            let entry = symbol.entry.unwrap_or(start);
+            // Parts of a function have one entry. Of other code, the length tells what is not the same.
+            let whole = symbol.entry.is_none().then_some(end);
+            let func = *known.entry((entry, whole, symbol.name.as_str())).or_insert_with(|| {
+                if let Some(listed) = listed(symbol, kernel, &aliases, functions) {
+                    return listed;
+                }
                 let (name, module) = (symbol.name.clone(), symbol.module.clone());
-                functions.push(Function { name, module, start, kernel: true });
+                functions.push(Function { name, module, start: entry, kernel: true });
                 FunctionId(functions.len() as u32 - 1)
             });
             // Code that goes, and of which no record says that it came, was there before.
             if seen.insert(start) && gone {
-                places.push(Place { start, end, from: 0, func: Some(func) });
+                places.push(Place { start, end, entry, from: 0, func: Some(func) });
             }
-            places.push(Place { start, end, from: t, func: (!gone).then_some(func) });
+            places.push(Place { start, end, entry, from: t, func: (!gone).then_some(func) });
         }
         places.sort_by_key(|place| place.from);
         let index = InTime::new(places.iter().map(|place| (place.start, place.end, place.from)));
@@ -76,7 +90,7 @@ impl Passing {
         let place = self.places[number];
         let Some(func) = place.func else { return State::Gone };
         let (start, end) = self.index.around(va, ns, (place.start, place.end), Some(number));
-        State::There(Located { func, start, end, entry: place.start, known: true })
+        State::There(Located { func, start, end, entry: place.entry, known: true })
     }
 
     /// The part around `va` of a range from elsewhere, in which no record is in force at time `ns`.
@@ -91,7 +105,7 @@ impl Passing {
             func: place.func?,
             start: va,
             end: va.saturating_add(1),
-            entry: place.start,
+            entry: place.entry,
             known: true,
         })
     }
@@ -101,8 +115,8 @@ impl Passing {
         let mut numbers: Vec<usize> = self.index.at(va).collect();
         numbers.sort_unstable();
         let located = |number: usize| {
-            let Place { start, end, func, .. } = self.places[number];
-            Some(Located { func: func?, start, end, entry: start, known: true })
+            let Place { start, end, entry, func, .. } = self.places[number];
+            Some(Located { func: func?, start, end, entry, known: true })
         };
         numbers.into_iter().filter_map(located).collect()
     }
@@ -114,6 +128,20 @@ impl Passing {
     }
 }
 
+/// The function of kallsyms that a module's record means: under this name or another one of its entry.
+fn listed(
+    symbol: &Ksymbol,
+    kernel: &Kernel,
+    aliases: &HashSet<(&str, u32)>,
+    functions: &[Function],
+) -> Option<FunctionId> {
+    let entry = symbol.entry?;
+    let number = kernel.table.find(entry)?.func;
+    let function = functions.get(number as usize)?;
+    let is_named = function.name == symbol.name || aliases.contains(&(symbol.name.as_str(), number));
+    (function.start == entry && function.module == symbol.module && is_named).then_some(FunctionId(number))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,7 +150,7 @@ mod tests {
 
     fn record(t: u64, start: u64, len: u64, gone: bool, name: &str) -> Record {
         let (name, module) = (name.to_owned(), "[bpf]".to_owned());
-        Record::Ksymbol(Ksymbol { t, cpu: 0, start, end: start + len, gone, name, module })
+        Record::Ksymbol(Ksymbol { t, cpu: 0, start, end: start + len, gone, name, module, entry: None })
     }
 
     fn name(passing: &Passing, functions: &[Function], va: u64, ns: u64) -> String {
@@ -143,7 +171,7 @@ mod tests {
             record(50, FIRST, 100, false, "a"),
         ];
         let mut functions = Vec::new();
-        let passing = Passing::new(&records, &mut functions);
+        let passing = Passing::new(&records, &Kernel::default(), &mut functions);
         assert_eq!(functions.len(), 2, "what comes back is the same function");
         let names: Vec<String> =
             [5, 15, 25, 35, 45, 55].map(|ns| name(&passing, &functions, FIRST + 9, ns)).into();
@@ -158,7 +186,7 @@ mod tests {
     #[test]
     fn a_program_that_only_goes_was_there_before() {
         let mut functions = Vec::new();
-        let passing = Passing::new(&[record(20, FIRST, 100, true, "a")], &mut functions);
+        let passing = Passing::new(&[record(20, FIRST, 100, true, "a")], &Kernel::default(), &mut functions);
         let names = [0, 19, 20].map(|ns| name(&passing, &functions, FIRST, ns));
         assert_eq!(names, ["a", "a", "gone"]);
         assert_eq!(passing.changes().count(), 1, "the beginning is no change");
@@ -168,7 +196,7 @@ mod tests {
     fn a_function_ends_where_later_code_begins() {
         let records = [record(10, FIRST, 100, false, "long"), record(20, FIRST + 40, 10, false, "short")];
         let mut functions = Vec::new();
-        let passing = Passing::new(&records, &mut functions);
+        let passing = Passing::new(&records, &Kernel::default(), &mut functions);
         let range = |va, ns| match passing.at(va, ns) {
             State::There(there) => (there.start - FIRST, there.end - FIRST, there.entry - FIRST),
             other => panic!("{other:?}"),

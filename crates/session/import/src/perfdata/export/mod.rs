@@ -509,7 +509,7 @@ mod tests {
     fn a_name_of_kernel_code_is_perfs_record_again() {
         let symbol = |end, module: &str| {
             let (name, module) = ("x".to_owned(), module.to_owned());
-            kernel_name(&Ksymbol { t: 5, cpu: 0, start: 0x1000, end, gone: true, name, module })
+            kernel_name(&Ksymbol { t: 5, cpu: 0, start: 0x1000, end, gone: true, name, module, entry: None })
         };
         let facts = |record| match record {
             Record::Ksymbol { addr, len, gone, kind, name } => (addr, len, gone, kind, name),
