@@ -26,8 +26,8 @@ use crate::guest;
 use crate::hooks::{Hook, Layout};
 use crate::side::{Part, What};
 
-/// Limit of the functions of a module that get a name. The largest, amdgpu, has a fifth of them.
-const MOST: usize = 1 << 17;
+/// Limit of the functions of a module that get a name.
+const MOST: usize = 1 << 16;
 /// Limit of a module's name in bytes (MODULE_NAME_LEN).
 const NAME: usize = 56;
 const PAGE: u64 = 4096;
