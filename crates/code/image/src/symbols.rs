@@ -265,6 +265,10 @@ impl Symbols {
             return match self.passing.at(va, ns) {
                 State::There(there) => Some(there),
                 State::Gone => None,
+                State::ModuleGone => {
+                    let listed = self.locate_in_kernel(va, ns);
+                    listed.filter(|at| !self.passing.follows(&self.function(at.func).module))
+                }
                 State::Unrecorded => self.locate_in_kernel(va, ns).or_else(|| self.passing.next(va, ns)),
             };
         }

@@ -24,6 +24,8 @@ struct Place {
     from: u64,
     /// `None` if the code is gone.
     func: Option<FunctionId>,
+    /// True of a module's function.
+    is_of_module: bool,
 }
 
 /// All names of such code.
@@ -32,6 +34,8 @@ pub(super) struct Passing {
     /// In order of time.
     places: Vec<Place>,
     index: InTime,
+    /// Modules of which records tell when their functions come and go.
+    modules: HashSet<String>,
 }
 
 /// The state of an address at a time.
@@ -41,6 +45,9 @@ pub(super) enum State {
     Unrecorded,
     /// The code at the address is gone.
     Gone,
+    /// A module's code was at the address, and is gone. A recorder that tells this of modules does not tell of BPF programs and
+    /// trampolines: one may have come since.
+    ModuleGone,
     /// A function was there.
     There(Located),
 }
@@ -50,8 +57,9 @@ impl Passing {
     /// comes back to its addresses is the same function.
     pub fn new(records: &[Record], kernel: &Kernel, functions: &mut Vec<Function>) -> Self {
         let mut places: Vec<Place> = Vec::new();
-        let mut known: HashMap<(u64, Option<u64>, &str), FunctionId> = HashMap::new();
+        let mut known: HashMap<(u64, Option<u64>, &str, &str), FunctionId> = HashMap::new();
         let mut seen: HashSet<u64> = HashSet::new();
+        let mut modules: HashSet<String> = HashSet::new();
         let has_modules =
             records.iter().any(|record| matches!(record, Record::Ksymbol(s) if s.entry.is_some()));
         let aliases: HashSet<(&str, u32)> =
@@ -63,9 +71,14 @@ impl Passing {
                 continue;
             }
             let entry = symbol.entry.unwrap_or(start);
+            let is_of_module = symbol.entry.is_some();
+            if is_of_module && !modules.contains(&symbol.module) {
+                modules.insert(symbol.module.clone());
+            }
             // Parts of a function have one entry. Of other code, the length tells what is not the same.
             let whole = symbol.entry.is_none().then_some(end);
-            let func = *known.entry((entry, whole, symbol.name.as_str())).or_insert_with(|| {
+            let key = (entry, whole, symbol.name.as_str(), symbol.module.as_str());
+            let func = *known.entry(key).or_insert_with(|| {
                 if let Some(listed) = listed(symbol, kernel, &aliases, functions) {
                     return listed;
                 }
@@ -75,22 +88,29 @@ impl Passing {
             });
             // Code that goes, and of which no record says that it came, was there before.
             if seen.insert(start) && gone {
-                places.push(Place { start, end, entry, from: 0, func: Some(func) });
+                places.push(Place { start, end, entry, from: 0, func: Some(func), is_of_module });
             }
-            places.push(Place { start, end, entry, from: t, func: (!gone).then_some(func) });
+            places.push(Place { start, end, entry, from: t, func: (!gone).then_some(func), is_of_module });
         }
         places.sort_by_key(|place| place.from);
         let index = InTime::new(places.iter().map(|place| (place.start, place.end, place.from)));
-        Self { places, index }
+        Self { places, index, modules }
     }
 
     /// The state of `va` at time `ns`.
     pub fn at(&self, va: u64, ns: u64) -> State {
         let Some(number) = self.index.newest(va, ns) else { return State::Unrecorded };
         let place = self.places[number];
-        let Some(func) = place.func else { return State::Gone };
+        let Some(func) = place.func else {
+            return if place.is_of_module { State::ModuleGone } else { State::Gone };
+        };
         let (start, end) = self.index.around(va, ns, (place.start, place.end), Some(number));
         State::There(Located { func, start, end, entry: place.entry, known: true })
+    }
+
+    /// True if records tell when the functions of this module come and go.
+    pub fn follows(&self, module: &str) -> bool {
+        self.modules.contains(module)
     }
 
     /// The part around `va` of a range from elsewhere, in which no record is in force at time `ns`.
@@ -156,7 +176,7 @@ mod tests {
     fn name(passing: &Passing, functions: &[Function], va: u64, ns: u64) -> String {
         match passing.at(va, ns) {
             State::Unrecorded => "-".into(),
-            State::Gone => "gone".into(),
+            State::Gone | State::ModuleGone => "gone".into(),
             State::There(there) => functions[there.func.0 as usize].name.clone(),
         }
     }

@@ -210,6 +210,7 @@ fn functions_of_modules_are_named_while_they_are_there() {
         record(30, false, (48, 64), 48, "other_name", "[stays]"),
         record(30, false, (4096, 4112), 4096, "begin", "[stays]"),
         record(40, true, (4096, 4112), 4096, "begin", "[stays]"),
+        record(50, false, (4096, 4112), 4096, "begin", "[gone]"),
     ];
     let kallsyms = b"ffffffffc0022000 t stay\t[stays]\nffffffffc0022030 t its\t[stays]\n\
         ffffffffc0022030 t other_name\t[stays]\n";
@@ -230,8 +231,15 @@ fn functions_of_modules_are_named_while_they_are_there() {
         [1, 1]
     );
     assert!(symbols.functions.iter().all(|function| function.name != "other_name"));
+    // A BPF program came where a module was: no record says so, but kallsyms has it.
+    let bpf = b"ffffffffc0022000 t bpf_prog_1\t[bpf]\n";
+    let later = Symbols::load(bpf, &records[..4], None).unwrap();
+    let name_later = |ns| later.describe(later.function_at(0, first + 8, ns).id).name;
+    assert_eq!([15, 25].map(name_later), ["work", "bpf_prog_1"]);
     // Its init is freed, though the module stays.
-    assert_eq!([35, 45].map(|ns| name(4100, ns)), ["begin", "[unknown]"]);
+    assert_eq!([35, 45, 55].map(|ns| name(4100, ns)), ["begin", "[unknown]", "begin"]);
+    let modules = [35, 55].map(|ns| symbols.describe(at(4100, ns).id).module);
+    assert_eq!(modules, ["[stays]", "[gone]"], "all modules have an init_module");
 }
 
 /// A mapping covers the end of a function of an older one.
