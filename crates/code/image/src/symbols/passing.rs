@@ -54,16 +54,12 @@ pub(super) enum State {
 
 impl Passing {
     /// Collects the names of sideband records, and adds their functions to `functions`, which begin with those of `kernel`. Code that
-    /// comes back to its addresses is the same function.
+    /// comes back to its addresses is the same function, and so is that of a module which comes back to others.
     pub fn new(records: &[Record], kernel: &Kernel, functions: &mut Vec<Function>) -> Self {
         let mut places: Vec<Place> = Vec::new();
-        let mut known: HashMap<(u64, Option<u64>, &str, &str), FunctionId> = HashMap::new();
+        let mut known: HashMap<Key<'_>, FunctionId> = HashMap::new();
         let mut seen: HashSet<u64> = HashSet::new();
-        let mut modules: HashSet<String> = HashSet::new();
-        let has_modules =
-            records.iter().any(|record| matches!(record, Record::Ksymbol(s) if s.entry.is_some()));
-        let aliases: HashSet<(&str, u32)> =
-            if has_modules { kernel.table.aliases().collect() } else { HashSet::new() };
+        let of_modules = OfModules::new(records, kernel, functions);
         for record in records {
             let Record::Ksymbol(symbol) = record else { continue };
             let &Ksymbol { t, start, end, gone, .. } = symbol;
@@ -72,14 +68,8 @@ impl Passing {
             }
             let entry = symbol.entry.unwrap_or(start);
             let is_of_module = symbol.entry.is_some();
-            if is_of_module && !modules.contains(&symbol.module) {
-                modules.insert(symbol.module.clone());
-            }
-            // Parts of a function have one entry. Of other code, the length tells what is not the same.
-            let whole = symbol.entry.is_none().then_some(end);
-            let key = (entry, whole, symbol.name.as_str(), symbol.module.as_str());
-            let func = *known.entry(key).or_insert_with(|| {
-                if let Some(listed) = listed(symbol, kernel, &aliases, functions) {
+            let func = *known.entry(of_modules.key(symbol)).or_insert_with(|| {
+                if let Some(listed) = of_modules.listed(symbol) {
                     return listed;
                 }
                 let (name, module) = (symbol.name.clone(), symbol.module.clone());
@@ -94,7 +84,7 @@ impl Passing {
         }
         places.sort_by_key(|place| place.from);
         let index = InTime::new(places.iter().map(|place| (place.start, place.end, place.from)));
-        Self { places, index, modules }
+        Self { places, index, modules: of_modules.modules.iter().map(|&module| module.to_owned()).collect() }
     }
 
     /// The state of `va` at time `ns`.
@@ -148,18 +138,76 @@ impl Passing {
     }
 }
 
-/// The function of kallsyms that a module's record means: under this name or another one of its entry.
+/// The identity of a function: name, module, and where these do not tell it, entry and end.
+type Key<'r> = (&'r str, &'r str, Option<(u64, Option<u64>)>);
+
+/// What all records of modules say together.
+#[derive(Debug, Default)]
+struct OfModules<'r> {
+    modules: HashSet<&'r str>,
+    /// Names and modules of static functions: one load has several under one name.
+    several: HashSet<(&'r str, &'r str)>,
+    /// Functions of kallsyms by the record's name, module and entry.
+    listed: HashMap<(&'r str, &'r str, u64), FunctionId>,
+    /// The same by name and module.
+    listed_once: HashMap<(&'r str, &'r str), FunctionId>,
+}
+
+impl<'r> OfModules<'r> {
+    fn new(records: &'r [Record], kernel: &Kernel, functions: &[Function]) -> Self {
+        let mut all = Self::default();
+        let mut aliases: Option<HashSet<(&str, u32)>> = None;
+        // Entries by name, module and time: all functions of a module come at one time.
+        let mut loads: HashMap<(&str, &str, u64), u64> = HashMap::new();
+        for record in records {
+            let Record::Ksymbol(symbol) = record else { continue };
+            let Some(entry) = symbol.entry else { continue };
+            let (name, module) = (symbol.name.as_str(), symbol.module.as_str());
+            all.modules.insert(module);
+            if *loads.entry((name, module, symbol.t)).or_insert(entry) != entry {
+                all.several.insert((name, module));
+            }
+            let aliases = aliases.get_or_insert_with(|| kernel.table.aliases().collect());
+            if let Some(listed) = listed((name, module, entry), kernel, aliases, functions) {
+                all.listed.insert((name, module, entry), listed);
+                all.listed_once.insert((name, module), listed);
+            }
+        }
+        all
+    }
+
+    fn key(&self, symbol: &'r Ksymbol) -> Key<'r> {
+        let (name, module) = (symbol.name.as_str(), symbol.module.as_str());
+        match symbol.entry {
+            Some(_) if !self.several.contains(&(name, module)) => (name, module, None),
+            Some(entry) => (name, module, Some((entry, None))),
+            // Of other code, the length tells what is not the same.
+            None => (name, module, Some((symbol.start, Some(symbol.end)))),
+        }
+    }
+
+    /// The function of kallsyms that a record means.
+    fn listed(&self, symbol: &'r Ksymbol) -> Option<FunctionId> {
+        let (name, module) = (symbol.name.as_str(), symbol.module.as_str());
+        match self.several.contains(&(name, module)) {
+            true => self.listed.get(&(name, module, symbol.entry?)),
+            false => self.listed_once.get(&(name, module)).filter(|_| symbol.entry.is_some()),
+        }
+        .copied()
+    }
+}
+
+/// The function of kallsyms with this entry, if it has this name, or another one beside it.
 fn listed(
-    symbol: &Ksymbol,
+    (name, module, entry): (&str, &str, u64),
     kernel: &Kernel,
     aliases: &HashSet<(&str, u32)>,
     functions: &[Function],
 ) -> Option<FunctionId> {
-    let entry = symbol.entry?;
     let number = kernel.table.find(entry)?.func;
     let function = functions.get(number as usize)?;
-    let is_named = function.name == symbol.name || aliases.contains(&(symbol.name.as_str(), number));
-    (function.start == entry && function.module == symbol.module && is_named).then_some(FunctionId(number))
+    let is_named = function.name == name || aliases.contains(&(name, number));
+    (function.start == entry && function.module == module && is_named).then_some(FunctionId(number))
 }
 
 #[cfg(test)]

@@ -231,6 +231,19 @@ fn functions_of_modules_are_named_while_they_are_there() {
         [1, 1]
     );
     assert!(symbols.functions.iter().all(|function| function.name != "other_name"));
+    // It comes back to other addresses, where it stays: its functions are the same. Two static functions of one name are two.
+    let again = [
+        record(10, false, (0, 64), 0, "work", "[gone]"),
+        record(10, false, (64, 80), 64, "twin", "[gone]"),
+        record(10, false, (80, 96), 80, "twin", "[gone]"),
+        record(20, true, (0, 64), 0, "work", "[gone]"),
+        record(30, false, (8192, 8256), 8192, "work", "[gone]"),
+    ];
+    let kept = Symbols::load(b"ffffffffc0024000 t work\t[gone]\n", &again, None).unwrap();
+    let (old, new) = (kept.function_at(0, first + 8, 15), kept.function_at(0, first + 8200, 35));
+    assert_eq!((old.id, old.entry, new.entry), (new.id, first, first + 8192));
+    assert_eq!(kept.functions.iter().filter(|function| function.name == "work").count(), 1);
+    assert_eq!(kept.functions.iter().filter(|function| function.name == "twin").count(), 2);
     // A BPF program came where a module was: no record says so, but kallsyms has it.
     let bpf = b"ffffffffc0022000 t bpf_prog_1\t[bpf]\n";
     let later = Symbols::load(bpf, &records[..4], None).unwrap();
