@@ -70,6 +70,50 @@ fn locks_and_fpu_of_known_length() {
     assert!((100_000..110_000).contains(&mean), "{mean} ns: {waits}");
 }
 
+/// A module that the command itself loads has names, those of its init too, whether or not it is unloaded again.
+#[test]
+fn functions_of_a_module_that_comes_and_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    let module = built(dir.path());
+    let share = dir.path().join("share");
+    std::fs::create_dir(&share).unwrap();
+    std::fs::copy(&module, share.join("windows.ko")).unwrap();
+    let used = "insmod /share/windows.ko && echo 4 > /proc/windows";
+    let gone = format!("{used} && rmmod windows");
+    // At the second time the kernel may put it elsewhere.
+    let twice = format!("{gone} && {gone}");
+    for (name, command, times) in [("gone", &gone, 1), ("stays", &used.to_owned(), 1), ("twice", &twice, 2)] {
+        let run = dir.path().join(name);
+        ok(&["lab", "run", "-q", "-o", text(&run), "--share", text(&share), "--", "sh", "-c", command]);
+        let report = json(&["report", "functions", "-q", "--limit", "0", "--json", "-i", text(&run)]);
+        let rows = report["rows"].as_array().unwrap();
+        let of_module: Vec<&Value> = rows.iter().filter(|row| row["module"] == "[windows]").collect();
+        let row = |function: &str| {
+            let all: Vec<_> = of_module.iter().filter(|row| row["function"] == function).collect();
+            assert_eq!(all.len(), 1, "{name}: {function}: {of_module:#?}");
+            all[0]["calls"].as_u64().unwrap()
+        };
+        // Of two names of the init, kallsyms would show the shorter.
+        let calls = (row("init_module"), row("windows_write"), row("loop"));
+        assert_eq!(calls, (times, times, 7 * times), "{name}");
+        if name != "stays" {
+            assert_eq!(row("windows_exit"), times, "{name}");
+        }
+        let nameless = |row: &&Value| row["function"] == "[unknown]" && row["module"] == "[kernel]";
+        assert_eq!(rows.iter().find(nameless), None, "{name}");
+        let shown = String::from_utf8(ok(&["report", "functions", "-q", "-i", text(&run)])).unwrap();
+        assert!(!shown.contains("has no name"), "{shown}");
+        // By the names, the module's file finds its place, though the module is gone.
+        let module = text(&module);
+        let annotated =
+            json(&["annotate", "loop@windows", "--json", "--module-file", module, "-i", text(&run)]);
+        let lines = annotated["lines"].as_array().or_else(|| annotated["instructions"].as_array()).unwrap();
+        let in_source =
+            |row: &Value| row["source"][0]["file"].as_str().is_some_and(|file| file.ends_with("windows.c"));
+        assert!(lines.iter().any(in_source), "{name}: {annotated}");
+    }
+}
+
 /// `annotate` shows the source lines of a module's function, with the counts that are known.
 #[test]
 fn source_lines_of_a_module() {

@@ -30,7 +30,7 @@ pub enum Record {
     Fork(Fork),
     /// The traced command began or ended.
     Mark(Mark),
-    /// Kernel code with a name came or went: a BPF program, a trampoline.
+    /// Kernel code with a name came or went: a BPF program, a trampoline, a function of a module.
     Ksymbol(Ksymbol),
     /// A record of a kind that this version does not know.
     #[serde(other)]
@@ -174,8 +174,12 @@ pub struct Ksymbol {
     pub gone: bool,
     /// Name of the function.
     pub name: String,
-    /// Module of the function, as in kallsyms: `[bpf]`; `[kernel]` for the kernel's own.
+    /// Module of the function, as in kallsyms: `[dummy]`, `[bpf]`; `[kernel]` for the kernel's own.
     pub module: String,
+    /// Entry of the function, of which this may be another part (`foo.cold`). `None` where the record is the whole function. Functions
+    /// of modules have it.
+    #[serde(default)]
+    pub entry: Option<u64>,
 }
 
 /// The end of the traced window that a [`Mark`] stands for.
@@ -267,13 +271,19 @@ mod tests {
 {"k":"mark","t":8,"cpu":0,"what":"end","pid":9}
 {"k":"ksymbol","t":8,"cpu":0,"start":18446744072635949056,"end":18446744072635949099,"name":"bpf_prog_1","module":"[bpf]"}
 {"k":"from the future","t":9}
+{"k":"ksymbol","t":9,"cpu":0,"start":18446744072635949056,"end":18446744072635949099,"entry":18446744072635949000,"gone":true,"name":"f","module":"[m]"}
 "#;
         let records = parse(text).unwrap();
-        assert_eq!(records.len(), 6);
+        assert_eq!(records.len(), 7);
         assert!(matches!(&records[0], Record::Switch(s) if s.comm == "sh" && s.ip > 1 << 63));
         assert!(matches!(&records[2], Record::Mmap(m) if m.pgoff == 4096 && m.exec));
         assert!(matches!(&records[3], Record::Mark(m) if m.what == MarkKind::End));
-        assert!(matches!(&records[4], Record::Ksymbol(s) if s.end - s.start == 43 && !s.gone));
+        assert!(
+            matches!(&records[4], Record::Ksymbol(s) if s.end - s.start == 43 && !s.gone && s.entry.is_none())
+        );
+        assert!(
+            matches!(&records[6], Record::Ksymbol(s) if s.gone && s.entry.is_some_and(|entry| entry < s.start))
+        );
         assert_eq!(records[5], Record::Other);
     }
 

@@ -175,7 +175,7 @@ impl Symbols {
             kernel: unknown(&mut functions, "[kernel]", true),
             user: unknown(&mut functions, "", false),
         };
-        let passing = Passing::new(records, &mut functions);
+        let passing = Passing::new(records, &kernel, &mut functions);
         let mut changes = maps.changes();
         changes.extend(passing.changes());
         changes.sort_unstable();
@@ -285,6 +285,10 @@ impl Symbols {
             return match self.passing.at(va, ns) {
                 State::There(there) => Some(there),
                 State::Gone => None,
+                State::ModuleGone => {
+                    let listed = self.locate_in_kernel(va, ns);
+                    listed.filter(|at| !self.passing.follows(&self.function(at.func).module))
+                }
                 State::Unrecorded => self.locate_in_kernel(va, ns).or_else(|| self.passing.next(va, ns)),
             };
         }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Loaded modules and their symbols: the kernel's list `modules`, in the layout that BTF gives.
+//! Loaded modules and their symbols: the kernel's list `modules`, in the layout that BTF gives. [`entries`] reads the symbols of one
+//! module, for those who know where it is.
 
 use std::collections::BTreeSet;
 
@@ -16,6 +17,8 @@ const SYMBOLS: u64 = 1 << 20;
 const NAMES: usize = 64 << 20;
 /// Size of `Elf64_Sym`.
 const SYMBOL: usize = 24;
+/// Section of a symbol that the module only uses (SHN_UNDEF). The kernel puts the address of what it found into the table.
+const UNDEFINED: u16 = 0;
 /// Limit of a module's name (MODULE_NAME_LEN is 56).
 const NAME: usize = 64;
 
@@ -32,17 +35,38 @@ pub struct Module {
     pub symbols: Vec<Symbol>,
 }
 
+/// Where a module has its symbols: offsets in bytes (include/linux/module.h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SymbolPlaces {
+    /// `kallsyms` in `struct module`.
+    pub kallsyms: u64,
+    /// `symtab` in `struct mod_kallsyms`.
+    pub symtab: u64,
+    /// `num_symtab` in `struct mod_kallsyms`.
+    pub num_symtab: u64,
+    /// `strtab` in `struct mod_kallsyms`.
+    pub strtab: u64,
+    /// `typetab` in `struct mod_kallsyms`, from 5.2 on.
+    pub typetab: Option<u64>,
+}
+
+/// An element of a module's table of symbols.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Address, kind and name; the name may be empty.
+    pub symbol: Symbol,
+    /// Size in bytes; 0 if it is not known.
+    pub size: u64,
+    /// False if the symbol is another module's or the kernel's, which this one uses.
+    pub is_own: bool,
+}
+
 /// Offsets in bytes.
 struct Layout {
     list: u64,
     name: u64,
-    kallsyms: u64,
     parts: Parts,
-    symtab: u64,
-    num_symtab: u64,
-    strtab: u64,
-    /// From 5.2.
-    typetab: Option<u64>,
+    symbols: SymbolPlaces,
 }
 
 /// The module's memory.
@@ -82,12 +106,14 @@ impl Layout {
         Ok(Self {
             list: of("module", "list")?,
             name: of("module", "name")?,
-            kallsyms: of("module", "kallsyms")?,
             parts,
-            symtab: of("mod_kallsyms", "symtab")?,
-            num_symtab: of("mod_kallsyms", "num_symtab")?,
-            strtab: of("mod_kallsyms", "strtab")?,
-            typetab: of("mod_kallsyms", "typetab").ok(),
+            symbols: SymbolPlaces {
+                kallsyms: of("module", "kallsyms")?,
+                symtab: of("mod_kallsyms", "symtab")?,
+                num_symtab: of("mod_kallsyms", "num_symtab")?,
+                strtab: of("mod_kallsyms", "strtab")?,
+                typetab: of("mod_kallsyms", "typetab").ok(),
+            },
         })
     }
 }
@@ -115,8 +141,11 @@ pub(crate) fn read(kernel: &Kernel, memory: &mut dyn Memory) -> Result<(Vec<Modu
         }
         let module = at.wrapping_sub(layout.list);
         let mut found = one(memory, &layout, module)?;
-        match symbols(memory, &layout, module) {
-            Ok(symbols) => found.symbols = symbols,
+        match entries(memory, &layout.symbols, module) {
+            Ok(entries) => {
+                let symbols = entries.into_iter().map(|entry| entry.symbol);
+                found.symbols = symbols.filter(|symbol| !symbol.name.is_empty()).collect();
+            }
             Err(why) => gaps.push(format!("the symbols of module {} are not known: {why}", found.name)),
         }
         modules.push(found);
@@ -146,20 +175,25 @@ fn one(memory: &mut dyn Memory, layout: &Layout, module: u64) -> Result<Module, 
     Ok(Module { name, base, size, symbols: Vec::new() })
 }
 
-fn symbols(memory: &mut dyn Memory, layout: &Layout, module: u64) -> Result<Vec<Symbol>, String> {
-    let table = pointer(memory, module.wrapping_add(layout.kallsyms))?;
+/// The symbols of the module whose `struct module` is at `module`, in the order of its table: while its init runs all of them, then
+/// those that live as long as the module (kernel/module/kallsyms.c, `add_kallsyms`).
+///
+/// # Errors
+/// The module has no table, one that is too long, or one that cannot be read.
+pub fn entries(memory: &mut dyn Memory, places: &SymbolPlaces, module: u64) -> Result<Vec<Entry>, String> {
+    let table = pointer(memory, module.wrapping_add(places.kallsyms))?;
     if table == 0 {
         return Err("it has no table of them".into());
     }
     let field = |memory: &mut dyn Memory, offset: u64| pointer(memory, table.wrapping_add(offset));
-    let number = field(memory, layout.num_symtab)? & 0xffff_ffff;
+    let number = field(memory, places.num_symtab)? & 0xffff_ffff;
     if number > SYMBOLS {
         return Err(format!("{number} symbols, more than {SYMBOLS}"));
     }
-    let (symtab, strtab) = (field(memory, layout.symtab)?, field(memory, layout.strtab)?);
-    let mut entries = vec![0; number as usize * SYMBOL];
-    memory.read(symtab, &mut entries)?;
-    let kinds = match layout.typetab {
+    let (symtab, strtab) = (field(memory, places.symtab)?, field(memory, places.strtab)?);
+    let mut bytes = vec![0; number as usize * SYMBOL];
+    memory.read(symtab, &mut bytes)?;
+    let kinds = match places.typetab {
         None => None,
         Some(offset) => {
             let mut kinds = vec![0; number as usize];
@@ -168,20 +202,23 @@ fn symbols(memory: &mut dyn Memory, layout: &Layout, module: u64) -> Result<Vec<
             Some(kinds)
         }
     };
-    let (entries, _) = entries.as_chunks::<SYMBOL>();
+    let (elements, _) = bytes.as_chunks::<SYMBOL>();
     let mut names = Names { start: strtab, bytes: Vec::new() };
-    let mut found = Vec::with_capacity(entries.len());
-    for (index, entry) in entries.iter().enumerate() {
-        let name = u32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]);
-        let value = entry.last_chunk::<16>().and_then(|rest| rest.first_chunk::<8>());
-        found.push(Symbol {
-            address: value.map_or(0, |bytes| u64::from_le_bytes(*bytes)),
+    let mut found = Vec::with_capacity(elements.len());
+    for (index, element) in elements.iter().enumerate() {
+        // st_name, st_info, st_other, st_shndx, st_value, st_size (ELF-64 object file format, "Symbol table").
+        let name = u32::from_le_bytes([element[0], element[1], element[2], element[3]]);
+        let section = u16::from_le_bytes([element[6], element[7]]);
+        let [value, size] =
+            [8usize, 16].map(|at| element[at..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b)));
+        let symbol = Symbol {
+            address: value,
             // Before 5.2 the type replaces st_info.
-            kind: kinds.as_ref().map_or(entry[4], |kinds| kinds[index]),
+            kind: kinds.as_ref().map_or(element[4], |kinds| kinds[index]),
             name: names.get(memory, name as usize)?,
-        });
+        };
+        found.push(Entry { symbol, size, is_own: section != UNDEFINED });
     }
-    found.retain(|symbol| !symbol.name.is_empty());
     Ok(found)
 }
 
@@ -217,4 +254,92 @@ fn pointer(memory: &mut dyn Memory, address: u64) -> Result<u64, String> {
     let mut bytes = [0; 8];
     memory.read(address, &mut bytes).map_err(|why| format!("{address:#x}: {why}"))?;
     Ok(u64::from_le_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pages of memory: address and contents.
+    struct Pages(Vec<(u64, Vec<u8>)>);
+
+    impl Memory for Pages {
+        fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), String> {
+            let part = self.0.iter().find_map(|(start, bytes)| {
+                let at = usize::try_from(address.checked_sub(*start)?).ok()?;
+                bytes.get(at..at.checked_add(into.len())?)
+            });
+            into.copy_from_slice(part.ok_or("nothing is mapped there")?);
+            Ok(())
+        }
+    }
+
+    const PLACES: SymbolPlaces =
+        SymbolPlaces { kallsyms: 8, symtab: 0, num_symtab: 8, strtab: 16, typetab: Some(24) };
+    const AT: u64 = 0xffff_ffff_c000_0000;
+
+    fn element(name: u32, section: u16, value: u64, size: u64) -> Vec<u8> {
+        let mut bytes = name.to_le_bytes().to_vec();
+        bytes.extend([2, 0]);
+        bytes.extend(section.to_le_bytes());
+        bytes.extend(value.to_le_bytes());
+        bytes.extend(size.to_le_bytes());
+        bytes
+    }
+
+    /// A module at [`AT`] with these elements; its table is a page behind it, then the elements, the names and the types.
+    fn module(number: u64, elements: &[Vec<u8>], names: &[u8], types: &[u8]) -> Pages {
+        let page = |n: u64| AT + n * 4096;
+        let words = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+        let mut names = names.to_vec();
+        names.resize(4096, 0);
+        Pages(vec![
+            (page(0), words(&[0, page(1)])),
+            (page(1), words(&[page(2), number, page(3), page(4)])),
+            (page(2), elements.concat()),
+            (page(3), names),
+            (page(4), types.to_vec()),
+        ])
+    }
+
+    #[test]
+    fn a_module_s_symbols_are_read_from_its_table() {
+        let elements = [
+            element(0, 0, 0, 0),
+            element(1, 5, AT + 0x8000, 0x40),
+            element(6, 0, 0xffff_ffff_8100_0000, 0),
+            element(14, 7, AT + 0x9000, 8),
+        ];
+        let mut memory = module(4, &elements, b"\0init\0_printk\0value\0", b"?tUd");
+        let found = entries(&mut memory, &PLACES, AT).unwrap();
+        let told: Vec<_> = found
+            .iter()
+            .map(|entry| {
+                (entry.symbol.name.as_str(), char::from(entry.symbol.kind), entry.size, entry.is_own)
+            })
+            .collect();
+        let expected = [
+            ("", '?', 0, false),
+            ("init", 't', 0x40, true),
+            ("_printk", 'U', 0, false),
+            ("value", 'd', 8, true),
+        ];
+        assert_eq!(told, expected);
+        assert_eq!(found[1].symbol.address, AT + 0x8000);
+        // Before 5.2, the type is in the element.
+        let old = SymbolPlaces { typetab: None, ..PLACES };
+        assert_eq!(entries(&mut memory, &old, AT).unwrap()[1].symbol.kind, 2);
+    }
+
+    #[test]
+    fn a_table_that_cannot_be_is_an_error() {
+        let read = |mut memory: Pages| entries(&mut memory, &PLACES, AT).unwrap_err();
+        assert!(read(module(u64::from(u32::MAX), &[], b"", b"")).contains("symbols, more than"));
+        assert!(read(module(1, &[], b"", b"t")).contains("nothing is mapped"));
+        let outside = [element(5000, 1, AT, 1)];
+        assert!(read(module(1, &outside, b"", b"t")).contains("nothing is mapped"));
+        let mut none = module(0, &[], b"", b"");
+        none.0[0].1 = vec![0; 16];
+        assert!(read(none).contains("no table"));
+    }
 }

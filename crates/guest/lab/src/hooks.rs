@@ -8,9 +8,17 @@ use kprism_btf::Btf;
 
 use crate::error::Result;
 
-const SYMBOLS: [&str; 3] = ["__switch_to", "perf_event_mmap", "__set_task_comm"];
+const SYMBOLS: [&str; 7] = [
+    "__switch_to",
+    "perf_event_mmap",
+    "__set_task_comm",
+    "do_init_module",
+    "do_free_init",
+    "free_module",
+    "module_arch_cleanup",
+];
 
-const MEMBERS: [(&str, &[&str]); 9] = [
+const MEMBERS: [(&str, &[&str]); 11] = [
     ("task_struct", &["pid", "tgid", "comm", "fs"]),
     ("fs_struct", &["root"]),
     ("vm_area_struct", &["vm_start", "vm_end", "vm_pgoff", "vm_file", "vm_flags", "vm_private_data"]),
@@ -20,6 +28,8 @@ const MEMBERS: [(&str, &[&str]); 9] = [
     ("mount", &["mnt", "mnt_parent", "mnt_mountpoint"]),
     ("dentry", &["d_name", "d_parent"]),
     ("qstr", &["name"]),
+    ("module", &["name", "kallsyms"]),
+    ("mod_kallsyms", &["symtab", "num_symtab", "strtab", "typetab"]),
 ];
 
 /// The lines, from `/proc/kallsyms` and `/sys/kernel/btf/vmlinux`. Either may be empty, for a kernel without it.
@@ -66,6 +76,8 @@ mod tests {
             ffffffffc0000000 t perf_event_mmap\t[mod]\nffffffff81002000 T __switch_to\n\xff\xfe garbage\n";
         assert_eq!(make(kallsyms, b"").unwrap(), "sym.__switch_to=0xffffffff81002000\n");
         assert_eq!(make(b"0000000000000000 T __switch_to\n", b"").unwrap(), "");
+        let module = b"ffffffff811a66d0 t do_init_module\nffffffff811a65d0 t free_module.isra.0\n";
+        assert_eq!(make(module, b"").unwrap(), "sym.do_init_module=0xffffffff811a66d0\n");
         assert!(make(b"", b"garbage").is_err());
     }
 }

@@ -321,7 +321,10 @@ fn the_observer_learns_where_to_look() {
     let prepared = prepare(&Options::default());
     let hooks = std::fs::read_to_string(prepared.snapshot_folder().join("hooks")).unwrap();
     let keys: Vec<&str> = hooks.lines().filter_map(|line| line.split('=').next()).collect();
-    assert_eq!(keys.len(), 24, "{hooks}");
+    assert_eq!(keys.len(), 34, "{hooks}");
+    for key in ["sym.do_init_module", "sym.do_free_init", "sym.free_module", "off.module.kallsyms"] {
+        assert!(keys.contains(&key), "{key}: {hooks}");
+    }
     // The kernel checks its own BTF: comm is 16 bytes, and the fields of a path are two pointers.
     let btf = std::fs::read(prepared.snapshot_folder().join("btf")).unwrap();
     let btf = kprism_btf::Btf::parse("btf", btf, None).unwrap();

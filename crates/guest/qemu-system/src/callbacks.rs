@@ -9,9 +9,11 @@ use iced_x86::{Instruction, Register};
 
 use crate::block::{Block, MEASURED};
 use crate::guest::{self, Reg};
+use crate::modules::GuestMemory;
 use crate::side::What;
 use crate::state::{STATE, State};
 use crate::stops::{self, MARK, MARK_STOP};
+use crate::sync::lock;
 use crate::tape::Entry;
 use crate::trigger::{At, Op};
 use crate::vcpu::{Vcpu, may_leave_kernel};
@@ -151,6 +153,15 @@ callback!(on_comm, |state, v, spot: Watched| {
             v.task.comm.clone_from(&task.comm);
         }
         v.side(spot.index, what);
+    }
+});
+callback!(on_module, |state, v, spot: Watched| {
+    if let (Some(layout), Some(hook)) = (&state.hooks.modules, state.hooks.at(spot.insn.ip())) {
+        let argument = guest::register(Reg::RDI);
+        let events = lock(&state.modules).entered(&mut GuestMemory, layout, hook, argument, v.on);
+        for what in events {
+            v.side(spot.index, what);
+        }
     }
 });
 callback!(on_cpuid, |state, v, spot: Watched| {

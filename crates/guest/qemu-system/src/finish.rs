@@ -63,6 +63,9 @@ pub unsafe extern "C" fn on_exit(_: abi::PluginId, _: *mut c_void) {
         state.stop(format!("tlb/counts.json: {e}"));
     }
     let mut counts = account(&state.options, lock(&state.stopped).as_deref(), &done, block_bytes);
+    if state.hooks.modules.is_some() {
+        counts["modules"] = lock(&state.modules).account();
+    }
     if !state.triggers.is_empty() {
         counts["condition_faults"] = state.triggers.faults().into();
         counts["condition_forgotten"] = state.triggers.forgotten().into();

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use kprism_image::is_kernel;
+use kprism_kmem::modules::SymbolPlaces;
 
 use crate::guest::{self, Reg};
 use crate::side::{Task, What};
@@ -23,12 +24,43 @@ pub enum Hook {
     Mmap,
     /// `__set_task_comm(task, name, exec)`.
     SetComm,
+    /// `do_init_module(module)`.
+    ModuleBegins,
+    /// `do_free_init(work)`: the memory of inits that have ended is freed.
+    InitsFreed,
+    /// `free_module(module)`.
+    ModuleFreed,
+    /// `module_arch_cleanup(module)`: a part of freeing a module. Where the compiler has renamed `free_module`, this tells.
+    ModuleCleanup,
+}
+
+/// The hooked functions by name.
+const HOOKS: [(&str, Hook); 7] = [
+    ("__switch_to", Hook::SwitchTo),
+    ("perf_event_mmap", Hook::Mmap),
+    ("__set_task_comm", Hook::SetComm),
+    ("do_init_module", Hook::ModuleBegins),
+    ("do_free_init", Hook::InitsFreed),
+    ("free_module", Hook::ModuleFreed),
+    ("module_arch_cleanup", Hook::ModuleCleanup),
+];
+
+/// Where a module has its names: offsets in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    /// `name` in `struct module`.
+    pub name: u64,
+    /// Its table of symbols.
+    pub symbols: SymbolPlaces,
 }
 
 /// Addresses and offsets.
 #[derive(Debug, Default)]
 pub struct Hooks {
     values: HashMap<String, u64>,
+    by_address: HashMap<u64, Hook>,
+    /// Where modules have their names, if the kernel tells when they come and go.
+    pub modules: Option<Layout>,
 }
 
 impl Hooks {
@@ -49,21 +81,31 @@ impl Hooks {
             let (key, value) = parsed.ok_or_else(|| format!("hooks: '{line}': expected key=value"))?;
             values.insert(key, value);
         }
-        Ok(Hooks { values })
+        let at = |name: &str| values.get(&format!("sym.{name}")).copied();
+        let by_address = HOOKS.iter().filter_map(|&(name, hook)| Some((at(name)?, hook))).collect();
+        // A name that comes has to go.
+        let is_seen_to_go = at("free_module").or(at("module_arch_cleanup")).is_some();
+        let mut hooks = Hooks { values, by_address, modules: None };
+        hooks.modules = hooks.layout_of_modules().filter(|_| is_seen_to_go);
+        Ok(hooks)
+    }
+
+    fn layout_of_modules(&self) -> Option<Layout> {
+        Some(Layout {
+            name: self.off("module.name")?,
+            symbols: SymbolPlaces {
+                kallsyms: self.off("module.kallsyms")?,
+                symtab: self.off("mod_kallsyms.symtab")?,
+                num_symtab: self.off("mod_kallsyms.num_symtab")?,
+                strtab: self.off("mod_kallsyms.strtab")?,
+                typetab: self.off("mod_kallsyms.typetab"),
+            },
+        })
     }
 
     /// The hook at `va`, if there is one.
     pub fn at(&self, va: u64) -> Option<Hook> {
-        let is = |key| self.values.get(key) == Some(&va);
-        if is("sym.__switch_to") {
-            Some(Hook::SwitchTo)
-        } else if is("sym.perf_event_mmap") {
-            Some(Hook::Mmap)
-        } else if is("sym.__set_task_comm") {
-            Some(Hook::SetComm)
-        } else {
-            None
-        }
+        self.by_address.get(&va).copied()
     }
 
     fn off(&self, key: &str) -> Option<u64> {
@@ -332,7 +374,23 @@ mod tests {
         assert_eq!(h.at(0xffff_ffff_8100_2000), Some(Hook::SwitchTo));
         assert_eq!(h.at(1), None);
         assert_eq!(h.off("task_struct.pid"), Some(2504));
+        assert_eq!(h.modules, None);
         assert!(Hooks::parse("sym.x").is_err());
         assert!(Hooks::parse("sym.x=zz").is_err());
+    }
+
+    #[test]
+    fn modules_have_names_if_they_are_seen_to_go() {
+        let layout = "off.module.name=24\noff.module.kallsyms=500\noff.mod_kallsyms.symtab=0\n\
+            off.mod_kallsyms.num_symtab=8\noff.mod_kallsyms.strtab=16\nsym.do_init_module=0xffffffff81000000\n";
+        let with = |more: &str| Hooks::parse(&format!("{layout}{more}")).unwrap();
+        assert_eq!(with("").modules, None);
+        for (name, hook) in [("free_module", Hook::ModuleFreed), ("module_arch_cleanup", Hook::ModuleCleanup)]
+        {
+            let hooks = with(&format!("sym.{name}=0xffffffff81000100\n"));
+            assert_eq!(hooks.modules.map(|layout| (layout.name, layout.symbols.typetab)), Some((24, None)));
+            assert_eq!(hooks.at(0xffff_ffff_8100_0100), Some(hook));
+            assert_eq!(hooks.at(0xffff_ffff_8100_0000), Some(Hook::ModuleBegins));
+        }
     }
 }

@@ -12,7 +12,7 @@
 //! Data flow, file by file: `translate` (QEMU translated a block, which `state` knows from then on), `callbacks` (it
 //! runs), `vcpu` (writes one word to the `tape`). On a thread of its own `pump` gives the tape to the `encoder`, which
 //! determines the instructions that ran; `writer` makes packets of them, `codemap` notes the code, and `pump` writes both
-//! to files. `hooks` and `side` are the sideband; `idt` distinguishes interrupts from jumps. On request, `tlb` models TLBs
+//! to files. `hooks` and `side` are the sideband, `modules` those of its names that come and go; `idt` distinguishes interrupts from jumps. On request, `tlb` models TLBs
 //! over `ram` and writes `tlb/cpuN.miss`, and `alloc` adds the programs' allocations. `stops` lets the host read the guest's memory at exact
 //! places; it also works alone. `goal` stops a replay at one
 //! instruction. `control` lets the host begin later, in a guest of which it then knows the kernel.
@@ -33,6 +33,7 @@ mod guest;
 mod hooks;
 mod idt;
 mod leave;
+mod modules;
 mod options;
 mod pump;
 mod ram;

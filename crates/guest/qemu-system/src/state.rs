@@ -19,6 +19,7 @@ use crate::goal;
 use crate::guest;
 use crate::hooks::Hooks;
 use crate::idt;
+use crate::modules::Modules;
 use crate::options::{Keep, Options, Start};
 use crate::round_robin::RunningVcpu;
 use crate::stops;
@@ -39,6 +40,8 @@ pub static QUICK: [AtomicBool; MAX_VCPUS] = [const { AtomicBool::new(false) }; M
 pub struct State {
     pub options: Options,
     pub hooks: Hooks,
+    /// The kernel's modules that came.
+    pub modules: Mutex<Modules>,
     /// Set if vCPUs share one thread and take turns.
     pub round_robin: Option<RunningVcpu>,
     /// Conditions at which the streams are split.
@@ -95,6 +98,7 @@ impl State {
             tracing: AtomicBool::new(options.start != Start::Mark),
             options,
             hooks,
+            modules: Mutex::default(),
             closed: AtomicBool::new(false),
             stopped: Mutex::new(None),
             encoders: Mutex::new(Vec::new()),

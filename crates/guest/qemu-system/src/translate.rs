@@ -15,7 +15,7 @@ use crate::alloc;
 use crate::block::{MEASURED, TIMED};
 use crate::callbacks::{
     Measured, Watched, on_allocator, on_block_end, on_comm, on_cpuid, on_cr3, on_cr4, on_invlpg,
-    on_kernel_block, on_leaving_block, on_lidt, on_measured, on_mmap, on_special_block, on_switch,
+    on_kernel_block, on_leaving_block, on_lidt, on_measured, on_mmap, on_module, on_special_block, on_switch,
     on_user_block, on_watched_block,
 };
 use crate::encoder::linux_mode;
@@ -170,6 +170,7 @@ fn special(
         Some(Hook::SwitchTo) => on_switch,
         Some(Hook::Mmap) => on_mmap,
         Some(Hook::SetComm) => on_comm,
+        Some(Hook::ModuleBegins | Hook::InitsFreed | Hook::ModuleFreed | Hook::ModuleCleanup) => on_module,
         // Cheap test first: the second byte of a two-byte opcode, after at most one prefix.
         None if bytes.iter().take(2).any(|&b| b == 0x0f) => match decode(bytes, va, mode) {
             i if i.mnemonic() == Mnemonic::Mov && i.op0_register() == Register::CR3 => on_cr3,

@@ -71,7 +71,7 @@ pub struct Vcpu {
     pub task_at: Option<u64>,
     /// The task that ran when tracing was switched off.
     left: Option<Task>,
-    /// Names and mappings since then, which hold when it goes on.
+    /// Names and mappings since then, and that functions are gone, which hold when it goes on.
     meanwhile: Vec<What>,
     /// A mark to record once tracing is on.
     pub mark: Option<u32>,
@@ -440,7 +440,7 @@ impl Vcpu {
             self.tape.push(Entry::Side(Box::new(Side { insns, what })));
         } else if self.left.is_some()
             && self.meanwhile.len() < MEANWHILE
-            && matches!(what, What::Comm(_) | What::Mmap { .. })
+            && matches!(what, What::Comm(_) | What::Mmap { .. } | What::Functions { gone: true, .. })
         {
             self.meanwhile.push(what);
         }

@@ -99,6 +99,13 @@ pub struct Func {
     pub kernel: bool,
 }
 
+impl Func {
+    /// True of the row that stands for all kernel code without a name.
+    pub fn is_nameless_kernel_code(&self) -> bool {
+        self.kernel && self.name == "[unknown]"
+    }
+}
+
 /// A task (thread) of the traced machine, which may be a guest.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {

@@ -260,7 +260,9 @@ fn parse_line(line: &str) -> Option<(Symbol<'_>, Option<&str>)> {
     Some((symbol(address, kind, name), module))
 }
 
-fn symbol(start: u64, kind: u8, name: &str) -> Symbol<'_> {
+/// A symbol by its type letter in kallsyms. Its size is not known.
+#[must_use]
+pub fn symbol(start: u64, kind: u8, name: &str) -> Symbol<'_> {
     let binding = match kind {
         b'w' | b'W' => Binding::Weak,
         k if k.is_ascii_uppercase() => Binding::Global,

@@ -161,7 +161,7 @@ fn names_of_kernel_code_hold_in_time() {
     let first = 0xffff_ffff_c002_2000;
     let record = |t, gone, name: &str| {
         let (name, module) = (name.to_owned(), "[bpf]".to_owned());
-        Record::Ksymbol(Ksymbol { t, cpu: 0, start: first, end: first + 64, gone, name, module })
+        Record::Ksymbol(Ksymbol { t, cpu: 0, start: first, end: first + 64, gone, name, module, entry: None })
     };
     let records = [record(10, false, "one"), record(20, true, "one"), record(30, false, "two")];
     let kallsyms = b"ffffffffc0021ff0 t before\t[bpf]\nffffffffc0022000 t third\t[bpf]\n";
@@ -190,6 +190,69 @@ fn names_of_kernel_code_hold_in_time() {
     let behind = symbols.function_at(0, first + 64, 15);
     assert_eq!((symbols.describe(behind.id).name.as_str(), behind.start), ("third", first + 64));
     assert_eq!(name(first - 1, 15), "before");
+}
+
+/// A module that is loaded, and one that stays, whose functions are in kallsyms too.
+#[test]
+fn functions_of_modules_are_named_while_they_are_there() {
+    let first = 0xffff_ffff_c002_2000;
+    let record = |t, gone, at: (u64, u64), entry: u64, name: &str, module: &str| {
+        let (start, end) = (first + at.0, first + at.1);
+        let (name, module, entry) = (name.to_owned(), module.to_owned(), Some(first + entry));
+        Record::Ksymbol(Ksymbol { t, cpu: 0, start, end, gone, name, module, entry })
+    };
+    let records = [
+        record(10, false, (0, 64), 0, "work", "[gone]"),
+        record(10, false, (256, 272), 0, "work", "[gone]"),
+        record(20, true, (0, 64), 0, "work", "[gone]"),
+        record(20, true, (256, 272), 0, "work", "[gone]"),
+        record(30, false, (0, 48), 0, "stay", "[stays]"),
+        record(30, false, (48, 64), 48, "other_name", "[stays]"),
+        record(30, false, (4096, 4112), 4096, "begin", "[stays]"),
+        record(40, true, (4096, 4112), 4096, "begin", "[stays]"),
+        record(50, false, (4096, 4112), 4096, "begin", "[gone]"),
+    ];
+    let kallsyms = b"ffffffffc0022000 t stay\t[stays]\nffffffffc0022030 t its\t[stays]\n\
+        ffffffffc0022030 t other_name\t[stays]\n";
+    let symbols = Symbols::load(kallsyms, &records, None).unwrap();
+    let at = |va, ns| symbols.function_at(0, first + va, ns);
+    let name = |va, ns| symbols.describe(at(va, ns).id).name;
+    assert_eq!([15, 25, 35].map(|ns| name(8, ns)), ["work", "[unknown]", "stay"]);
+    // The part that was moved away is the function's, and no entry of it.
+    let (whole, part) = (at(8, 15), at(260, 15));
+    assert_eq!((part.id, part.entry, part.start), (whole.id, first, first + 256));
+    assert_eq!(symbols.describe(whole.id).module, "[gone]");
+    // Of kallsyms and of a record, under each name: one function.
+    for va in [8, 50] {
+        assert_eq!(at(va, 35).id, symbols.kernel_functions(first + va)[0].func.0);
+    }
+    assert_eq!(
+        ["stay", "its"].map(|name| symbols.functions.iter().filter(|f| f.name == name).count()),
+        [1, 1]
+    );
+    assert!(symbols.functions.iter().all(|function| function.name != "other_name"));
+    // It comes back to other addresses, where it stays: its functions are the same. Two static functions of one name are two.
+    let again = [
+        record(10, false, (0, 64), 0, "work", "[gone]"),
+        record(10, false, (64, 80), 64, "twin", "[gone]"),
+        record(10, false, (80, 96), 80, "twin", "[gone]"),
+        record(20, true, (0, 64), 0, "work", "[gone]"),
+        record(30, false, (8192, 8256), 8192, "work", "[gone]"),
+    ];
+    let kept = Symbols::load(b"ffffffffc0024000 t work\t[gone]\n", &again, None).unwrap();
+    let (old, new) = (kept.function_at(0, first + 8, 15), kept.function_at(0, first + 8200, 35));
+    assert_eq!((old.id, old.entry, new.entry), (new.id, first, first + 8192));
+    assert_eq!(kept.functions.iter().filter(|function| function.name == "work").count(), 1);
+    assert_eq!(kept.functions.iter().filter(|function| function.name == "twin").count(), 2);
+    // A BPF program came where a module was: no record says so, but kallsyms has it.
+    let bpf = b"ffffffffc0022000 t bpf_prog_1\t[bpf]\n";
+    let later = Symbols::load(bpf, &records[..4], None).unwrap();
+    let name_later = |ns| later.describe(later.function_at(0, first + 8, ns).id).name;
+    assert_eq!([15, 25].map(name_later), ["work", "bpf_prog_1"]);
+    // Its init is freed, though the module stays.
+    assert_eq!([35, 45, 55].map(|ns| name(4100, ns)), ["begin", "[unknown]", "begin"]);
+    let modules = [35, 55].map(|ns| symbols.describe(at(4100, ns).id).module);
+    assert_eq!(modules, ["[stays]", "[gone]"], "all modules have an init_module");
 }
 
 /// A mapping covers the end of a function of an older one.

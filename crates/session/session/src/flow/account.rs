@@ -23,6 +23,7 @@ type Lengths = [u64];
 pub(super) fn of(loaded: &Loaded, profile: &Profile) -> Account {
     let mut account = account(loaded.recorded.as_ref(), &loaded.lengths(), profile, &loaded.all_notes());
     account = enter_nowhere(account, profile);
+    account = enter_modules(account, loaded.recorded.as_ref());
     // Without any task switch, no task is expected to be known.
     if loaded.records.iter().any(|record| matches!(record, Record::Switch(_))) {
         account = enter_no_task(account, profile);
@@ -67,12 +68,30 @@ fn enter_checked(account: Account, checked: &Checked) -> Account {
     })
 }
 
-/// Adds the instructions that no row of a list of functions has.
+/// Unit of the instructions in the kernel's row without a name.
+const NAMELESS: &str = "instructions of kernel code that has no name";
+
+/// Adds the instructions that no row of a list of functions has, and those in the kernel's row `[unknown]`: of modules that were
+/// unloaded unseen, of BPF programs that are gone. A program's file without symbols has a note of its own.
 fn enter_nowhere(account: Account, profile: &Profile) -> Account {
-    match profile.insns_in_no_function() {
-        0 => account,
-        n => account.with(Fate::NotUnderstood, "instructions in no known function", n),
-    }
+    let in_rows = profile.funcs.iter().zip(profile.self_instructions());
+    let nameless: u64 = in_rows.filter(|(func, _)| func.is_nameless_kernel_code()).map(|(_, own)| own).sum();
+    [("instructions in no known function", profile.insns_in_no_function()), (NAMELESS, nameless)]
+        .into_iter()
+        .filter(|(_, n)| *n > 0)
+        .fold(account, |account, (unit, n)| account.with(Fate::NotUnderstood, unit, n))
+}
+
+/// Adds the modules that came while it was recorded, and whose functions have no names, or not all of them.
+fn enter_modules(account: Account, recorded: Option<&Recorded>) -> Account {
+    let Some(modules) = recorded.and_then(|recorded| recorded.modules) else { return account };
+    [
+        ("modules whose functions the recorder could not read", modules.unnamed),
+        ("functions of modules beyond the recorder's limit", modules.cut_functions),
+    ]
+    .into_iter()
+    .filter(|(_, n)| *n > 0)
+    .fold(account, |account, (unit, n)| account.with(Fate::NotUnderstood, unit, n))
 }
 
 /// The account of the streams that a profile was decoded from, without the recorder's counts: they are of the whole run, and
@@ -351,6 +370,44 @@ mod tests {
         assert_eq!(of(&profile), None);
         profile.nodes[0].insns = 3;
         assert_eq!(of(&profile), Some(3));
+    }
+
+    #[test]
+    fn instructions_of_a_module_without_names_are_told() {
+        let func = |name: &str, module: &str, kernel| Func {
+            name: name.to_owned(),
+            module: module.to_owned(),
+            kernel,
+            ..Func::default()
+        };
+        let funcs = vec![
+            func("[unknown]", "[kernel]", true),
+            func("vfs_read", "[kernel]", true),
+            func("[unknown]", "/bin/x", false),
+        ];
+        let node = |parent, func, insns, kind| Node { parent, func, calls: 0, insns, ns: 0, kind };
+        let mut nodes = vec![node(NO_PARENT, 0, 0, FrameKind::Root)];
+        nodes.extend([(0, 7), (1, 20), (2, 300)].map(|(func, insns)| node(0, func, insns, FrameKind::Call)));
+        let profile = Profile { funcs, nodes, ..Profile::default() };
+        let account = enter_nowhere(Account::new(), &profile);
+        assert_eq!(account.count(Fate::NotUnderstood, NAMELESS), Some(7));
+        assert_eq!(account.count(Fate::NotUnderstood, "instructions in no known function"), None);
+    }
+
+    #[test]
+    fn modules_without_names_are_told() {
+        let of = |counts: &str| {
+            let mut recorded = Recorded::default();
+            recorded.modules = serde_json::from_str(counts).unwrap();
+            enter_modules(Account::new(), Some(&recorded))
+        };
+        assert!(of(r#"{"named": 3, "unnamed": 0, "cut_functions": 0}"#).is_empty());
+        assert!(of("null").is_empty());
+        let told = of(r#"{"named": 3, "unnamed": 1, "cut_functions": 9}"#).to_text();
+        assert!(
+            told.contains("1 module whose functions") && told.contains("9 functions of modules"),
+            "{told}"
+        );
     }
 
     #[test]

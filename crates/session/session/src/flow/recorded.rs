@@ -23,6 +23,8 @@ pub struct Recorded {
     pub pt_bytes: Vec<Option<u64>>,
     /// Starts of blocks for which it found no reason.
     pub unexplained: Option<u64>,
+    /// The kernel's modules that came while it recorded, if it saw them.
+    pub modules: Option<ModuleCounts>,
     snapshots: Option<u64>,
     windows: Option<u64>,
     condition_faults: Option<u64>,
@@ -33,9 +35,19 @@ pub struct Recorded {
     stopped: Option<String>,
 }
 
+/// Counts of modules whose functions the recorder was to name.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub struct ModuleCounts {
+    /// Modules whose table of symbols could not be read.
+    pub unnamed: u64,
+    /// Functions beyond the limit of a module.
+    pub cut_functions: u64,
+}
+
 #[derive(Deserialize)]
 struct CountsFile {
     vcpus: Vec<CpuCounts>,
+    modules: Option<ModuleCounts>,
     /// If only windows were kept: how many.
     windows: Option<u64>,
     /// Number of times that the condition could not be evaluated.
@@ -133,6 +145,7 @@ fn recorded(run: &Run) -> Result<Recorded> {
         instructions: file.vcpus.iter().map(|c| c.instructions).fold(Some(0), sum),
         pt_bytes: file.vcpus.iter().map(|c| c.pt_bytes.filter(|_| whole(c))).collect(),
         unexplained: file.vcpus.iter().map(|c| c.unexplained).fold(Some(0), sum),
+        modules: file.modules,
         snapshots: file.vcpus.iter().filter_map(|c| c.snapshots).max(),
         windows: file.windows,
         condition_faults: file.condition_faults,

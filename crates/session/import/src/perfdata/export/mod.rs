@@ -14,7 +14,7 @@
 //! flow's entry of `__switch_to`. It does not know address spaces, so the code of an address space is assigned to the
 //! processes that ran in it (`owners`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io::BufWriter;
 use std::path::Path;
@@ -178,8 +178,11 @@ fn events(
             events.add(ns, cpu, (pid, tgid), id(cpu), &record);
         }
     };
+    let listed = listed(source.kallsyms);
     for record in source.records {
         match record {
+            // perf names it by kallsyms, with its module.
+            Side::Ksymbol(s) if s.entry.is_some_and(|entry| listed.contains(&entry)) => {}
             Side::Switch(s) => {
                 let begin = starts.get(s.cpu as usize).map_or(0, |s| s.0);
                 name(&mut events, begin.min(s.t), s.cpu, s.prev_pid, s.prev_tgid, &s.prev_comm);
@@ -216,6 +219,16 @@ fn events(
     // A mapping at some time applies to code that runs from then on.
     events.0.sort_by_key(|(ns, _)| *ns);
     events.0.into_iter().flat_map(|(_, bytes)| bytes).collect()
+}
+
+/// Addresses of the modules' symbols in kallsyms.
+fn listed(kallsyms: &[u8]) -> HashSet<u64> {
+    let of_modules = kallsyms.split(|&byte| byte == b'\n').filter(|line| line.ends_with(b"]"));
+    let address = |line: &[u8]| {
+        let word = std::str::from_utf8(line.split(u8::is_ascii_whitespace).next()?).ok()?;
+        u64::from_str_radix(word, 16).ok()
+    };
+    of_modules.filter_map(address).collect()
 }
 
 /// perf's record of kernel code that comes or goes.
@@ -509,7 +522,7 @@ mod tests {
     fn a_name_of_kernel_code_is_perfs_record_again() {
         let symbol = |end, module: &str| {
             let (name, module) = ("x".to_owned(), module.to_owned());
-            kernel_name(&Ksymbol { t: 5, cpu: 0, start: 0x1000, end, gone: true, name, module })
+            kernel_name(&Ksymbol { t: 5, cpu: 0, start: 0x1000, end, gone: true, name, module, entry: None })
         };
         let facts = |record| match record {
             Record::Ksymbol { addr, len, gone, kind, name } => (addr, len, gone, kind, name),
@@ -517,6 +530,8 @@ mod tests {
         };
         assert_eq!(facts(symbol(0x1040, "[bpf]")), (0x1000, 0x40, true, ksymbol::BPF, "x".to_owned()));
         assert_eq!(facts(symbol(0x1040, "[kernel]")).3, ksymbol::OUT_OF_LINE);
+        let kallsyms = b"ffffffff81000000 T _text\nffffffffc0000000 t f\t[m]\nzz t g\t[m]\n";
+        assert_eq!(listed(kallsyms), HashSet::from([0xffff_ffff_c000_0000]));
         // Of a damaged record.
         assert_eq!([0, u64::MAX].map(|end| facts(symbol(end, "[bpf]")).1), [0, u32::MAX]);
     }
