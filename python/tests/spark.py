@@ -21,7 +21,7 @@ place = Path(tempfile.mkdtemp())
 # Workers have no kprism of their own: theirs is the one that comes with the job.
 environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "KPRISM")}
 environment |= {"PYSPARK_PYTHON": os.environ["KPRISM_WORKERS_PYTHON"], "SPARK_LOCAL_IP": "127.0.0.1"}
-COPIES = 6
+COPIES = 3
 
 
 def identity(number, run):

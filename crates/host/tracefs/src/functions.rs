@@ -23,7 +23,7 @@ pub struct Functions {
 }
 
 impl Functions {
-    /// Reads the kernel's list, which takes about 0.1 s.
+    /// Reads the kernel's list. That takes about 0.1 s, so a recording reads it once.
     pub fn read(tracefs: &Tracefs) -> Result<Self> {
         let list = tracefs.read("available_filter_functions")?;
         Ok(Self { list, aliases: HashMap::new(), tracefs: tracefs.clone() })
@@ -91,31 +91,36 @@ impl Functions {
 /// The other names of each function that has several. A name that several functions share is left out, because it
 /// identifies none of them.
 fn aliases(kallsyms: &str) -> HashMap<String, Vec<String>> {
-    let mut at: HashMap<u64, Vec<&str>> = HashMap::new();
-    let mut places: HashMap<&str, u32> = HashMap::new();
-    for line in kallsyms.lines() {
-        let mut words = line.split_whitespace();
-        let (Some(address), Some("t" | "T" | "w" | "W"), Some(name)) =
-            (words.next(), words.next(), words.next())
-        else {
-            continue;
-        };
-        let Ok(address) = u64::from_str_radix(address, 16) else { continue };
-        // Without the permission to read kernel addresses, every address is 0.
-        if address != 0 {
-            at.entry(address).or_default().push(name);
-            *places.entry(name).or_default() += 1;
+    let mut functions: Vec<(u64, &str)> = kallsyms.lines().filter_map(function).collect();
+    // The kernel's own come in the order of their addresses, so that this is little work.
+    functions.sort_by_key(|&(address, _)| address);
+    let several = |group: &&[(u64, &str)]| group.len() > 1;
+    let groups = || functions.chunk_by(|one, next| one.0 == next.0).filter(several);
+    // Few functions have several names: only theirs are counted.
+    let mut places: HashMap<&str, u32> = groups().flatten().map(|&(_, name)| (name, 0)).collect();
+    for (_, name) in &functions {
+        if let Some(count) = places.get_mut(name) {
+            *count += 1;
         }
     }
     let mut aliases: HashMap<String, Vec<String>> = HashMap::new();
-    for names in at.values_mut().filter(|names| names.len() > 1) {
-        names.retain(|name| places.get(name) == Some(&1));
-        for name in names.iter() {
-            let others = names.iter().filter(|other| *other != name).map(|other| (*other).to_owned());
-            aliases.entry((*name).to_owned()).or_default().extend(others);
+    for group in groups() {
+        let names: Vec<&str> = group.iter().map(|&(_, name)| name).filter(|name| places[name] == 1).collect();
+        for &name in &names {
+            let others = names.iter().filter(|&&other| other != name).map(|&other| other.to_owned());
+            aliases.entry(name.to_owned()).or_default().extend(others);
         }
     }
     aliases
+}
+
+/// Address and name of a function, of its line in `/proc/kallsyms`. Without the permission to read kernel addresses, every address
+/// is 0 and tells nothing.
+fn function(line: &str) -> Option<(u64, &str)> {
+    let mut words = line.split_ascii_whitespace();
+    let (address, kind, name) = (words.next()?, words.next()?, words.next()?);
+    let address = u64::from_str_radix(address, 16).ok().filter(|&address| address != 0)?;
+    matches!(kind, "t" | "T" | "w" | "W").then_some((address, name))
 }
 
 /// Splits `GLOB` or `GLOB:mod:MODULE`. An empty glob matches every function.

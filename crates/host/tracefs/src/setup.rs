@@ -113,7 +113,9 @@ pub fn prepare(settings: &Settings, tracefs: &Tracefs, journal: &mut Journal, ho
     let bare = calibrate::bare_path();
     if !place.folder.is_empty() {
         // The recording is useful even without the cost.
-        place.cost = calibrate::call(tracefs, &place.folder, settings.longer_than.is_none()).ok();
+        place.cost =
+            calibrate::call(tracefs, &place.folder, settings.longer_than.is_none(), wanted.known.as_ref())
+                .ok();
     }
     let set = |journal: &mut Journal, name: &str, values: &[&str]| place.set(tracefs, journal, name, values);
     for (name, numbers) in [("set_ftrace_filter", &wanted.functions), ("set_ftrace_notrace", &wanted.not)] {
@@ -228,6 +230,8 @@ fn shared(thresh: &str, tracefs: &Tracefs, journal: &mut Journal, settings: &Set
 
 /// The settings resolved to functions, events and CPUs of this machine.
 struct Wanted {
+    /// All functions of the kernel, if any are chosen.
+    known: Option<Functions>,
     functions: Option<Vec<usize>>,
     not: Option<Vec<usize>>,
     events: Vec<String>,
@@ -238,17 +242,18 @@ struct Wanted {
 impl Wanted {
     fn find(settings: &Settings, tracefs: &Tracefs) -> Result<Self> {
         let globs = [&settings.functions, &settings.not_functions, &settings.graph, &settings.not_graph];
-        let (mut functions, mut not) = (None, None);
+        let (mut known, mut functions, mut not) = (None, None, None);
         if globs.iter().any(|globs| !globs.is_empty()) {
-            let known = Functions::read_with_aliases(tracefs)?;
-            let numbers = |globs: &Vec<String>| (!globs.is_empty()).then(|| known.numbers(globs)).transpose();
+            let read = Functions::read_with_aliases(tracefs)?;
+            let numbers = |globs: &Vec<String>| (!globs.is_empty()).then(|| read.numbers(globs)).transpose();
             functions = match settings.lenient {
-                true => Some(known.numbers_of_known(globs[0])?),
+                true => Some(read.numbers_of_known(globs[0])?),
                 false => numbers(globs[0])?,
             };
             not = numbers(globs[1])?;
-            known.check(globs[2])?;
-            known.check(globs[3])?;
+            read.check(globs[2])?;
+            read.check(globs[3])?;
+            known = Some(read);
         }
         let all = tracefs.cpus()?;
         let cpus = match &settings.cpus {
@@ -256,7 +261,7 @@ impl Wanted {
             None => all,
         };
         let cpu_mask = settings.cpus.as_ref().map(|_| mask(&cpus));
-        Ok(Self { functions, not, events: events(settings, tracefs)?, cpus, cpu_mask })
+        Ok(Self { known, functions, not, events: events(settings, tracefs)?, cpus, cpu_mask })
     }
 }
 

@@ -22,15 +22,19 @@ echo 7 >max_graph_depth
 state >/tmp/before
 
 n=0
-# The guard of a recorder: another process of the same program.
+# The guard of a recorder: another process of the same program. One grep for all processes: it is asked again and again.
 guards() {
-	for process in /proc/[0-9]*; do
-		tr '\0' ' ' <"$process/cmdline" 2>/dev/null | grep -q '^kprism-guard' && echo "${process#/proc/}"
+	for file in $(grep -als '^kprism-guard' /proc/[0-9]*/cmdline); do
+		file=${file#/proc/}
+		echo "${file%/cmdline}"
 	done
 }
 
 # How long the functions are looked up before anything is changed depends on how the recorder was built.
-changed() { ls instances | grep -q kprism; }
+changed() {
+	set -- instances/*kprism*
+	[ -e "$1" ]
+}
 
 while [ $n -lt 20 ]; do
 	n=$((n + 1))
