@@ -111,6 +111,14 @@ impl Stacks {
         self.unended
     }
 
+    /// The position's task ran while nothing was recorded: none of its calls is known to go on, nor any of the stacks that its
+    /// process left.
+    fn forget(&mut self, at: &TracePosition<'_>, calls: &mut impl Calls) {
+        self.thread(at);
+        AtEvent { stacks: self, at, calls, ending: Ending::Untraced }.truncate(0);
+        self.parked.forget(at.tasks[at.task].tgid);
+    }
+
     #[inline]
     fn thread(&mut self, at: &TracePosition<'_>) -> &mut Thread {
         if at.task >= self.threads.len() {
@@ -134,6 +142,9 @@ impl Stacks {
             EventKind::Switch => Ending::Untraced,
             _ => Ending::Seen,
         };
+        if matches!(event.kind, EventKind::Start | EventKind::Resume) {
+            at.unrecorded.iter().for_each(|&task| self.forget(&TracePosition { task, ..*at }, calls));
+        }
         let stack = &mut AtEvent { stacks: self, at, calls, ending };
         match event.kind {
             EventKind::Call => {
@@ -298,7 +309,17 @@ mod tests {
     fn a_call_that_a_gap_ends_is_told_from_one_that_returned() {
         let tasks = [Task::default()];
         let pace = Pace::default();
-        let at = TracePosition { lane: 0, cpu: 0, task: 0, tasks: &tasks, names: 0, base: 0, ran: 0, pace };
+        let at = TracePosition {
+            lane: 0,
+            cpu: 0,
+            task: 0,
+            tasks: &tasks,
+            names: 0,
+            unrecorded: &[0],
+            base: 0,
+            ran: 0,
+            pace,
+        };
         let (mut stacks, mut heard) = (Stacks::default(), Heard::default());
         for event in [
             event(EventKind::Start, 1, flag::INNER),
@@ -309,8 +330,9 @@ mod tests {
         ] {
             stacks.event(&at, &event, &mut heard);
         }
-        assert_eq!(heard.0, [(2, Ending::Seen), (3, Ending::Untraced)]);
-        assert_eq!(stacks.unended(), Unended { untraced: 1, left: 0 });
+        let untraced = [3, 1].map(|func| (func, Ending::Untraced));
+        assert_eq!(heard.0, [&[(2, Ending::Seen)], &untraced[..]].concat());
+        assert_eq!(stacks.unended(), Unended { untraced: 2, left: 0 });
     }
 
     /// Where programs alone are traced, a task that was off its CPU goes on in the caller.
@@ -318,7 +340,17 @@ mod tests {
     fn a_call_that_ended_while_its_task_was_not_traced_is_no_return() {
         let tasks = [Task::default()];
         let pace = Pace::default();
-        let at = TracePosition { lane: 0, cpu: 0, task: 0, tasks: &tasks, names: 0, base: 0, ran: 0, pace };
+        let at = TracePosition {
+            lane: 0,
+            cpu: 0,
+            task: 0,
+            tasks: &tasks,
+            names: 0,
+            unrecorded: &[0],
+            base: 0,
+            ran: 0,
+            pace,
+        };
         let (mut stacks, mut heard) = (Stacks::default(), Heard::default());
         for event in [
             event(EventKind::Start, 1, flag::INNER),

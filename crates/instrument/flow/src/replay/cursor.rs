@@ -108,6 +108,10 @@ pub(super) struct Cursor<'a> {
     on: bool,
     /// Last report of time before tracing was last off, ns.
     off_reported: u64,
+    /// True while code runs that is not known.
+    no_code: bool,
+    /// See [`TracePosition::unrecorded`].
+    unrecorded: Vec<usize>,
     /// Task switches that do not meet their records.
     guessed: Guessed,
     task: usize,
@@ -153,6 +157,8 @@ impl<'a> Cursor<'a> {
             begun: false,
             on: false,
             off_reported: 0,
+            no_code: false,
+            unrecorded: Vec::new(),
             guessed: Guessed::default(),
             task: tasks.find(pid, tgid, &comm, stream.cpu),
             switches,
@@ -206,13 +212,14 @@ impl<'a> Cursor<'a> {
         self.clock.now + self.clock.of(self.told)
     }
 
-    fn position<'m>(&self, tasks: &'m Tasks<'_>) -> TracePosition<'m> {
+    fn position<'m>(&'m self, tasks: &'m Tasks<'_>) -> TracePosition<'m> {
         TracePosition {
             lane: self.lane,
             cpu: self.cpu,
             task: self.task,
             tasks: &tasks.all,
             names: tasks.names,
+            unrecorded: &self.unrecorded,
             base: self.clock.now,
             ran: self.told,
             pace: self.clock,
@@ -382,6 +389,10 @@ impl<'a> Cursor<'a> {
                 if std::mem::replace(&mut self.on, true) && event.kind == EventKind::Start {
                     return;
                 }
+                let is_restated = event.kind == EventKind::Start && event.link != Event::AT_PSB;
+                let is_lost = !std::mem::take(&mut self.no_code) && !is_restated;
+                let ran = |task| is_lost.then_some(task);
+                self.unrecorded.extend(ran(self.task));
                 // Switches up to now happened while the flow was unknown.
                 while self
                     .switches
@@ -391,9 +402,15 @@ impl<'a> Cursor<'a> {
                     let passed = has_no_place(self.switches[self.next_switch], self.off_reported);
                     self.guessed.unseen += u64::from(passed);
                     self.switch(tasks);
+                    self.unrecorded.extend(ran(self.task));
                 }
+                self.unrecorded.sort_unstable();
+                self.unrecorded.dedup();
             }
-            EventKind::Stop => (self.on, self.off_reported) = (false, self.clock.last_report()),
+            EventKind::Stop => {
+                self.no_code = event.func == Event::NO_CODE;
+                (self.on, self.off_reported) = (false, self.clock.last_report());
+            }
             EventKind::Switch => {
                 // One record for each entry into `__switch_to`; none or several where their times are approximate.
                 let when = self.when();
@@ -416,6 +433,7 @@ impl<'a> Cursor<'a> {
             _ => {}
         }
         listener.event(&self.position(tasks), event);
+        self.unrecorded.clear();
     }
 
     /// The task switches that did not meet their records, so far.

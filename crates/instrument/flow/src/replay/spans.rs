@@ -308,7 +308,17 @@ mod tests {
     fn a_call_whose_end_was_not_traced_has_not_ended() {
         let tasks = [Task::default()];
         let pace = Pace::default();
-        let at = TracePosition { lane: 0, cpu: 0, task: 0, tasks: &tasks, names: 0, base: 0, ran: 0, pace };
+        let at = TracePosition {
+            lane: 0,
+            cpu: 0,
+            task: 0,
+            tasks: &tasks,
+            names: 0,
+            unrecorded: &[0],
+            base: 0,
+            ran: 0,
+            pace,
+        };
         let mut spans = Spans::new(Rule::Calls { func: 2, group: 9, exit: None });
         for (kind, func, flags) in [
             (EventKind::Start, 1, flag::INNER),

@@ -66,7 +66,9 @@ pub(crate) enum Tracing {
     AtPsb,
     On,
     Off,
-    /// Data was lost.
+    /// Code runs that is not known. Nothing was lost.
+    NoCode,
+    /// Data was lost, or nothing was recorded: between two snapshots or windows.
     Lost,
 }
 
@@ -383,11 +385,14 @@ impl<const NOTES: bool> Stacks<NOTES> {
             }
             EventKind::Space => self.space = task_space(event.ip),
             EventKind::Start | EventKind::Resume => {
-                if event.kind == EventKind::Resume {
+                if event.kind == EventKind::Resume && self.unseen {
+                    self.tracing = Tracing::NoCode;
+                } else if event.kind == EventKind::Resume {
                     self.tracing = Tracing::Lost;
                 } else if event.link == Event::AT_PSB {
                     self.tracing = match self.tracing {
                         Tracing::AsBefore => Tracing::AtPsb,
+                        Tracing::NoCode if !self.unseen => Tracing::Lost,
                         known => Tracing::AtPsb.after(known),
                     };
                 }
@@ -406,7 +411,11 @@ impl<const NOTES: bool> Stacks<NOTES> {
             // The flow stopped before.
             EventKind::Stop if event.func == Event::OFF_UNSEEN => self.unseen = false,
             EventKind::Stop => {
-                self.tracing = if event.func == Event::OFF { Tracing::Off } else { Tracing::Lost };
+                self.tracing = match event.func {
+                    Event::OFF => Tracing::Off,
+                    Event::NO_CODE => Tracing::NoCode,
+                    _ => Tracing::Lost,
+                };
                 self.unseen = event.func == Event::NO_CODE;
                 self.out.off = Some(Off { ns: now, reported: self.clock.last_report() });
             }

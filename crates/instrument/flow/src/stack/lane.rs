@@ -80,7 +80,7 @@ impl<'a> Lane<'a> {
     pub fn without_place(&self) -> u64 {
         let until = match self.tracing {
             Tracing::On | Tracing::AtPsb => self.reported,
-            Tracing::AsBefore | Tracing::Off | Tracing::Lost => self.off.reported,
+            Tracing::AsBefore | Tracing::Off | Tracing::NoCode | Tracing::Lost => self.off.reported,
         };
         let rest = self.switches.get(self.next_switch..).unwrap_or_default();
         rest.iter().filter(|switch| has_no_place(switch, until)).count() as u64

@@ -196,7 +196,13 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
                     self.here.ns = switch.t;
                     let off = chunk.spans[index].off.unwrap_or(self.lanes[i].off);
                     self.unseen += u64::from(has_no_place(switch, off.reported));
+                    let is_lost = chunk.spans[index].tracing.after(self.lanes[i].tracing) == Tracing::Lost;
+                    // Both tasks ran while nothing was recorded.
+                    let left = self.lanes[i].task;
                     self.unseen_switch(i);
+                    for task in [left, self.lanes[i].task].into_iter().filter(|_| is_lost) {
+                        self.forget(task, off.ns, self.lanes[i].cpu);
+                    }
                 } else {
                     self.lanes[i].span += 1;
                     self.span(i, &chunk, index);
@@ -302,8 +308,15 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             Cause::Switch { after, before, .. } => {
                 self.switch_at(lane, When { after, about: span.start_ns, before }, tracing);
             }
-            Cause::Resume { .. } if tracing == Tracing::Lost => self.analyses.lost(&self.here),
-            Cause::Resume { .. } if tracing == Tracing::Off => self.analyses.off(&self.here),
+            Cause::Resume { .. } => match tracing {
+                Tracing::Lost => {
+                    self.analyses.lost(&self.here);
+                    self.forget(self.lanes[lane].task, span.off.unwrap_or(off).ns.min(span.start_ns), cpu);
+                }
+                Tracing::NoCode => self.analyses.lost(&self.here),
+                Tracing::Off => self.analyses.off(&self.here),
+                Tracing::AsBefore | Tracing::AtPsb | Tracing::On => {}
+            },
             _ => {}
         }
         let task = self.lanes[lane].task;
@@ -375,7 +388,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
                 self.unseen_switch(lane);
             }
             self.here.ns = ns;
-            if tracing == Tracing::Lost {
+            if matches!(tracing, Tracing::Lost | Tracing::NoCode) {
                 self.unseen_switch(lane);
             } else {
                 self.switch(lane);
@@ -536,6 +549,21 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             frame.again = true;
             self.threads[task].stack.push(frame);
         }
+    }
+
+    /// The task ran while nothing was recorded, from `since` on: which of its calls ended then is not known, nor when. They are
+    /// on the timeline until then, and nothing is measured of them.
+    pub(crate) fn forget(&mut self, task: usize, since: u64, cpu: u16) {
+        while let Some(frame) = self.threads[task].stack.pop() {
+            self.unended.add(Ending::Untraced);
+            let thread = &self.threads[task];
+            let done = frame.end(thread.stack.len(), thread.now(since));
+            if frame.is_entry() || since.saturating_sub(frame.start_ns) >= self.slice_ns {
+                self.slice(task, cpu, &done, done.depth, Ending::Untraced);
+            }
+        }
+        let tgid = self.threads[task].tgid;
+        self.parked.forget(tgid);
     }
 
     pub(crate) fn pop(&mut self, task: usize, now: u64, cpu: u16, ending: Ending) {
