@@ -4,6 +4,7 @@
 
 mod guest;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
@@ -80,6 +81,69 @@ fn only_what_led_to_the_condition_is_kept() {
     assert!(
         String::from_utf8_lossy(&output.stderr).contains("no function `vfs_raed`; did you mean `vfs_read`?")
     );
+}
+
+/// System calls that ended, by process and name: when each began and how long it took, ns.
+fn ended(run: &Path) -> BTreeMap<(u64, String), Vec<(u64, u64)>> {
+    let text = ok(&["script", "syscalls", "--json", "-i", run.to_str().unwrap()]);
+    let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for call in String::from_utf8(text).unwrap().lines() {
+        let call: Value = serde_json::from_str(call).unwrap();
+        let Some(wall) = call["wall_ns"].as_u64() else { continue };
+        let key = (call["pid"].as_u64().unwrap(), call["syscall"].as_str().unwrap().to_owned());
+        all.entry(key).or_default().push((call["time_ns"].as_u64().unwrap(), wall));
+    }
+    all
+}
+
+/// Which function called which, in any stack.
+fn callers(run: &Path) -> BTreeSet<(String, String)> {
+    let text = ok(&["export", "-o", "-.folded", "-i", run.to_str().unwrap()]);
+    let text = String::from_utf8(text).unwrap();
+    let stacks = text.lines().filter_map(|line| line.rsplit_once(' '));
+    // The first name is the task's.
+    let pairs = |(stack, _): (&str, &str)| {
+        let names: Vec<String> = stack.split(';').skip(1).map(str::to_owned).collect();
+        names.windows(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect::<Vec<_>>()
+    };
+    stacks.flat_map(pairs).collect()
+}
+
+/// A task sleeps again and again, and most of that is in no snapshot and no window. Recorded whole, the same run tells which calls
+/// and callers there were.
+#[test]
+fn no_call_goes_on_over_a_gap() {
+    let dir = tempfile::tempdir().unwrap();
+    let share = dir.path().join("share");
+    std::fs::create_dir(&share).unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshot/sleeps.c");
+    let built = Command::new("cc").args(["-O1", "-o"]).arg(share.join("sleeps")).arg(source).status();
+    assert!(built.expect("a C compiler is installed").success());
+    let record = |name: &str, options: &[&str]| {
+        let run = dir.path().join(name);
+        let place = ["lab", "run", "-q", "--share", share.to_str().unwrap(), "-o", run.to_str().unwrap()];
+        ok(&[&place, options, &["--", "/share/sleeps"]].concat());
+        run
+    };
+    let whole = record("whole", &[]);
+    let (calls, pairs) = (ended(&whole), callers(&whole));
+    let late = "hrtimer_nanosleep%return if $duration > 1200us";
+    let snapshots = record("snapshots", &["--snapshot-when", late, "--snapshot-size", "16K"]);
+    let windows = record("windows", &["--from", late, "--until", "hrtimer_nanosleep"]);
+    for part in [snapshots, windows] {
+        let kept = ended(&part);
+        assert!(!kept.is_empty(), "{}", part.display());
+        for (key, kept) in kept {
+            let known = calls.get(&key).map_or(&[][..], Vec::as_slice);
+            for (begin, wall) in kept {
+                let same =
+                    |&(at, took): &(u64, u64)| at.abs_diff(begin) < 1_000 && took.abs_diff(wall) < 1_000;
+                assert!(known.iter().any(same), "{}: {key:?} at {begin} for {wall} ns", part.display());
+            }
+        }
+        let invented: Vec<_> = callers(&part).difference(&pairs).cloned().collect();
+        assert!(invented.is_empty(), "{}: {invented:?}", part.display());
+    }
 }
 
 /// A snapshot on this condition: the manifest, and what was said.
