@@ -336,7 +336,7 @@ impl Encoder {
             self.set_time(ns, jump);
         }
         if let Some(keep) = self.split.take() {
-            let offset = self.writer.split(va, block.mode, self.ns);
+            let offset = self.writer.split(va, block.mode, self.ns, keep);
             self.add_split(offset, keep);
         }
         self.writer.tick(va, self.ns);

@@ -159,11 +159,18 @@ impl Writer {
         }
     }
 
-    /// Ends the stream before the instruction at `ip`, and begins another there. Returns the offset of the split.
-    pub fn split(&mut self, ip: u64, mode: Mode, ns: u64) -> u64 {
+    /// Ends the stream before the instruction at `ip`, and begins another there. If the one before is not kept, the new one begins in
+    /// the middle: a PSB+ states that tracing is on, by which readers know that packets are missing. Returns the offset of the split.
+    pub fn split(&mut self, ip: u64, mode: Mode, ns: u64, is_kept: bool) -> u64 {
         self.disable(ip, ns);
         let offset = self.offset();
-        self.enable(ip, mode, self.cr3, ns);
+        if is_kept {
+            self.enable(ip, mode, self.cr3, ns);
+        } else {
+            (self.mode, self.counted_ns) = (mode, ns);
+            self.outside = !self.is_traced(ip);
+            self.psb(Some(ip), ns);
+        }
         offset
     }
 

@@ -163,8 +163,10 @@ impl Stacks {
             EventKind::Async => stack.enter_kernel(&arrival, FrameKind::Interrupt),
             EventKind::Exit => rules::exit(stack, &arrival),
             EventKind::Space => self.spaces[at.lane] = task_space(ip),
-            EventKind::Start => rules::resume(stack, &arrival, event.link != Event::AT_PSB),
-            EventKind::Resume => rules::resume(stack, &arrival, false),
+            EventKind::Start | EventKind::Resume => {
+                let is_switched_on = event.kind == EventKind::Start && event.link != Event::AT_PSB;
+                rules::resume(stack, &arrival, is_switched_on || !at.unrecorded.is_empty());
+            }
             // Where programs alone are traced, a task goes on in the middle of its code.
             EventKind::Switch if func != NO_FUNC && !is_kernel(ip) => rules::resume(stack, &arrival, false),
             EventKind::Switch => {}

@@ -41,7 +41,9 @@ impl<R: Resolve> Stitcher<'_, R> {
             // Where programs alone are traced, a task goes on in the middle of its code.
             Cause::Switch { ip, .. } if !is_kernel(ip) => rules::resume(stack, &at(ip), false),
             Cause::Begin | Cause::Switch { .. } => {}
-            Cause::Resume { ip } => rules::resume(stack, &at(ip), gap.tracing == Tracing::Off),
+            Cause::Resume { ip } => {
+                rules::resume(stack, &at(ip), matches!(gap.tracing, Tracing::Off | Tracing::Lost));
+            }
             Cause::Ret { ip } => rules::ret(stack, &at(ip)),
             Cause::Jump { ip } => rules::jump(stack, &at(ip)),
             Cause::Pivot { ip, is_return } => rules::pivot(stack, &at(ip), is_return),

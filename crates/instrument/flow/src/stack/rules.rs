@@ -262,8 +262,8 @@ pub(crate) fn body(stack: &mut impl TaskStack, at: &Arrival) {
 
 /// The flow is known again after a gap. Frames that still fit stay; there are none if nothing was recorded in the gap.
 ///
-/// If tracing is `switched_on` at a function's first instruction, the function has just been called, by an instruction
-/// that was not traced: a window opens there, a filter begins there, a signal's handler or a new program starts. The call
+/// If tracing is `switched_on`, or packets are there again, at a function's first instruction, the function has just been called, by an
+/// instruction that was not traced: a window opens there, a filter begins there, a signal's handler or a new program starts. The call
 /// on the stack is continued instead only if it was seen and has run nothing yet.
 pub(crate) fn resume(stack: &mut impl TaskStack, at: &Arrival, switched_on: bool) {
     let kernel = is_kernel(at.ip);
