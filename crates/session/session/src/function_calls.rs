@@ -17,7 +17,7 @@ use kprism_profile::{Ending, Unended};
 use crate::flow::{Loaded, follow};
 use crate::progress::Progress;
 
-/// A call that is in no other call of the same function by the same task.
+/// A call that is inside no other call of the same function by the same task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FunctionCall {
     /// The function, as the run's symbols number it.
@@ -84,6 +84,8 @@ struct Finder<'a> {
 
 /// The outermost call of a chosen function on a task's stack.
 struct Outermost {
+    /// The function.
+    func: u32,
     /// Number of calls around it.
     depth: usize,
     /// Its index in [`FunctionCalls::calls`]; `None` if its beginning was not seen, or if its task came back to it.
@@ -94,8 +96,8 @@ struct Watch<'a> {
     chosen: &'a [bool],
     takes: &'a dyn Fn(&Task) -> bool,
     found: FunctionCalls,
-    /// By task.
-    open: HashMap<usize, Outermost>,
+    /// By task, those further in last.
+    open: HashMap<usize, Vec<Outermost>>,
     /// Calls whose stack was left, by task, function and time of their beginning: their task may come back to them.
     left: HashMap<(usize, u32, u64), usize>,
     /// Names of tasks; calls share them.
@@ -118,8 +120,10 @@ impl Calls for Watch<'_> {
         if !self.chosen.get(call.func as usize).is_some_and(|&is| is) {
             return;
         }
+        let stack = self.open.entry(at.task).or_default();
         // A call that is no longer on the stack, but never ended here, has a depth that another call takes.
-        if self.open.get(&at.task).is_some_and(|outermost| outermost.depth < call.depth) {
+        while stack.pop_if(|last| last.depth >= call.depth).is_some() {}
+        if stack.iter().any(|outermost| outermost.func == call.func) {
             return;
         }
         let Some(task) = at.tasks.get(at.task).filter(|task| (self.takes)(task)) else { return };
@@ -139,14 +143,13 @@ impl Calls for Watch<'_> {
         } else if !call.again {
             self.found.without_beginning += 1;
         }
-        self.open.insert(at.task, Outermost { depth: call.depth, index });
+        let outermost = Outermost { func: call.func, depth: call.depth, index };
+        self.open.entry(at.task).or_default().push(outermost);
     }
 
     fn end(&mut self, at: &TracePosition<'_>, call: End) {
-        if self.open.get(&at.task).is_none_or(|outermost| outermost.depth != call.depth) {
-            return;
-        }
-        let Some(outermost) = self.open.remove(&at.task) else { return };
+        let Some(stack) = self.open.get_mut(&at.task) else { return };
+        let Some(outermost) = stack.pop_if(|last| last.depth == call.depth) else { return };
         let key = (at.task, call.func, call.start_ns);
         let Some(index) = outermost.index.or_else(|| self.left.remove(&key)) else { return };
         if call.ending == Ending::Left {
