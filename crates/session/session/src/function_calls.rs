@@ -117,7 +117,7 @@ impl Watch<'_> {
 
 impl Calls for Watch<'_> {
     fn begin(&mut self, at: &TracePosition<'_>, call: Begin) {
-        if !self.chosen.get(call.func as usize).is_some_and(|&is| is) {
+        if self.chosen.get(call.func as usize) != Some(&true) {
             return;
         }
         let stack = self.open.entry(at.task).or_default();
