@@ -161,6 +161,7 @@ fn of_report(option: &str, view: View<'_>) -> Option<Try<'static>> {
         "task" => With(&["1"]),
         "comm" => With(&["ls"]),
         "syscall" => With(&["mmap"]),
+        "func" => With(&["vfs_open"]),
         "call" => Beside(&["--syscall", "mmap"], &["fastest"]),
         "counters" => Foreign(&["/nonexistent"]),
         "parts" | "json" | "tree" | "by-task" => With(&[]),
@@ -202,6 +203,7 @@ fn of_export(option: &str, view: View<'_>) -> Option<Try<'static>> {
         "task" => With(&["1"]),
         "comm" => With(&["ls"]),
         "syscall" => With(&["mmap"]),
+        "func" => With(&["vfs_open"]),
         "call" => Beside(&["--syscall", "mmap"], &["fastest"]),
         "by" => With(&["time"]),
         "build-dir" | "debug-dir" | "merge" | "vmlinux" | "module-file" | "source-dir" => {
@@ -225,6 +227,7 @@ fn of_script(option: &str, view: View<'_>) -> Option<Try<'static>> {
         "func" if view == ["syscalls"] => With(&["mmap"]),
         "func" => With(&["vfs_open"]),
         "self" => Beside(&["--func", "path_openat"], &[]),
+        "call" => Beside(&["--func", "vfs_open"], &["fastest"]),
         "to" if view == ["events"] => With(&["1ns"]),
         "from" | "to" => With(&["MIDDLE"]),
         "offset" => With(&["0x10..0x20"]),
@@ -274,8 +277,9 @@ fn options_of_durations_too() {
     let mut faults = ignored("report", &views, &run, &file, &|option, _| match option {
         "task" => Some(With(&["1"])),
         "comm" => Some(With(&["nobody"])),
-        "syscall" | "call" | "parts" | "by" => Some(Foreign(match option {
+        "syscall" | "func" | "call" | "parts" | "by" => Some(Foreign(match option {
             "syscall" => &["mmap"],
+            "func" => &["vfs_open"],
             "call" => &["fastest", "--syscall", "mmap"],
             "by" => &["time"],
             _ => &[],
@@ -311,6 +315,9 @@ fn of_diff(option: &str, view: View<'_>) -> Option<Try<'static>> {
         "html" if is_coverage => Foreign(&["/nonexistent"]),
         "html" => With(&["FILE"]),
         "syscall" | "function" if is_coverage => Foreign(&["mmap"]),
+        "call" if is_coverage => Foreign(&["fastest", "--syscall", "mmap"]),
+        // The stored runs have tables alone, of which no call can be taken: tests/truth.rs tries it.
+        "call" => Always,
         "syscall" => With(&["mmap"]),
         "function" => With(&["vfs_read"]),
         "sums" if is_coverage => Foreign(&[]),
@@ -380,7 +387,7 @@ fn options_of_comparisons_too() {
         // A folder that no source is below is noted.
         "source-prefix" => Some(Always),
         "html" if view.contains(&"--under") => Some(With(&["FILE"])),
-        "html" | "syscall" | "function" | "sums" | "by" | "sort" => of_diff(option, &[]),
+        "html" | "syscall" | "function" | "call" | "sums" | "by" | "sort" => of_diff(option, &[]),
         other => of_diff(other, view),
     });
     assert!(faults.is_empty(), "{}", faults.join("\n"));
@@ -450,10 +457,11 @@ fn options_of_misses_too() {
     ];
     faults.extend(ignored("export", &views, &run, &file, &|option, view| match option {
         "task" if view.contains(&"distribution") => Some(With(Vec::leak(vec![process]))),
-        "task" | "comm" | "syscall" | "call" | "by" => Some(Foreign(match option {
+        "task" | "comm" | "syscall" | "func" | "call" | "by" => Some(Foreign(match option {
             "task" => &["1"],
             "comm" => &["ls"],
             "syscall" => &["mmap"],
+            "func" => &["vfs_open"],
             "call" => &["fastest", "--syscall", "mmap"],
             _ => &["time"],
         })),

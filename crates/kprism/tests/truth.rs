@@ -5,13 +5,14 @@
 
 mod guest;
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use guest::{alone, json, ok, text};
+use guest::{alone, json, kprism, ok, text};
 use kprism_profile::{FrameKind, NO_PARENT, Profile};
 use serde_json::Value;
 
@@ -253,6 +254,76 @@ fn check_listings(run: &Path) {
     assert_eq!((made("getppid"), made("getpriority"), made("clone")), (123, 17, 4));
 }
 
+/// One call of a function alone, as the listing of all its calls has it.
+fn check_one_call(run: &Path) {
+    let objects = |args: &[&str], name: &str| {
+        let lines = script(run, &[&["calls", "--json"], args].concat());
+        let lines = lines.iter().map(|l| serde_json::from_str::<Value>(l).expect("a JSON object"));
+        let mut calls: Vec<Value> = lines.filter(|call| call["symbol"] == name).collect();
+        calls.sort_by_key(|call| call["time_ns"].as_u64());
+        calls
+    };
+    let number = |call: &Value, key: &str| call[key].as_u64().expect("a number");
+
+    let leaves = objects(&["--func", "leaf"], "leaf");
+    let order = |call: &&Value| (number(call, "wall_ns"), Reverse(number(call, "time_ns")));
+    let slowest = leaves.iter().max_by_key(order).expect("a call");
+    for (which, known) in [("slowest", slowest), ("1", &leaves[0]), ("517", &leaves[516])] {
+        let one = objects(&["--func", "leaf", "--call", which], "leaf");
+        assert_eq!(Vec::from_iter(&one), [known], "leaf, {which}");
+    }
+    let one = ["annotate", "leaf", "--call", "slowest", "--json", "-q", "--comm", "truth", "-i", text(run)];
+    let leaf = json(&one);
+    assert_eq!((leaf["entered"].as_u64(), leaf["instructions"].as_u64()), (Some(1), Some(4)));
+
+    // A call inside a call is none of its own.
+    let mut outermost = objects(&["--func", "recurse"], "recurse");
+    outermost.retain(|call| call["depth"] == 0);
+    assert_eq!(outermost.len(), 7);
+    let third = number(&outermost[2], "insns");
+    let of_third = ["--func", "recurse", "--call", "3"];
+    assert_eq!(objects(&of_third, "recurse").len(), 51);
+    assert_eq!(script(run, &[&["insns", "--fields", "insn"], &of_third[..]].concat()).len() as u64, third);
+    let more = ["-q", "--comm", "truth", "-i", text(run)];
+    let folded = ok(&[&["export", "-o", "-.folded"][..], &of_third, &more].concat());
+    let folded = String::from_utf8(folded).expect("UTF-8");
+    let weights = folded.lines().map(|line| line.rsplit(' ').next().and_then(|n| n.parse::<u64>().ok()));
+    assert_eq!(weights.sum::<Option<u64>>(), Some(third));
+    let tree = json(&[&["report", "tree", "--json"][..], &of_third, &more].concat());
+    assert_eq!(tree["tree"]["total_instructions"], third, "{tree}");
+    let both = ["diff", text(run), text(run), "--function", "recurse", "--call", "3", "--json", "-q"];
+    let both = json(&both);
+    for side in ["old", "new"] {
+        assert_eq!(both[side]["calls"], 1, "{side}");
+        assert_eq!(both[side]["instructions"], third, "{side}");
+    }
+
+    let refused = |args: &[&str]| {
+        let output = kprism(&[args, &more[1..]].concat());
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let error = refused(&["script", "calls", "--func", "recurse", "--call", "8"]);
+    assert!(error.contains("recurse was called 7 times, no more"), "{error}");
+    // A task does not come back from its end.
+    let error = refused(&["report", "tree", "--func", "do_exit", "--call", "slowest"]);
+    assert!(error.contains("without a known end"), "{error}");
+    let error = refused(&["script", "calls", "--func", "deep?", "--call", "1"]);
+    assert!(error.contains("3 functions of this name were called"), "{error}");
+    let error = refused(&["script", "syscalls", "--func", "getppid", "--call", "1"]);
+    assert!(error.contains("--call does not go with system calls"), "{error}");
+    for args in [
+        &["script", "calls", "--call", "1"][..],
+        &["script", "calls", "--func", "leaf", "--call", "1", "--from", "1s"],
+        &["script", "calls", "--func", "leaf", "--func", "spin", "--call", "1"],
+        &["report", "tree", "--func", "leaf", "--syscall", "clone"],
+        &["report", "tree", "--call", "1"],
+    ] {
+        let error = refused(args);
+        assert!(error.contains("--func") || error.contains("--call"), "{error}");
+    }
+}
+
 #[test]
 fn known_calls_are_counted_exactly() {
     let _alone = alone();
@@ -261,6 +332,7 @@ fn known_calls_are_counted_exactly() {
     check_truth(&run, true);
     check_annotations(&run);
     check_listings(&run);
+    check_one_call(&run);
 }
 
 #[test]

@@ -17,8 +17,10 @@ use super::output::{print_json, style, words};
 use crate::exit::{self, Outcome};
 use crate::given::Given;
 use kprism_session::Progress;
-use kprism_session::annotate::{by_function, choose, count, find_source};
+use kprism_session::annotate::{by_function, count, find_source};
+use kprism_session::call::Which;
 use kprism_session::flow;
+use kprism_session::functions::choose;
 
 /// Options of `kprism annotate`.
 #[derive(Debug, clap::Args)]
@@ -35,6 +37,9 @@ pub struct Args {
     pub cpus: Vec<u16>,
     #[command(flatten)]
     pub tasks: super::output::Select,
+    /// Count in one of its calls only: `slowest`, `median`, `fastest`, or its number, from 1, in order of time
+    #[arg(long, value_name = "WHICH", conflicts_with = "cpus")]
+    pub call: Option<Which>,
     /// How instructions are written
     #[arg(long, value_parser = words(Syntax::ALL), default_value = "att")]
     pub syntax: Syntax,
@@ -105,21 +110,28 @@ pub fn run(
     }
     given.only(
         "a function's instructions",
-        &["func", "input", "cpus", "pids", "comms", "syntax", "json", "vmlinux", "module_file", "debug_dir"],
+        &["func input cpus pids comms call syntax json vmlinux module_file debug_dir"],
     )?;
     let loaded = flow::load(&run, progress)?;
     let symbols = &loaded.symbols;
-    let chosen = choose(&args.func, symbols)?;
-    progress.step("counting");
-    kprism_signals::catch(Second::EndsProcess)?;
-    let select = Select {
+    let mut chosen = choose(&args.func, symbols)?;
+    let mut select = Select {
         cpus: args.cpus.clone(),
         pids: args.tasks.pids.clone(),
         comms: args.tasks.comms.clone(),
         ..Select::default()
     };
+    if let Some(which) = args.call {
+        select.only_call(which, &args.func, &loaded, progress)?;
+    }
+    if let Some(call) = &select.call {
+        chosen = (0..symbols.len()).map(|func| func == call.func as usize).collect();
+    }
+    progress.step("counting");
+    kprism_signals::catch(Second::EndsProcess)?;
     let takes = |cpu: u16, task: &Task| select.takes(cpu, task);
-    let (counts, streams) = count(&loaded, &chosen, &takes, &kprism_signals::end_requested, progress);
+    let window = select.call.map(|call| call.window);
+    let (counts, streams) = count(&loaded, &chosen, &takes, window, &kprism_signals::end_requested, progress);
     progress.clear();
     if kprism_signals::end_requested() {
         return Ok(Outcome::Code(exit::INTERRUPTED));

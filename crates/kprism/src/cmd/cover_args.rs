@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Options that several commands share: those of coverage, of debug information, and of one system call.
+//! Options that several commands share: those of coverage, of debug information, and of one call.
 
 use std::path::{Path, PathBuf};
 
@@ -85,14 +85,17 @@ impl PlaceArgs {
     }
 }
 
-/// Options that choose one system call.
+/// Options that choose one call of a system call or function.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct CallArgs {
     /// Only one call of this system call, the slowest if --call does not say another
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", group = "callee")]
     pub syscall: Option<String>,
+    /// The same of this function: NAME, NAME@MODULE, or its address (0x…)
+    #[arg(long, value_name = "FUNC", group = "callee")]
+    pub func: Option<String>,
     /// Which call: `slowest`, `median`, `fastest`, or its number, from 1, in order of time
-    #[arg(long, value_name = "WHICH", requires = "syscall", default_value = "slowest")]
+    #[arg(long, value_name = "WHICH", requires = "callee", default_value = "slowest")]
     pub call: Which,
 }
 
@@ -167,6 +170,11 @@ impl DebugArgs {
 impl CallArgs {
     /// As the library takes it.
     pub fn call(&self) -> Call {
-        Call { syscall: self.syscall.clone(), which: self.call }
+        Call::new(self.syscall.clone(), self.func.clone(), self.call)
+    }
+
+    /// True if one call is asked for.
+    pub fn is_given(&self) -> bool {
+        self.syscall.is_some() || self.func.is_some()
     }
 }

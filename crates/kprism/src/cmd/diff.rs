@@ -22,6 +22,7 @@ use super::output::{Select, Shown, default_rows, print_json, style, words, write
 use super::strict::StrictArgs;
 use crate::exit::Outcome;
 use crate::given::Given;
+use kprism_session::call::{Call, Which};
 use kprism_session::{Progress, open_profile};
 
 const AFTER_HELP: &str = "\
@@ -44,11 +45,14 @@ pub struct Args {
     #[command(flatten)]
     pub strict: StrictArgs,
     /// Only what this system call does, averages per call
-    #[arg(long, value_name = "NAME", conflicts_with = "function")]
+    #[arg(long, value_name = "NAME", conflicts_with = "function", group = "callee")]
     pub syscall: Option<String>,
     /// Only what this function does, averages per call
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", group = "callee")]
     pub function: Option<String>,
+    /// Of --syscall or --function: one call in each run: `slowest`, `median`, `fastest`, or its number, from 1
+    #[arg(long, value_name = "WHICH", requires = "callee", conflicts_with = "sums")]
+    pub call: Option<Which>,
     /// Sums instead of averages per call
     #[arg(long)]
     pub sums: bool,
@@ -86,6 +90,12 @@ impl Args {
     /// Rows of each table.
     fn rows(&self) -> usize {
         self.limit.unwrap_or(default_rows(self.json, 30))
+    }
+
+    /// The call that is compared, if it is a single one.
+    fn one_call(&self) -> Call {
+        let new = |which| Call::new(self.syscall.clone(), self.function.clone(), which);
+        self.call.map(new).unwrap_or_default()
     }
 
     /// The runs that are read.
@@ -135,8 +145,16 @@ fn weight(args: &Args, runs: [&Opened; 2]) -> Result<Weight> {
     }
 }
 
-fn open(path: &Path, progress: &Progress) -> Result<Opened> {
+fn open(path: &Path, args: &Args, progress: &Progress) -> Result<Opened> {
     let (run, profile, manifest) = open_profile(path, progress)?;
+    if args.call.is_some() {
+        progress.clear();
+        progress.say(&format!("{}:", path.display()));
+    }
+    let profile = args
+        .one_call()
+        .narrow(&run, profile, &args.select.filter(), progress)
+        .with_context(|| path.display().to_string())?;
     progress.clear();
     let header = Header::new(&manifest, &profile);
     let counts = match run.holds(Instrument::Durations) {
@@ -151,8 +169,8 @@ const COVER: &str = "old new pids comms sort limit json under cover_lines";
 const COVER_PAGE: &str = "old new pids comms html under cover_lines";
 const PATCH: &str = "old patch pids comms sort limit json under";
 /// Options of flows and durations, and those that a page honours.
-const FLOWS: &str = "old new syscall function sums pids comms by sort limit json";
-const PAGE: &str = "old new syscall function sums pids comms html";
+const FLOWS: &str = "old new syscall function call sums pids comms by sort limit json";
+const PAGE: &str = "old new syscall function call sums pids comms html";
 
 /// Refuses what is no file or folder, and counters beside something else.
 fn comparable(args: &Args, new: &Path) -> Result<()> {
@@ -252,7 +270,7 @@ pub fn run(
         None => given.only("`diff` of flows or durations", &[FLOWS])?,
     }
     let new_path = new;
-    let (old, new) = (open(&args.old, progress)?, open(new_path, progress)?);
+    let (old, new) = (open(&args.old, args, progress)?, open(new_path, args, progress)?);
     let weight = weight(args, [&old, &new])?;
     let environment = Compared::of_runs([&old.manifest, &new.manifest]);
     let (within, name) = match (&args.syscall, &args.function) {

@@ -12,6 +12,7 @@ use kprism_script::list::{Source, Subject};
 use kprism_script::select::Ring;
 use kprism_script::{Field, Fields, Output, Select, Syntax};
 use kprism_session::Progress;
+use kprism_session::call::Which;
 use kprism_session::moments::Kind;
 use kprism_signals::Second;
 use kprism_store::{Instrument, Run};
@@ -41,6 +42,9 @@ pub struct Args {
     /// With --func: without what it calls
     #[arg(long = "self", requires = "funcs")]
     pub own: bool,
+    /// Of --func: one of its calls: `slowest`, `median`, `fastest`, or its number, from 1, in order of time
+    #[arg(long, value_name = "WHICH", requires = "funcs", conflicts_with_all = ["cpus", "from", "to"])]
+    pub call: Option<Which>,
     /// From this time on: seconds, or a number with ns, us, ms, s
     #[arg(long, value_name = "TIME", value_parser = parse::time_ns)]
     pub from: Option<u64>,
@@ -90,6 +94,7 @@ impl Args {
             cpus: self.cpus.clone(),
             pids: self.tasks.pids.clone(),
             comms: self.tasks.comms.clone(),
+            call: None,
             funcs: self.funcs.clone(),
             own: self.own,
             from: self.from.unwrap_or(0),
@@ -123,10 +128,17 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
         "--tlb-interval is about TLB misses, and this run holds none: kprism record tlb"
     );
     let source = Source::open(&run, subject, progress)?;
+    let mut options = args.options();
+    if let (Some(which), Source::Flow(loaded)) = (args.call, &source) {
+        let [func] = &args.funcs[..] else {
+            anyhow::bail!("--call is about the calls of one function: give --func once")
+        };
+        options.select.only_call(which, func, loaded, progress)?;
+    }
     progress.clear();
     kprism_signals::catch(Second::EndsProcess)?;
     let output = Output::new(out, args.limit, &kprism_signals::end_requested);
-    let listed = source.list(subject, args.options(), args.depth.unwrap_or(usize::MAX), progress, output)?;
+    let listed = source.list(subject, options, args.depth.unwrap_or(usize::MAX), progress, output)?;
     if kprism_signals::end_requested() {
         return Ok(Outcome::Code(exit::INTERRUPTED));
     }
@@ -147,10 +159,10 @@ pub fn run(args: &Args, given: &Given, progress: &Progress, out: &mut dyn Write)
 fn honoured(subject: Subject, durations: bool, given: &Given) -> Result<()> {
     const ALL: &str = "subject input cpus pids comms from to limit json";
     let (view, more) = match subject {
-        Subject::Insns => ("instructions", "funcs own kernel user fields syntax"),
-        Subject::Branches => ("branches", "funcs own kernel user fields"),
+        Subject::Insns => ("instructions", "funcs call own kernel user fields syntax"),
+        Subject::Branches => ("branches", "funcs call own kernel user fields"),
         Subject::Calls if durations => ("calls of durations", "funcs own depth fields"),
-        Subject::Calls => ("calls", "funcs own kernel user depth fields"),
+        Subject::Calls => ("calls", "funcs call own kernel user depth fields"),
         Subject::Syscalls => ("system calls", "funcs fields"),
         Subject::Events => ("events", "events fields"),
         Subject::All => ("`script all`", "only tlb_interval"),

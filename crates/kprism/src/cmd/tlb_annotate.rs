@@ -9,7 +9,7 @@ use kprism_image::symbols::FunctionId;
 use kprism_report::Style;
 use kprism_script::misses::Annotation;
 use kprism_session::Progress;
-use kprism_session::annotate::choose;
+use kprism_session::functions::choose;
 use kprism_session::tlb::{Loaded, by_function, bytes_at};
 use kprism_store::Run;
 

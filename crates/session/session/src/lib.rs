@@ -16,7 +16,8 @@
 //! |---|---|
 //! | all of them, of one run | [`Session`] |
 //! | the flow's profile, and all that a decode needs | [`flow`] |
-//! | one system call of it | [`call`] |
+//! | one system call, or one call of a function, of it | [`call`], [`function_calls`] |
+//! | the functions that a text names | [`functions`] |
 //! | intervals between markers | [`deltas`] |
 //! | counts of the instructions of a function | [`annotate`] |
 //! | durations of functions: recorded, or from a flow | [`durations`] |
@@ -49,6 +50,8 @@ pub mod errors;
 pub mod explain;
 pub mod files;
 pub mod flow;
+pub mod function_calls;
+pub mod functions;
 pub mod held;
 pub mod kernel_tests;
 pub mod moments;

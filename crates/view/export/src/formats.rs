@@ -159,7 +159,7 @@ mod honours {
     type Words = (&'static str, &'static str);
 
     pub fn timeline(_: Subject) -> Words {
-        ("a timeline of all tasks", "input output syscall call")
+        ("a timeline of all tasks", "input output syscall func call")
     }
 
     pub fn all(_: Subject) -> Words {
@@ -167,11 +167,11 @@ mod honours {
     }
 
     pub fn stacks(_: Subject) -> Words {
-        ("folded stacks", "input output syscall call pids comms by")
+        ("folded stacks", "input output syscall func call pids comms by")
     }
 
     pub fn pprof(_: Subject) -> Words {
-        ("a profile for pprof", "input output syscall call pids comms")
+        ("a profile for pprof", "input output syscall func call pids comms")
     }
 
     pub fn page(subject: Subject) -> Words {
@@ -180,17 +180,17 @@ mod honours {
                 ("a page of all views and tasks", "subject input output")
             }
             Subject::Tree | Subject::Tasks | Subject::Syscalls => {
-                ("a page of all views and tasks", "subject input output syscall call")
+                ("a page of all views and tasks", "subject input output syscall func call")
             }
-            _ => ("a page of all views and tasks", "input output syscall call"),
+            _ => ("a page of all views and tasks", "input output syscall func call"),
         }
     }
 
     pub fn tables(subject: Subject) -> Words {
         match subject {
-            Subject::Errors | Subject::Delta => ("this table", "input output syscall call subject"),
-            Subject::Tree => ("the tree", "input output syscall call subject pids comms by"),
-            _ => ("this table", "input output syscall call subject pids comms"),
+            Subject::Errors | Subject::Delta => ("this table", "input output syscall func call subject"),
+            Subject::Tree => ("the tree", "input output syscall func call subject pids comms by"),
+            _ => ("this table", "input output syscall func call subject pids comms"),
         }
     }
 
@@ -207,7 +207,7 @@ mod honours {
         (
             "an export of coverage",
             "subject input output build_dir since_boot by_flow merge vmlinux module_file debug_dir source_dir \
-             source_prefix pids comms syscall call",
+             source_prefix pids comms syscall func call",
         )
     }
 
@@ -216,7 +216,7 @@ mod honours {
     }
 
     pub fn samples(_: Subject) -> Words {
-        ("samples for a compiler", "input output pids comms syscall call vmlinux module_file debug_dir")
+        ("samples for a compiler", "input output pids comms syscall func call vmlinux module_file debug_dir")
     }
 
     pub fn for_perf(_: Subject) -> Words {

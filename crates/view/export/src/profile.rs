@@ -146,7 +146,7 @@ pub(crate) fn timeline(request: &Request<'_>, out: &mut dyn Write) -> Result<Wri
     of_profile(request, Needs::Run, out, |of, mut out| {
         let switches = switches(&of.run)?;
         // A single call's timeline has the call alone.
-        if request.call.syscall.is_some() {
+        if request.call.callee.is_some() {
             perfetto::write(&of.profile, &switches, &[], &mut out)?;
             return Ok(false);
         }
@@ -190,7 +190,7 @@ pub(crate) fn page(request: &Request<'_>, out: &mut dyn Write) -> Result<Written
         Subject::Cover => Some(Instrument::Cover),
         // Only a flow has these.
         Subject::Tree | Subject::Tasks | Subject::Syscalls => None,
-        _ if request.call.syscall.is_some() => None,
+        _ if request.call.callee.is_some() => None,
         _ => pages::other(&Run::open(request.input)?),
     };
     if let Some(instrument) = asked {

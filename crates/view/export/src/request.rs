@@ -25,7 +25,7 @@ pub struct Request<'a> {
     pub view: Option<&'a str>,
     /// The tasks.
     pub filter: Filter,
-    /// The system call, if only one is written.
+    /// The call of a system call or function, if only one is written.
     pub call: Call,
     /// The weight of stacks and trees; by default that of the run.
     pub weight: Option<Weight>,
@@ -108,8 +108,8 @@ impl Request<'_> {
         Ok(())
     }
 
-    /// Tasks and system call whose coverage is written.
+    /// Tasks and call whose coverage is written.
     pub(crate) fn part(&self) -> Part {
-        Part { filter: self.filter.clone(), call: self.call.syscall.is_some().then(|| self.call.clone()) }
+        Part { filter: self.filter.clone(), call: self.call.callee.is_some().then(|| self.call.clone()) }
     }
 }

@@ -11,7 +11,8 @@ use kprism_image::symbols::FunctionId;
 use kprism_profile::Profile;
 use kprism_script::Syntax;
 use kprism_script::annotate::{Places, hottest, with_sources};
-use kprism_session::annotate::{by_function, choose, count, exactly};
+use kprism_session::annotate::{by_function, count};
+use kprism_session::functions::{choose, exactly};
 use kprism_session::{Progress, flow};
 use kprism_store::Run;
 use serde_json::{Value, json};
@@ -63,7 +64,7 @@ pub fn annotated(
         add(&mut chosen, &exactly(&name, &module, None, symbols));
     }
     progress.step("counting");
-    let (counts, _) = count(&loaded, &chosen, &|_, _| true, stop, progress);
+    let (counts, _) = count(&loaded, &chosen, &|_, _| true, None, stop, progress);
     if stop() {
         bail!("interrupted: nothing was written");
     }

@@ -3,9 +3,16 @@
 
 use std::ops::Range;
 
+use anyhow::Result;
 use kprism_flow::packet_event::PacketEventKind;
 use kprism_flow::replay::Task;
 use kprism_image::glob::glob;
+use kprism_image::symbols::FunctionId;
+use kprism_profile::Filter;
+use kprism_profile::units::printable;
+use kprism_session::Progress;
+use kprism_session::call::{OneCall, Which, of_function};
+use kprism_session::flow::Loaded;
 use kprism_session::moments::Kind;
 
 /// Selects the listed part of the flow. The default selects everything.
@@ -17,6 +24,8 @@ pub struct Select {
     pub pids: Vec<u32>,
     /// Names of tasks with `*` and `?`; empty for all.
     pub comms: Vec<String>,
+    /// Only the task of this call, on its CPU if it is idle; none for all.
+    pub call: Option<OneCall>,
     /// Only while one of these functions or their callees runs; empty for all.
     pub funcs: Vec<String>,
     /// With [`Select::funcs`]: without the callees.
@@ -52,6 +61,30 @@ impl Select {
         (self.cpus.is_empty() || self.cpus.contains(&cpu))
             && (self.pids.is_empty() || self.pids.contains(&task.pid) || self.pids.contains(&task.tgid))
             && (self.comms.is_empty() || self.comms.iter().any(|c| glob(c, &task.comm)))
+            && self.call.is_none_or(|call| call.is_by(cpu, task))
+    }
+
+    /// Reduces this to one call of the function that `func` names, by one of the tasks selected so far.
+    ///
+    /// # Errors
+    /// There is no such function or call, or several functions have the name.
+    pub fn only_call(
+        &mut self,
+        which: Which,
+        func: &str,
+        loaded: &Loaded,
+        progress: &Progress,
+    ) -> Result<()> {
+        let filter = Filter { pids: std::mem::take(&mut self.pids), comms: std::mem::take(&mut self.comms) };
+        let takes = |task: &Task| filter.takes(task.pid, task.tgid, &task.comm);
+        let call = of_function(which, func, loaded, &takes, progress)?;
+        // Listings know functions by their printed names.
+        self.funcs = vec![printable(&loaded.symbols.function(FunctionId(call.func)).name)];
+        self.from = call.window.from_ns;
+        // The line of its end has the time of its end. What its caller does then is in none of these functions.
+        self.to = Some(call.window.to_ns.saturating_add(1));
+        self.call = Some(call);
+        Ok(())
     }
 
     /// Returns true if a function's name is one of [`Select::funcs`].

@@ -14,8 +14,9 @@ use kprism_script::annotate::{Places, several_json, with_sources};
 use kprism_script::flow::Options;
 use kprism_script::list::{Source, Subject};
 use kprism_script::{Fields, Output, Select, Syntax};
-use kprism_session::annotate::{by_function, count, exactly};
+use kprism_session::annotate::{by_function, count};
 use kprism_session::cover::DebugFiles;
+use kprism_session::functions::exactly;
 use kprism_session::progress::Update;
 use kprism_session::{Progress, flow, open_profile};
 use kprism_signals::end_requested;
@@ -98,7 +99,7 @@ fn source(
     if !chosen.contains(&true) {
         return Ok(None);
     }
-    let (counts, _) = count(&loaded, &chosen, &|_, _| true, &end_requested, &progress);
+    let (counts, _) = count(&loaded, &chosen, &|_, _| true, None, &end_requested, &progress);
     let ran = by_function(&counts);
     let mut value = match (ran.len(), ran.keys().next()) {
         (1, Some(&func)) => {

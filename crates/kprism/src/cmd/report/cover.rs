@@ -61,7 +61,7 @@ enum EachArg {
 
 /// Options of every view, and of tables and comparisons.
 const FROM: &str = "path source_dir source_prefix build_dir vmlinux module_file debug_dir";
-const COUNTED: &str = "pids comms syscall call since_boot by_flow merge";
+const COUNTED: &str = "pids comms syscall func call since_boot by_flow merge";
 const TABLE: &str = "sort limit json csv";
 
 /// Shows it.
@@ -74,7 +74,7 @@ pub fn run(args: &Args, given: &Given, strict: StrictArgs, io: &mut Io<'_>) -> R
     }
     args.from.check(given, &[io.input], args.compare)?;
     let path = args.path.as_deref();
-    let call = args.one.syscall.is_some().then(|| args.one.call());
+    let call = args.one.is_given().then(|| args.one.call());
     let who = Part { filter: args.select.filter(), call };
     if let Some(file) = &args.html {
         return write_html(io.input, args, &who, (path, file, strict), io.progress);

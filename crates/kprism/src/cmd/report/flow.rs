@@ -171,7 +171,7 @@ pub fn tree(args: &TreeArgs, io: &mut Io<'_>) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// Opens the run, narrowed to one system call if one is asked for. `None` if no task matches.
+/// Opens the run, narrowed to one call if one is asked for. `None` if no task matches.
 pub fn open(filter: &Filter, one: &CallArgs, io: &mut Io<'_>) -> Result<Option<(Profile, Header)>> {
     needs_a_flow(io)?;
     let (run, profile, manifest) = open_profile(io.input, io.progress)?;

@@ -49,7 +49,7 @@ pub struct Args {
         long,
         value_name = "N",
         requires = "html",
-        conflicts_with = "syscall",
+        conflicts_with_all = ["syscall", "func"],
         help_heading = "Source beside the flow"
     )]
     source: Option<usize>,
@@ -58,7 +58,7 @@ pub struct Args {
         long,
         value_name = "FUNC",
         requires = "html",
-        conflicts_with = "syscall",
+        conflicts_with_all = ["syscall", "func"],
         help_heading = "Source beside the flow"
     )]
     annotate: Vec<String>,
@@ -134,7 +134,7 @@ pub fn run(
 /// The report as a page, or an overview of what the run holds.
 fn whole(args: &Args, given: &Given, io: &mut Io<'_>) -> Result<Outcome> {
     if let Some(file) = &args.html {
-        let of_call = args.one.syscall.is_some();
+        let of_call = args.one.is_given();
         if let Some(instrument) = kprism_export::pages::other(&Run::open(io.input)?).filter(|_| !of_call) {
             given.only("the page of this run", &["html"])?;
             let page = kprism_export::pages::of(io.input, instrument, io.progress)?;

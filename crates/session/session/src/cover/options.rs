@@ -66,7 +66,7 @@ pub struct DebugFiles {
 pub struct Part {
     /// Tasks; all if empty.
     pub filter: Filter,
-    /// One system call.
+    /// One call of a system call or function.
     pub call: Option<Call>,
 }
 

@@ -85,15 +85,14 @@ pub fn each(
     progress: &Progress,
     take: &mut dyn FnMut(Seen<'_>),
 ) -> Result<(Vec<String>, Instructions)> {
-    let window = match &part.call {
-        Some(call) => {
-            let (_, profile, _) = open_profile(input, progress)?;
-            call.window(&profile, &part.filter, progress)?
-        }
-        None => None,
-    };
+    // First: where there are no tables yet, this writes the manifest that is read below.
+    let profile = part.call.as_ref().map(|_| open_profile(input, progress)).transpose()?;
     let run = Run::open(input)?;
     let loaded = flow::load(&run, progress)?;
+    let window = match (&part.call, &profile) {
+        (Some(call), Some((_, profile, _))) => call.window((profile, &loaded), &part.filter, progress)?,
+        _ => None,
+    };
     progress.step("reading debug information");
     let mut problems = Vec::new();
     let mut files = find(&run, &loaded, debug, &mut problems);
