@@ -3,6 +3,8 @@
 //!
 //! In: a run with a flow, the markers. Out: a [`Profile`] with these intervals, and the counts of instructions.
 
+use std::ops::Range;
+
 use anyhow::{Result, bail};
 use kprism_flow::delta::{Plan, Spec};
 use kprism_image::symbols::{FunctionId, Symbols};
@@ -12,7 +14,8 @@ use kprism_store::{Instrument, Manifest, Run};
 use crate::flow;
 use crate::progress::Progress;
 
-/// Decodes the run and measures `specs`; `count` are instructions whose executions are counted.
+/// Decodes the run and measures `specs`; `count` are instructions whose executions are counted. All intervals that reach into the
+/// time `kept` (ns) are in the result, otherwise the longest only.
 ///
 /// # Errors
 /// The run holds no flow or cannot be read, a marker is none, or it cannot be seen in this run.
@@ -20,11 +23,15 @@ pub fn measure(
     run: &Run,
     specs: &[Spec],
     count: &[String],
+    kept: Option<Range<u64>>,
     progress: &Progress,
 ) -> Result<(Profile, Manifest)> {
     let loaded = flow::load(run, progress)?;
     let plan = Plan::new(specs, count, &|name| address_of(&loaded.symbols, name))?;
-    let plan = plan.with_preemption(loaded.preemption);
+    let mut plan = plan.with_preemption(loaded.preemption);
+    if let Some(time) = kept {
+        plan = plan.keeping(time);
+    }
     if let [name, ..] = plan.unmeasured()[..] {
         bail!("interval {name}: {}", flow::NO_PREEMPTION);
     }
