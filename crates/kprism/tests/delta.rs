@@ -257,7 +257,7 @@ fn windows_of_known_length() {
     let opened = irqs["sites"].as_array().unwrap().iter().find_map(|s| {
         s["stack"].as_str().unwrap().starts_with("windows_write < ").then(|| s["count"].as_u64().unwrap())
     });
-    // Interrupts that strike there begin windows of their own.
+    // An interrupt that strikes there begins a window of its own, which is the interrupt's.
     assert!((1100..1110).contains(&opened.unwrap()), "{opened:?}");
     for (delta, place, times, instructions) in [
         (&irqs, "saved < windows_write", 10, 10 * 7),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::ops::Range;
 
-use kprism_profile::{Bin, Delta, Filter, Histogram, Interval, NO_PARENT, Profile, Scope, Site};
+use kprism_profile::{Bin, Delta, Filter, FrameKind, Histogram, Interval, NO_PARENT, Profile, Scope, Site};
 use serde_json::{Value, json};
 
 use crate::table::{Cell, Style, Table};
@@ -317,7 +317,8 @@ fn octaves(h: &Histogram) -> Vec<(u64, u64)> {
     counts.into_iter().enumerate().map(|(i, n)| (low(i), n)).collect()
 }
 
-/// The innermost frames of a context, innermost first, as `a < b < c`.
+/// The innermost frames of a context, innermost first, as `a < b < c`. An interrupt's entry is the last: the interrupted code did not
+/// call it.
 pub fn stack(profile: &Profile, node: u32, frames: usize) -> String {
     let mut names = Vec::new();
     let mut at = node;
@@ -327,6 +328,9 @@ pub fn stack(profile: &Profile, node: u32, frames: usize) -> String {
             break;
         }
         names.push(profile.funcs[n.func as usize].name.as_str());
+        if n.kind == FrameKind::Interrupt {
+            break;
+        }
         at = n.parent;
     }
     if names.is_empty() { "[unknown]".to_owned() } else { names.join(" < ") }
@@ -363,7 +367,7 @@ pub fn to_json(profile: &Profile, delta: &Delta, rows: usize) -> (Value, usize) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kprism_profile::{AllIntervals, Task};
+    use kprism_profile::{AllIntervals, Func, Node, Task};
 
     #[test]
     fn intervals_in_contexts_that_are_not_listed_are_told() {
@@ -372,6 +376,30 @@ mod tests {
         delta.sites.push(Site { count: 3, ..Site::default() });
         let text = to_text(&Profile::default(), &delta, 0, Style::default());
         assert!(text.contains("2 began in contexts that are not listed"), "{text}");
+    }
+
+    /// Intervals that an interrupt began are one row, whatever it interrupted.
+    #[test]
+    fn a_stack_ends_with_the_interrupt() {
+        let func = |name: &str| Func { name: name.to_owned(), kernel: true, ..Func::default() };
+        let funcs = ["memset", "memcpy", "asm_sysvec_timer", "hrtimer_interrupt"].map(func).to_vec();
+        let node = |parent, func, kind| Node { parent, func, calls: 1, insns: 0, ns: 0, kind };
+        let (call, interrupt) = (FrameKind::Call, FrameKind::Interrupt);
+        let nodes = vec![
+            node(NO_PARENT, 0, FrameKind::Root),
+            node(0, 0, call),
+            node(1, 2, interrupt),
+            node(0, 1, call),
+            node(3, 2, interrupt),
+            node(4, 3, call),
+        ];
+        let profile = Profile { funcs, nodes, ..Profile::default() };
+        assert_eq!(stack(&profile, 5, FRAMES), "hrtimer_interrupt < asm_sysvec_timer");
+        let site = |node| Site { node, count: 1, ns: 10, ..Site::default() };
+        let delta = Delta { sites: vec![site(2), site(4)], ..Delta::default() };
+        let rows = sites(&profile, &delta).rows;
+        assert_eq!(rows.len(), 1);
+        assert_eq!((&rows[0][1], &rows[0][5]), (&Cell::Int(2), &Cell::Text("asm_sysvec_timer".to_owned())));
     }
 
     /// Two intervals of one task each, of which one is among the longest.
