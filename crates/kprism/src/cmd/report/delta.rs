@@ -21,6 +21,9 @@ use crate::exit::Outcome;
 /// Rows of each list about one kind of interval, unless told otherwise.
 const ROWS: usize = 12;
 
+/// Of a run whose tables have the longest intervals only, and which cannot be decoded again.
+const ONLY_THE_LONGEST: &str = "all intervals are not known, only the longest";
+
 /// Options of `kprism report delta`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -125,10 +128,14 @@ pub fn run(args: &Args, io: &mut Io<'_>) -> Result<Outcome> {
         let (run, profile, manifest) = open_profile(input, progress)?;
         match lacking(args, &profile) {
             // The run's tables have the longest intervals only.
-            Some(spec) => {
-                let (profile, manifest) = measure(&run, &[spec], &[], args.all_of(), progress)?;
-                (run, profile, manifest)
-            }
+            Some(spec) => match measure(&run, &[spec], &[], args.all_of(), progress) {
+                Ok((profile, manifest)) => (run, profile, manifest),
+                Err(error) if args.list => return Err(error.context(ONLY_THE_LONGEST)),
+                Err(error) => {
+                    progress.note(&format!("{ONLY_THE_LONGEST}: {error:#}"));
+                    (run, profile, manifest)
+                }
+            },
             None => (run, profile, manifest),
         }
     };
@@ -139,11 +146,20 @@ pub fn run(args: &Args, io: &mut Io<'_>) -> Result<Outcome> {
         return Ok(if occurred { Outcome::Done } else { Outcome::NothingMatched });
     }
     let header = Header::new(&manifest, &profile);
+    let mut notes: Vec<&'static str> = Vec::new();
+    for delta in profile.deltas.iter().filter(|d| args.name.as_ref().is_none_or(|name| *name == d.name)) {
+        let remark = kprism_session::deltas::remark(&run, &manifest, &delta.name)?;
+        if let Some(remark) = remark
+            && !notes.contains(&remark)
+        {
+            notes.push(remark);
+        }
+    }
     if let Some(time) = args.all_of().filter(|_| args.list) {
-        return list(&profile, args, time, &header, io);
+        return list(&profile, args, time, &header, &notes, io);
     }
     if args.measures() || args.name.is_some() {
-        return details(&profile, args, shown, &header, io);
+        return details(&profile, args, shown, &header, &notes, io);
     }
     let mut table = deltas::summary(&profile);
     table.rows.retain(|row| row[0] != kprism_report::table::Cell::Int(0));
@@ -153,12 +169,13 @@ pub fn run(args: &Args, io: &mut Io<'_>) -> Result<Outcome> {
         let all: Vec<_> =
             profile.deltas.iter().take(most).map(|d| deltas::to_json(&profile, d, 0).0).collect();
         let hidden = profile.deltas.len() - all.len();
-        print_json(&json!({"run": header.to_json(), "rows": all, "hidden": hidden}), io.out)?;
+        let run = header.to_json();
+        print_json(&json!({"run": run, "rows": all, "hidden": hidden, "notes": notes}), io.out)?;
     } else if shown.csv {
         bail!("--csv prints the bins of one kind of interval: name it");
     } else {
         write!(io.out, "{}\n{}", header.to_text(&profile, shown.style), table.to_text(shown.style))?;
-        write!(io.out, "{}", header.account_text(shown.style))?;
+        write!(io.out, "{}{}", lines(&notes), header.account_text(shown.style))?;
     }
     Ok(outcome)
 }
@@ -181,12 +198,18 @@ fn chosen<'a>(profile: &'a Profile, args: &Args) -> Result<Option<&'a Delta>> {
     Ok(Some(delta))
 }
 
+/// Notes as lines of text.
+fn lines(notes: &[&str]) -> String {
+    notes.iter().map(|note| format!("note: {note}\n")).collect()
+}
+
 /// All intervals of one kind.
 fn list(
     profile: &Profile,
     args: &Args,
     time: Range<u64>,
     header: &Header,
+    notes: &[&str],
     io: &mut Io<'_>,
 ) -> Result<Outcome> {
     let shown = Shown { sort: args.sort.as_deref(), ..args.form.shown(output::ROWS, io.style) };
@@ -194,19 +217,23 @@ fn list(
         bail!("no interval was measured");
     };
     let Some((mut table, beyond)) = deltas::list(profile, delta, &args.choice(time)) else {
-        bail!("intervals {}: not known, but for the longest; record again to list all", delta.name);
+        bail!("{}: {ONLY_THE_LONGEST}", delta.name);
     };
     let empty = shown.arrange(&mut table)?;
     if shown.json {
         let (run, rows, hidden) = (header.to_json(), table.to_json(), table.hidden);
-        let value = json!({"run": run, "name": delta.name, "rows": rows, "hidden": hidden, "beyond": beyond});
+        let (name, scope) = (&delta.name, delta.scope);
+        let value = json!({
+            "run": run, "name": name, "from": delta.from, "to": delta.to, "scope": scope,
+            "rows": rows, "hidden": hidden, "beyond": beyond, "notes": notes,
+        });
         print_json(&value, io.out)?;
     } else if shown.csv {
         io.out.write_all(table.to_csv().as_bytes())?;
     } else {
         writeln!(io.out, "{}", header.to_text(profile, shown.style))?;
         write!(io.out, "{}{}", deltas::title(delta, shown.style), table.to_text(shown.style))?;
-        write!(io.out, "{}", header.account_text(shown.style))?;
+        write!(io.out, "{}{}", lines(notes), header.account_text(shown.style))?;
     }
     if beyond > 0 {
         let more = units::grouped(beyond);
@@ -223,6 +250,7 @@ fn details(
     args: &Args,
     shown: &Shown<'_>,
     header: &Header,
+    notes: &[&str],
     io: &mut Io<'_>,
 ) -> Result<Outcome> {
     let delta = chosen(profile, args)?;
@@ -239,7 +267,7 @@ fn details(
         let hidden = hidden + counts.hidden;
         let run = header.to_json();
         print_json(
-            &json!({"run": run, "delta": delta, "counts": counts.to_json(), "hidden": hidden}),
+            &json!({"run": run, "delta": delta, "counts": counts.to_json(), "hidden": hidden, "notes": notes}),
             io.out,
         )?;
     } else if shown.csv {
@@ -254,7 +282,7 @@ fn details(
         if !args.count.is_empty() {
             write!(io.out, "{}", counts.to_text(shown.style))?;
         }
-        write!(io.out, "{}", header.account_text(shown.style))?;
+        write!(io.out, "{}{}", lines(notes), header.account_text(shown.style))?;
     }
     Ok(if found { Outcome::Done } else { Outcome::NothingMatched })
 }
