@@ -225,13 +225,39 @@ fn windows_of_known_length() {
     let thousand = longest.iter().find(|i| i["instructions"] == 1001).expect("a window of 1001 instructions");
     assert!(thousand["from"].as_str().unwrap().starts_with("windows_write < "), "{thousand}");
     assert!(thousand["task"].as_str().unwrap().starts_with("sh ["), "{thousand}");
+    // All of them, one a row, in order of time; `--limit 0` has as many among the longest.
+    let listed = |more: &[&str]| {
+        let list = json(&[&["report", "delta", "irqs", "--list", "--json", "-i", run], more].concat());
+        list["rows"].as_array().unwrap().clone()
+    };
+    let (all, count) = (listed(&[]), irqs["ns"]["count"].as_u64().unwrap());
+    assert_eq!(all.len() as u64, count);
+    assert!(all.is_sorted_by_key(|row| row["start_ns"].as_u64().unwrap()));
+    let of_thousand = |rows: &[Value]| rows.iter().filter(|row| row["instructions"] == 1001).count();
+    assert!(of_thousand(&all) >= 100, "{}", of_thousand(&all));
+    assert_eq!(irqs["not_listed"], count - longest.len() as u64);
+    let whole = json(&["report", "delta", "irqs", "--json", "--limit", "0", "-i", run])["delta"].clone();
+    assert_eq!(
+        (whole["longest"].as_array().unwrap().len() as u64, &whole["not_listed"]),
+        (count, &Value::from(0))
+    );
+    // Of one task, CPU or time.
+    let of_sh = listed(&["--comm", "sh", "--sort", "ns"]);
+    let is_of_sh = |row: &Value| row["task"].as_str().unwrap().starts_with("sh [");
+    assert!(of_thousand(&of_sh) >= 100 && of_sh.iter().all(is_of_sh));
+    assert!(of_sh.is_sorted_by_key(|row| std::cmp::Reverse(row["ns"].as_u64().unwrap())));
+    assert_eq!(listed(&["--cpu", "0"]).len(), all.len());
+    let from = all[all.len() / 2]["start_ns"].as_u64().unwrap();
+    let later = listed(&["--since", &format!("{from}ns")]);
+    assert_eq!(later, all[all.len() - later.len()..]);
+    assert!(later.len() >= all.len() - all.len() / 2 && later.len() < all.len(), "{}", later.len());
     // By where they began, none more and none less. In `saved` pushf, cli, nop, popf, nop, nop, popf: the inner pair
     // neither begins nor ends a window.
     let preempt = delta(run, "preempt");
     let opened = irqs["sites"].as_array().unwrap().iter().find_map(|s| {
         s["stack"].as_str().unwrap().starts_with("windows_write < ").then(|| s["count"].as_u64().unwrap())
     });
-    // Interrupts that strike there begin windows of their own.
+    // An interrupt that strikes there begins a window of its own, which is the interrupt's.
     assert!((1100..1110).contains(&opened.unwrap()), "{opened:?}");
     for (delta, place, times, instructions) in [
         (&irqs, "saved < windows_write", 10, 10 * 7),

@@ -143,11 +143,15 @@ fn ignored(
     faults
 }
 
+/// Lists all intervals of a kind, whose number in an ordinary run is larger than that of the rows shown.
+const ALL_INTERVALS: &[&str] = &["irqs", "--list", "--limit", "0"];
+
 fn of_report(option: &str, view: View<'_>) -> Option<Try<'static>> {
     let sort: &[&str] = match view {
         ["syscalls"] => &["-count"],
         ["tasks"] => &["-pid"],
         ["durations"] => &["-count"],
+        ["delta"] => &["ns"],
         _ => &["-calls"],
     };
     Some(match option {
@@ -156,6 +160,12 @@ fn of_report(option: &str, view: View<'_>) -> Option<Try<'static>> {
         "html" => With(&["FILE"]),
         // A run without errors has nothing to sort or to limit.
         "sort" | "limit" | "json" if view == ["errors"] => Always,
+        "sort" if view == ["delta"] => Beside(ALL_INTERVALS, sort),
+        "task" if view == ["delta"] => Beside(ALL_INTERVALS, &["1"]),
+        "comm" if view == ["delta"] => Beside(ALL_INTERVALS, &["ls"]),
+        "cpu" => Beside(ALL_INTERVALS, &["7"]),
+        "since" | "until" => Beside(ALL_INTERVALS, &["MIDDLE"]),
+        "list" => Beside(&["irqs"], &[]),
         "sort" => With(sort),
         "limit" => With(&["1"]),
         "task" => With(&["1"]),

@@ -53,6 +53,18 @@ fn only_what_led_to_the_condition_is_kept() {
     let kept_ls = instructions_of_ls(&long, "getdents64");
     assert!(kept_ls > whole_ls / 2 && kept_ls < whole_ls, "{kept_ls} of {whole_ls}");
 
+    // A listing that `sh` waited for fits in, or its begin is missing, which is told.
+    for (size, fits) in [("64M", true), ("4K", false)] {
+        let waited = r#"__x64_sys_wait4%return if $duration > 300us && $comm == "sh""#;
+        let info = record(&never, &["--snapshot-when", waited, "--snapshot-size", size]);
+        let [all, short] =
+            ["snapshots", "short_snapshots"].map(|name| info["options"][name].as_u64().unwrap());
+        assert!(all >= 3 && (fits && short == 0 || !fits && (2..=all).contains(&short)), "{info:#}");
+        let report = ok(&["report", "functions", "-q", "--limit", "1", "-i", never.to_str().unwrap()]);
+        let told = String::from_utf8(report).unwrap().contains("without the beginning of what triggered it");
+        assert_eq!(told, !fits, "{size}");
+    }
+
     // Both, with little room: two pieces with a gap between them, tasks and code told right in each.
     let info = record(&both, &["--snapshot-when", &condition(5), "--snapshot-size", "32K"]);
     assert_eq!(

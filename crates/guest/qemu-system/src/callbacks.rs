@@ -91,7 +91,8 @@ callback!(on_watched_block, |state, v, block: Block| {
         v.block_ns = ns;
         if concerns {
             let at = At { cpu: v.cpu, ns, task: &v.task, hooks: &state.hooks };
-            state.block_triggers(&at, block.va, is_gate);
+            let since_ns = state.block_triggers(&at, block.va, is_gate);
+            v.snapshot_since(since_ns);
         }
     }
     if may_leave_kernel(block) {
@@ -104,7 +105,8 @@ callback!(on_measured, |state, v, spot: Measured| {
         // Only in deterministic mode an instruction takes a known time. Inside a block the clock cannot be read.
         let ns = v.block_ns + if state.options.icount { spot.index + 1 } else { 0 };
         let at = At { cpu: v.cpu, ns, task: &v.task, hooks: &state.hooks };
-        state.instruction_triggers(&at, spot.op);
+        let since_ns = state.instruction_triggers(&at, spot.op);
+        v.snapshot_since(since_ns);
     }
 });
 callback!(on_block_end, |_state, v, _block: Block| v.push(Entry::BlockEnded));

@@ -19,7 +19,7 @@ use crate::codemap::{CodeMap, News};
 use crate::filter::{Filter, LeftOut};
 use crate::options::{Keep, Options};
 use crate::side::{Side, What};
-use crate::tape::Entry;
+use crate::tape::{Entry, earliest};
 use crate::writer::Writer;
 use kprism_tlb::stream::{self, Event};
 
@@ -34,6 +34,8 @@ pub struct Encoded {
     pub instructions: Option<u64>,
     /// Number of snapshots, if only snapshots are kept.
     pub snapshots: Option<u64>,
+    /// Number of those that lack the begin of what triggered them on this vCPU. `None` if that is not known.
+    pub short_snapshots: Option<u64>,
     /// Number of map records dropped because no kept data needs them.
     pub dropped_records: Option<u64>,
     /// TLB misses that were not kept, if a condition says which are.
@@ -92,8 +94,8 @@ pub struct Encoder {
     cr3: Option<u64>,
     start: Option<(u64, u64)>,
     time: Option<(u64, bool)>,
-    /// The stream is split before the next block. True if the piece before is kept.
-    split: Option<bool>,
+    /// The stream is split before the next block. True if the piece before is kept; the begin of what triggered it, ns.
+    split: Option<(bool, Option<u64>)>,
     /// The splits not taken yet.
     pub splits: Vec<Split>,
     /// Instructions counted up to the last split, and the number of those that are kept.
@@ -115,6 +117,8 @@ pub struct Split {
     pub offset: u64,
     /// True if the piece before it is kept.
     pub keep: bool,
+    /// Begin of what triggered a snapshot on this vCPU, ns.
+    pub since_ns: Option<u64>,
 }
 
 /// An interrupt or exception: its gate, and the interrupted address.
@@ -226,7 +230,10 @@ impl Encoder {
             }
             Entry::Stop { va } => self.stop(va),
             Entry::End => self.finish(),
-            Entry::Split { keep } => self.split = Some(keep),
+            Entry::Split { keep, since_ns } => {
+                let before = self.split.and_then(|(_, since_ns)| since_ns);
+                self.split = Some((keep, earliest(before, since_ns)));
+            }
             Entry::Side(side) => self.side(&side),
         }
     }
@@ -335,25 +342,25 @@ impl Encoder {
         if let Some((ns, jump)) = self.time.take() {
             self.set_time(ns, jump);
         }
-        if let Some(keep) = self.split.take() {
+        if let Some((keep, since_ns)) = self.split.take() {
             let offset = self.writer.split(va, block.mode, self.ns, keep);
-            self.add_split(offset, keep);
+            self.add_split(Split { offset, keep, since_ns });
         }
         self.writer.tick(va, self.ns);
     }
 
     /// Handles a split after which no block came.
     fn split_at_end(&mut self) {
-        if let Some(keep) = self.split.take() {
-            self.add_split(self.writer.offset(), keep);
+        if let Some((keep, since_ns)) = self.split.take() {
+            self.add_split(Split { offset: self.writer.offset(), keep, since_ns });
         }
     }
 
     #[cold]
-    fn add_split(&mut self, offset: u64, keep: bool) {
-        self.kept = self.kept(keep);
+    fn add_split(&mut self, split: Split) {
+        self.kept = self.kept(split.keep);
         self.split_at = self.counts.instructions;
-        self.splits.push(Split { offset, keep });
+        self.splits.push(split);
     }
 
     fn start(&mut self, block: &'static Block, va: u64, id: u32, ns: u64, cr3: u64) {

@@ -95,6 +95,7 @@ fn account(o: &Options, stopped: Option<&str>, done: &[(u32, Option<Encoded>)], 
             let Some(d) = encoded else { return json!({ "cpu": cpu }) };
             json!({
                 "cpu": d.cpu, "instructions": d.instructions, "snapshots": d.snapshots,
+                "short_snapshots": d.short_snapshots,
                 "dropped_records": d.dropped_records, "blocks": d.counts.blocks,
                 "cut_blocks": d.counts.partial, "events": d.counts.interrupts, "unexplained": d.counts.unexplained,
                 "drift_ns": d.counts.drift_ns, "pt_bytes": d.pt_bytes,

@@ -37,6 +37,8 @@ struct Part {
     open: bool,
     /// Number of snapshots so far.
     snapshots: u64,
+    /// Number of those that lack the begin of what triggered them here. `None` if that is not known.
+    short: Option<u64>,
 }
 
 impl Part {
@@ -46,7 +48,7 @@ impl Part {
             Keep::Last { bytes, .. } => (*bytes, false, false),
             Keep::Windows { from, .. } => (0, true, from.is_none()),
         };
-        let mut part = Part { ring: Ring::new(bytes), windows, open: false, snapshots: 0 };
+        let mut part = Part { ring: Ring::new(bytes), windows, open: false, snapshots: 0, short: Some(0) };
         if open {
             part.set_open(true);
         }
@@ -72,6 +74,10 @@ impl Part {
         for split in e.splits.drain(..) {
             let to = (split.offset - begin) as usize;
             self.ring.push(&e.writer.out[done..to], std::mem::take(&mut records), end);
+            if let Some(ns) = split.since_ns.filter(|_| !self.windows) {
+                let lacks = self.ring.reaches(ns).map(|reaches| u64::from(!reaches));
+                self.short = self.short.zip(lacks).map(|(short, lacks)| short + lacks);
+            }
             if split.keep {
                 self.ring.snapshot().write(pt, map)?;
             } else {
@@ -181,6 +187,7 @@ fn run(
             Some(part) => part.windows.then(|| encoder.kept(part.open)),
         },
         snapshots: part.filter(|p| !p.windows).map(|p| p.snapshots),
+        short_snapshots: part.filter(|p| !p.windows).and_then(|p| p.short),
         dropped_records: part.map(|p| p.ring.dropped()),
         footprint: encoder.map.peak() + BUFFERS * tape::BUFFER * 8 + part.map_or(0, |p| p.ring.footprint()),
         pt_bytes: encoder.writer.offset(),

@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use kprism_pt::find_psb;
+use kprism_pt::{Packet, PacketReader, find_psb};
 
 use crate::records::{RECORD, Records, holds_from};
 
@@ -111,6 +111,19 @@ impl Ring {
         out
     }
 
+    /// Returns true if what is held reaches back to guest time `ns`. `None`: its first packets do not tell their time.
+    pub fn reaches(&self, ns: u64) -> Option<bool> {
+        let Some(first) = self.segments.front() else { return Some(false) };
+        // The time stands in the PSB+.
+        let packets = PacketReader::new(&first.bytes).map_while(Result::ok).map(|(_, packet)| packet);
+        let mut packets = packets.take_while(|packet| *packet != Packet::PsbEnd);
+        let from = packets.find_map(|packet| match packet {
+            Packet::Tsc { tsc } => Some(tsc),
+            _ => None,
+        })?;
+        Some(from <= ns)
+    }
+
     /// Sets the number of bytes to hold.
     pub fn keep(&mut self, bytes: usize) {
         self.keep = bytes;
@@ -136,7 +149,6 @@ impl Ring {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kprism_pt::Packet;
 
     fn segment(fill: u8, n: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -148,6 +160,25 @@ mod tests {
     fn record(at: u64, flags: u32) -> Vec<u8> {
         let words = [at, 0, 0x1000].map(u64::to_le_bytes);
         [words.as_flattened(), &7u32.to_le_bytes(), &flags.to_le_bytes()].concat()
+    }
+
+    #[test]
+    fn the_begin_of_a_trigger_is_held_or_gone() {
+        let mut ring = Ring::new(60);
+        assert_eq!(ring.reaches(0), Some(false), "nothing is held");
+        for tsc in [1000, 2000, 3000] {
+            let mut bytes = Vec::new();
+            for packet in [Packet::Psb, Packet::Tsc { tsc }, Packet::PsbEnd] {
+                packet.encode(&mut bytes);
+            }
+            assert_eq!(bytes.len(), 26);
+            ring.push(&bytes, &[], tsc);
+        }
+        // Two of the three have room.
+        assert_eq!([1999, 2000, 9000].map(|ns| ring.reaches(ns)), [Some(false), Some(true), Some(true)]);
+        ring.snapshot();
+        ring.push(&segment(2, 10), &[], 4000);
+        assert_eq!(ring.reaches(9000), None, "a PSB without a time");
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::options::{Keep, Options, Start};
 use crate::round_robin::RunningVcpu;
 use crate::stops;
 use crate::sync::lock;
-use crate::trigger::{At, Effect, Op, Triggers};
+use crate::trigger::{At, Effect, Met, Op, Triggers};
 
 /// State shared by all callbacks.
 pub static STATE: OnceLock<State> = OnceLock::new();
@@ -184,25 +184,26 @@ impl State {
     }
 
     /// Handles a block that [`Triggers::concern`]s, which begins at `va` `at` this moment: splits the streams where a condition is
-    /// met.
-    pub fn block_triggers(&self, at: &At<'_>, va: u64, is_gate: bool) {
-        self.triggers.block_starts(at, va, is_gate).for_each(|effect| self.take_effect(effect));
+    /// met. Returns the begin of what triggered a snapshot, in ns, if it has one.
+    pub fn block_triggers(&self, at: &At<'_>, va: u64, is_gate: bool) -> Option<u64> {
+        self.triggers.block_starts(at, va, is_gate).filter_map(|met| self.take_effect(met)).min()
     }
 
-    /// Handles an instruction, `at` the moment after it.
-    pub fn instruction_triggers(&self, at: &At<'_>, op: Op) {
-        self.triggers.instruction(at, op).for_each(|effect| self.take_effect(effect));
+    /// Handles an instruction, `at` the moment after it. Returns the same.
+    pub fn instruction_triggers(&self, at: &At<'_>, op: Op) -> Option<u64> {
+        self.triggers.instruction(at, op).filter_map(|met| self.take_effect(met)).min()
     }
 
-    fn take_effect(&self, effect: Effect) {
+    fn take_effect(&self, Met { effect, since_ns }: Met) -> Option<u64> {
         if effect == Effect::Hold {
             goal::condition_holds();
-            return;
+            return None;
         }
         let open = self.keeps(self.splits.load(Ordering::SeqCst));
         if effect == Effect::Snapshot || open == (effect == Effect::Until) {
             self.split();
         }
+        since_ns.filter(|_| effect == Effect::Snapshot)
     }
 
     /// Makes every vCPU take the slow path at its next block, where it notices changes.

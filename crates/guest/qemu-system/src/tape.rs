@@ -21,6 +21,8 @@ const END: u64 = 17;
 /// A split of the stream: the piece before is kept, or dropped.
 const SPLIT_KEEP: u64 = 19;
 const SPLIT_DROP: u64 = 35;
+/// The same as SPLIT_KEEP, with a begin.
+const SPLIT_SINCE: u64 = 37;
 /// In the low byte. The other bits say what missed.
 const MISS: u64 = 21;
 /// A TLB entry, or all of them, was invalidated.
@@ -53,8 +55,9 @@ pub enum Entry {
     Cr3(u64),
     /// The last block ran to its end (reported only if that is not evident otherwise).
     BlockEnded,
-    /// The stream is split before the next block. The piece since the last split is kept or dropped.
-    Split { keep: bool },
+    /// The stream is split before the next block. The piece since the last split is kept or dropped. `since_ns`: begin of what
+    /// triggered this on this vCPU, if it is kept and something that has a begin did.
+    Split { keep: bool, since_ns: Option<u64> },
     /// Instruction `index` of the last block, or its fetch, missed a TLB at `va`, or had a hit that a replay needs.
     Miss { index: u32, va: u64, access: Access, missed: Missed },
     /// The last block dropped TLB entries: those of a page, or all (`None`).
@@ -69,6 +72,14 @@ pub enum Entry {
     Free(u64, u64),
     /// A hooked kernel function was entered, `insns` instructions into the last block.
     Side(Box<Side>),
+}
+
+/// The earlier of two times that may be absent.
+pub fn earliest(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
 }
 
 /// Writes entries; the inverse of [`read`].
@@ -151,7 +162,8 @@ impl Tape {
             Entry::Cr3(v) => self.words.extend([CR3, v]),
             Entry::BlockEnded => self.words.push(BLOCK_ENDED),
             Entry::End => self.words.push(END),
-            Entry::Split { keep } => self.words.push(if keep { SPLIT_KEEP } else { SPLIT_DROP }),
+            Entry::Split { keep: true, since_ns: Some(ns) } => self.words.extend([SPLIT_SINCE, ns]),
+            Entry::Split { keep, .. } => self.words.push(if keep { SPLIT_KEEP } else { SPLIT_DROP }),
             Entry::Miss { index, va, access, missed } => {
                 let how = (access as u64) << 8 | (missed.size as u64) << 10;
                 let who = u64::from(missed.first) << 16 | u64::from(missed.last) << 24;
@@ -189,8 +201,9 @@ pub fn read(words: &[u64], mut each: impl FnMut(Entry)) {
             CR3 => Entry::Cr3(arg()),
             BLOCK_ENDED => Entry::BlockEnded,
             END => Entry::End,
-            SPLIT_KEEP => Entry::Split { keep: true },
-            SPLIT_DROP => Entry::Split { keep: false },
+            SPLIT_KEEP => Entry::Split { keep: true, since_ns: None },
+            SPLIT_DROP => Entry::Split { keep: false, since_ns: None },
+            SPLIT_SINCE => Entry::Split { keep: true, since_ns: Some(arg()) },
             // SAFETY: written by `push` from `Box::into_raw`, read once.
             SIDE => Entry::Side(unsafe { Box::from_raw(arg() as *mut Side) }),
             FAULT => Entry::Fault(arg()),

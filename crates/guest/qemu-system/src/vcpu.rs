@@ -18,7 +18,7 @@ use crate::idt;
 use crate::options::{Keep, Options, Start};
 use crate::side::{Side, Task, What};
 use crate::state::{QUICK, STATE, State};
-use crate::tape::{Entry, Tape};
+use crate::tape::{Entry, Tape, earliest};
 use crate::tlb::Tlb;
 use kprism_tlb::Geometry;
 
@@ -77,6 +77,8 @@ pub struct Vcpu {
     pub mark: Option<u32>,
     /// Number of splits when this vCPU last checked.
     splits: u64,
+    /// Begin of what triggered a snapshot on this vCPU since then, ns.
+    since_ns: Option<u64>,
     full: SyncSender<Vec<u64>>,
     empty: Receiver<Vec<u64>>,
 }
@@ -118,6 +120,7 @@ impl Vcpu {
             meanwhile: Vec::new(),
             mark: None,
             splits: 0,
+            since_ns: None,
             full,
             empty,
         }
@@ -375,6 +378,11 @@ impl Vcpu {
         }
     }
 
+    /// A call or an interval that began at `since_ns` triggered a snapshot here.
+    pub fn snapshot_since(&mut self, since_ns: Option<u64>) {
+        self.since_ns = earliest(self.since_ns, since_ns);
+    }
+
     /// Handles splits of the streams since this vCPU last checked.
     pub fn note_splits(&mut self, state: &State) {
         let splits = state.splits.load(Ordering::SeqCst);
@@ -383,9 +391,10 @@ impl Vcpu {
         }
         let (kept, keeps) = (state.keeps(self.splits), state.keeps(splits));
         self.splits = splits;
+        let since_ns = self.since_ns.take();
         // A window that opened and closed while nothing ran here is ignored.
         if kept != keeps || matches!(state.options.keep, Keep::Last { .. }) {
-            self.push(Entry::Split { keep: kept });
+            self.push(Entry::Split { keep: kept, since_ns });
         }
     }
 

@@ -110,6 +110,24 @@ fn functions_that_the_kernel_enters_begin() {
     assert_eq!(began(&code, &[&pt], &[], "_start"), (1, vec![]));
 }
 
+/// The code that an interrupt strikes has not switched interrupts off.
+#[test]
+fn a_window_that_an_interrupt_begins_is_the_interrupts() {
+    let code = code();
+    let mut pt = Pt::new();
+    // Since the first return to user code it is known that interrupts are on.
+    pt.psb(MAIN).fup(F).tip(TIMER).tip(F).tip(G).fup(G + 1).tip(TIMER).tip(G + 1).tip(F + 3);
+    pt.tip(MAIN + 5);
+    let profile = run(&code, &[&pt], &[], "irqs-off", "irqs-on", 0);
+    let delta = &profile.deltas[0];
+    assert!(delta.insns.count > 0, "{delta:?}");
+    let name = |node: u32| profile.funcs[profile.nodes[node as usize].func as usize].name.as_str();
+    for interval in &delta.longest {
+        assert_eq!([interval.from_node, interval.to_node].map(name), ["asm_sysvec_timer"; 2]);
+    }
+    assert!(delta.sites.iter().all(|site| name(site.node) == "asm_sysvec_timer"), "{:?}", delta.sites);
+}
+
 /// A task that ran while trace data was lost may have executed anything.
 #[test]
 fn what_ran_during_a_loss_is_not_known() {

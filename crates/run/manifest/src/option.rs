@@ -124,6 +124,7 @@ keys! {
         Root = "root", Nothing, "The folder that was the guest's root.";
         Settings = "settings", Nothing, "Settings of ftrace: those of [`SettingKey`].";
         Share = "share", Nothing, "Folders shared with the guest.";
+        ShortSnapshots = "short_snapshots", Nothing, "Snapshots that lack the begin of what triggered them.";
         Snapshot = "snapshot", Part, "True if only the last packets before a request of the user's were kept.";
         SnapshotBytes = "snapshot_bytes", Choice, "Bytes of the packets that a snapshot keeps.";
         SnapshotHits = "snapshot_hits", Nothing, "Counts of the condition at which snapshots were taken.";

@@ -33,6 +33,8 @@ pub struct OptionFacts {
     pub windows: Option<u64>,
     /// Number of snapshots.
     pub snapshots: Option<u64>,
+    /// Number of those that lack the begin of the call or the interval that triggered them.
+    pub short_snapshots: Option<u64>,
     /// The condition at which snapshots were taken.
     pub snapshot_when: Option<String>,
     /// True if only snapshots were asked for, at requests of the user's.
@@ -123,6 +125,7 @@ impl Manifest {
             warm: reader.number(OptionKey::Warm),
             windows: reader.number(OptionKey::Windows),
             snapshots: reader.number(OptionKey::Snapshots),
+            short_snapshots: reader.number(OptionKey::ShortSnapshots),
             snapshot_when: reader.text(OptionKey::SnapshotWhen),
             snapshot: reader.read(OptionKey::Snapshot, Value::as_bool).unwrap_or_default(),
             condition_faults: reader.number(OptionKey::ConditionFaults),

@@ -24,9 +24,16 @@ impl Manifest {
         if facts.snapshots.is_some() || facts.snapshot_when.is_some() || facts.snapshot {
             let when = facts.snapshot_when.map(|when| format!(" when `{}`", printable(&when)));
             let count = number(facts.snapshots, "snapshots");
+            let short = facts.short_snapshots.filter(|short| *short > 0).map(|short| {
+                let short = counted(short, "snapshots");
+                format!(
+                    "; {short} without the beginning of what triggered it: it takes a larger --snapshot-size"
+                )
+            });
             lines.push(format!(
-                "recorded in snapshots only, the last packets of each CPU: {count}{}",
-                when.unwrap_or_default()
+                "recorded in snapshots only, the last packets of each CPU: {count}{}{}",
+                when.unwrap_or_default(),
+                short.unwrap_or_default()
             ));
         }
         let ranges: Vec<String> = (self.processor.iter())
@@ -72,6 +79,10 @@ mod tests {
             part(&[("snapshot_when", "irqs_off > 1ms".into()), ("snapshots", 1.into())]),
             ["recorded in snapshots only, the last packets of each CPU: 1 snapshot when `irqs_off > 1ms`"]
         );
+        let short = part(&[("snapshots", 3.into()), ("short_snapshots", 2.into())]).concat();
+        let told = "3 snapshots; 2 snapshots without the beginning of what triggered it: it takes a larger";
+        assert!(short.contains(told), "{short}");
+        assert!(!part(&[("snapshots", 3.into()), ("short_snapshots", 0.into())])[0].contains("without"));
         assert_eq!(part(&[("snapshot", true.into())]).len(), 1);
     }
 

@@ -221,12 +221,38 @@ pub struct Delta {
     pub insns: Histogram,
     /// The longest intervals by time and by instructions, ordered by descending time.
     pub longest: Vec<Interval>,
+    /// All intervals, if the decode was asked to keep them. `None` if only `longest` is known, as in a run's tables.
+    #[serde(skip)]
+    pub all: Option<AllIntervals>,
     /// Contexts in which intervals began, ordered by their total time. Only the first ones are listed.
     pub sites: Vec<Site>,
     /// Number of beginnings that followed another beginning. The later beginning was used.
     pub restarted: u64,
     /// Number of intervals cut off by a loss of data or the end of the trace.
     pub unfinished: u64,
+}
+
+impl Delta {
+    /// All intervals, as far as they are known: those that were kept, or the longest if there are no others.
+    #[must_use]
+    pub fn known(&self) -> Option<AllIntervals> {
+        let complete = self.longest.len() as u64 >= self.ns.count;
+        let from_longest = || {
+            let mut intervals = self.longest.clone();
+            intervals.sort_by_key(|i| (i.start_ns, i.cpu));
+            AllIntervals { intervals, beyond: 0 }
+        };
+        self.all.clone().or_else(|| complete.then(from_longest))
+    }
+}
+
+/// All intervals of one kind, as far as there was room.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AllIntervals {
+    /// The intervals, ordered by start time and CPU.
+    pub intervals: Vec<Interval>,
+    /// Number of intervals that were measured after the list was full, and are not in it.
+    pub beyond: u64,
 }
 
 /// The scope in which an interval is measured.

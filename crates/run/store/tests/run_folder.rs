@@ -87,6 +87,7 @@ fn small_profile() -> Profile {
                     from_node: 2,
                     to_node: 3,
                 }],
+                all: None,
                 sites: vec![Site { node: 2, count: 3, ns: 263, insns: 21, max_ns: 257 }],
                 restarted: 1,
                 unfinished: 2,

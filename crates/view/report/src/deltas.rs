@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Intervals between markers: a table of all kinds, and one kind in detail, with its histograms, the places where its
-//! intervals began, and the longest ones.
+//! intervals began, the longest ones, and a list of all.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::ops::Range;
 
-use kprism_profile::{Bin, Delta, Histogram, NO_PARENT, Profile, Scope, Site};
+use kprism_profile::{Bin, Delta, Filter, FrameKind, Histogram, Interval, NO_PARENT, Profile, Scope, Site};
 use serde_json::{Value, json};
 
 use crate::table::{Cell, Style, Table};
@@ -141,11 +142,48 @@ pub fn sites(profile: &Profile, delta: &Delta) -> Table {
     )
 }
 
-/// A table of the longest intervals.
+/// A table of the longest intervals; of all, if all are known.
 pub fn longest(profile: &Profile, delta: &Delta) -> Table {
-    let cells = delta
-        .longest
-        .iter()
+    let all = delta.all.as_ref().filter(|all| all.beyond == 0);
+    match all {
+        Some(all) => {
+            let mut intervals: Vec<&Interval> = all.intervals.iter().collect();
+            intervals.sort_by_key(|i| (Reverse(i.ns), i.start_ns, i.cpu));
+            table_of(profile, intervals)
+        }
+        None => table_of(profile, &delta.longest),
+    }
+}
+
+/// A choice of single intervals.
+#[derive(Debug, Clone)]
+pub struct Choice {
+    /// Tasks that ran when the interval ended.
+    pub tasks: Filter,
+    /// CPUs on which it ended; empty takes all.
+    pub cpus: Vec<u16>,
+    /// A time into which it reaches, in ns.
+    pub time: Range<u64>,
+}
+
+/// A table of all intervals of the choice, in order of time, and the number of intervals for which there was no room. `None`: only the
+/// longest are known.
+pub fn list(profile: &Profile, delta: &Delta, choice: &Choice) -> Option<(Table, u64)> {
+    let known = delta.known()?;
+    let tasks = choice.tasks.tasks(profile);
+    let takes = |i: &&Interval| {
+        let task = tasks.get(i.task as usize).copied().unwrap_or(false);
+        let cpu = choice.cpus.is_empty() || choice.cpus.contains(&i.cpu);
+        let time = i.start_ns < choice.time.end && i.start_ns.saturating_add(i.ns) >= choice.time.start;
+        task && cpu && time
+    };
+    Some((table_of(profile, known.intervals.iter().filter(takes)), known.beyond))
+}
+
+/// A table with a row for each interval.
+fn table_of<'a>(profile: &Profile, intervals: impl IntoIterator<Item = &'a Interval>) -> Table {
+    let cells = intervals
+        .into_iter()
         .map(|i| {
             let task = &profile.tasks[i.task as usize];
             vec![
@@ -186,14 +224,23 @@ pub fn bins(delta: &Delta) -> Table {
     Table::new(&[("of", "of"), ("low", "low"), ("high", "high"), ("count", "count")], cells)
 }
 
-/// One kind of interval as text. `rows` limits each list.
-pub fn to_text(profile: &Profile, delta: &Delta, rows: usize, style: Style) -> String {
-    let mut out = String::new();
+/// A line with an interval's name, its markers, and whose time it is.
+pub fn title(delta: &Delta, style: Style) -> String {
     let scope = match delta.scope {
         Scope::Cpu => "on one CPU",
         Scope::Task => "in one task",
     };
-    let _ = writeln!(out, "{}: from {} to {}, {scope}", style.bold(&delta.name), delta.from, delta.to);
+    format!("{}: from {} to {}, {scope}\n", style.bold(&delta.name), delta.from, delta.to)
+}
+
+/// Number of intervals that the table of the longest does not have.
+fn not_listed(delta: &Delta, longest: &Table) -> u64 {
+    delta.ns.count.saturating_sub((longest.rows.len() + longest.hidden) as u64)
+}
+
+/// One kind of interval as text. `rows` limits each list.
+pub fn to_text(profile: &Profile, delta: &Delta, rows: usize, style: Style) -> String {
+    let mut out = title(delta, style);
     if delta.ns.count == 0 {
         out.push_str("none\n");
     }
@@ -216,13 +263,20 @@ pub fn to_text(profile: &Profile, delta: &Delta, rows: usize, style: Style) -> S
             let _ = writeln!(out, "{} {note}", units::grouped(n));
         }
     }
-    for mut table in [sites(profile, delta), longest(profile, delta)] {
+    let longest = longest(profile, delta);
+    let not_listed = not_listed(delta, &longest);
+    for mut table in [sites(profile, delta), longest] {
         if !table.rows.is_empty() {
             if rows > 0 {
                 table.limit(rows);
             }
             let _ = write!(out, "\n{}", table.to_text(style));
         }
+    }
+    if not_listed > 0 {
+        let more = units::grouped(not_listed);
+        let note = format!("{more} more are not among the longest: kprism report delta --list");
+        let _ = writeln!(out, "{}", style.dim(&note));
     }
     out
 }
@@ -263,7 +317,8 @@ fn octaves(h: &Histogram) -> Vec<(u64, u64)> {
     counts.into_iter().enumerate().map(|(i, n)| (low(i), n)).collect()
 }
 
-/// The innermost frames of a context, innermost first, as `a < b < c`.
+/// The innermost frames of a context, innermost first, as `a < b < c`. An interrupt's entry is the last: the interrupted code did not
+/// call it.
 pub fn stack(profile: &Profile, node: u32, frames: usize) -> String {
     let mut names = Vec::new();
     let mut at = node;
@@ -273,6 +328,9 @@ pub fn stack(profile: &Profile, node: u32, frames: usize) -> String {
             break;
         }
         names.push(profile.funcs[n.func as usize].name.as_str());
+        if n.kind == FrameKind::Interrupt {
+            break;
+        }
         at = n.parent;
     }
     if names.is_empty() { "[unknown]".to_owned() } else { names.join(" < ") }
@@ -281,6 +339,7 @@ pub fn stack(profile: &Profile, node: u32, frames: usize) -> String {
 /// One kind of interval as JSON, `rows` of each of its lists (0: all), and the number of rows left out.
 pub fn to_json(profile: &Profile, delta: &Delta, rows: usize) -> (Value, usize) {
     let mut lists = [sites(profile, delta), longest(profile, delta)];
+    let not_listed = not_listed(delta, &lists[1]);
     if rows > 0 {
         lists.iter_mut().for_each(|table| table.limit(rows));
     }
@@ -300,6 +359,7 @@ pub fn to_json(profile: &Profile, delta: &Delta, rows: usize) -> (Value, usize) 
         "restarted": delta.restarted, "unfinished": delta.unfinished,
         "sites": sites.to_json(),
         "longest": longest.to_json(),
+        "not_listed": not_listed,
     });
     (value, sites.hidden + longest.hidden)
 }
@@ -307,6 +367,7 @@ pub fn to_json(profile: &Profile, delta: &Delta, rows: usize) -> (Value, usize) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kprism_profile::{AllIntervals, Func, Node, Task};
 
     #[test]
     fn intervals_in_contexts_that_are_not_listed_are_told() {
@@ -315,6 +376,59 @@ mod tests {
         delta.sites.push(Site { count: 3, ..Site::default() });
         let text = to_text(&Profile::default(), &delta, 0, Style::default());
         assert!(text.contains("2 began in contexts that are not listed"), "{text}");
+    }
+
+    /// Intervals that an interrupt began are one row, whatever it interrupted.
+    #[test]
+    fn a_stack_ends_with_the_interrupt() {
+        let func = |name: &str| Func { name: name.to_owned(), kernel: true, ..Func::default() };
+        let funcs = ["memset", "memcpy", "asm_sysvec_timer", "hrtimer_interrupt"].map(func).to_vec();
+        let node = |parent, func, kind| Node { parent, func, calls: 1, insns: 0, ns: 0, kind };
+        let (call, interrupt) = (FrameKind::Call, FrameKind::Interrupt);
+        let nodes = vec![
+            node(NO_PARENT, 0, FrameKind::Root),
+            node(0, 0, call),
+            node(1, 2, interrupt),
+            node(0, 1, call),
+            node(3, 2, interrupt),
+            node(4, 3, call),
+        ];
+        let profile = Profile { funcs, nodes, ..Profile::default() };
+        assert_eq!(stack(&profile, 5, FRAMES), "hrtimer_interrupt < asm_sysvec_timer");
+        let site = |node| Site { node, count: 1, ns: 10, ..Site::default() };
+        let delta = Delta { sites: vec![site(2), site(4)], ..Delta::default() };
+        let rows = sites(&profile, &delta).rows;
+        assert_eq!(rows.len(), 1);
+        assert_eq!((&rows[0][1], &rows[0][5]), (&Cell::Int(2), &Cell::Text("asm_sysvec_timer".to_owned())));
+    }
+
+    /// Two intervals of one task each, of which one is among the longest.
+    #[test]
+    fn a_list_has_all_or_is_not_known() {
+        let task = |pid, comm: &str| Task { pid, tgid: pid, comm: comm.to_owned(), ..Task::default() };
+        let profile = Profile { tasks: vec![task(7, "sh"), task(8, "ls")], ..Profile::default() };
+        let interval = |task, cpu, start_ns, ns| Interval { task, cpu, start_ns, ns, ..Interval::default() };
+        let all = vec![interval(0, 0, 100, 20), interval(1, 1, 300, 90)];
+        let mut delta = Delta { longest: vec![all[1]], ..Delta::default() };
+        (delta.ns.count, delta.insns.count) = (2, 2);
+        let whole = Choice { tasks: Filter::default(), cpus: Vec::new(), time: 0..u64::MAX };
+        assert_eq!(list(&profile, &delta, &whole), None);
+        let text = to_text(&profile, &delta, 0, Style::default());
+        assert!(text.contains("1 more are not among the longest: kprism report delta --list"), "{text}");
+        assert_eq!(to_json(&profile, &delta, 0).0["not_listed"], 1);
+        delta.all = Some(AllIntervals { intervals: all, beyond: 0 });
+        assert_eq!(to_json(&profile, &delta, 0).0["not_listed"], 0);
+        assert_eq!(longest(&profile, &delta).rows[0][0], Cell::Ns(90));
+        let lengths = |choice: &Choice| {
+            let (table, beyond) = list(&profile, &delta, choice).expect("all are known");
+            assert_eq!(beyond, 0);
+            table.rows.iter().map(|row| row[0].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(lengths(&whole), [Cell::Ns(20), Cell::Ns(90)]);
+        let sh = Filter { pids: Vec::new(), comms: vec!["s*".to_owned()] };
+        assert_eq!(lengths(&Choice { tasks: sh, ..whole.clone() }), [Cell::Ns(20)]);
+        assert_eq!(lengths(&Choice { cpus: vec![1], ..whole.clone() }), [Cell::Ns(90)]);
+        assert_eq!(lengths(&Choice { time: 110..300, ..whole }), [Cell::Ns(20)]);
     }
 
     #[test]

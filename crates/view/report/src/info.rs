@@ -88,6 +88,7 @@ pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest, tables: Tab
     if facts.snapshots.is_some() || facts.snapshot_when.is_some() || facts.snapshot {
         line("snapshots", facts.snapshots.map_or_else(|| "not counted".into(), grouped));
         facts.snapshot_when.iter().for_each(|text| line("  when", printable(text)));
+        facts.short_snapshots.iter().for_each(|short| line("  without beginning", grouped(*short)));
     }
     if let Some(counts) = m.option(OptionKey::Durations) {
         let number = |key: &str| counts[key].as_u64().map_or_else(|| "not counted".into(), grouped);

@@ -36,6 +36,14 @@ pub enum Effect {
     Hold,
 }
 
+/// A condition that is met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Met {
+    pub effect: Effect,
+    /// Begin of the call or the interval that met it, in guest time, ns. `None` for the entry of a function.
+    pub since_ns: Option<u64>,
+}
+
 /// All conditions of a recording.
 #[derive(Debug)]
 pub struct Triggers(Vec<(Effect, Trigger)>);
@@ -86,20 +94,26 @@ impl Triggers {
         })
     }
 
-    /// The effects of the conditions that a block meets, which begins at `va`.
+    /// The conditions that a block meets, which begins at `va`.
     pub fn block_starts<'a>(
         &'a self,
         at: &'a At<'a>,
         va: u64,
         is_gate: bool,
-    ) -> impl Iterator<Item = Effect> + 'a {
-        let is_met = move |trigger: &Trigger| trigger.concerns(va, is_gate) && trigger.block(at, va, is_gate);
-        self.0.iter().filter(move |(_, trigger)| is_met(trigger)).map(|(effect, _)| *effect)
+    ) -> impl Iterator<Item = Met> + 'a {
+        let concerned = self.0.iter().filter(move |(_, trigger)| trigger.concerns(va, is_gate));
+        concerned.filter_map(move |(effect, trigger)| {
+            let since_ns = trigger.block(at, va, is_gate)?;
+            Some(Met { effect: *effect, since_ns })
+        })
     }
 
-    /// The effects of the conditions that an instruction meets; `at` is the moment after it.
-    pub fn instruction<'a>(&'a self, at: &'a At<'a>, op: Op) -> impl Iterator<Item = Effect> + 'a {
-        self.0.iter().filter(move |(_, trigger)| trigger.instruction(at, op)).map(|(effect, _)| *effect)
+    /// The conditions that an instruction meets; `at` is the moment after it.
+    pub fn instruction<'a>(&'a self, at: &'a At<'a>, op: Op) -> impl Iterator<Item = Met> + 'a {
+        self.0.iter().filter_map(move |(effect, trigger)| {
+            let since_ns = trigger.instruction(at, op)?;
+            Some(Met { effect: *effect, since_ns })
+        })
     }
 
     /// Number of times that a condition could not be computed: a bad read, a division by zero.
@@ -169,8 +183,8 @@ impl Trigger {
         }
     }
 
-    /// Handles a block that [`Trigger::concerns`]. Returns true if the condition is met now.
-    fn block(&self, at: &At<'_>, va: u64, is_gate: bool) -> bool {
+    /// Handles a block that [`Trigger::concerns`]. If the condition is met now, returns [`Met::since_ns`].
+    fn block(&self, at: &At<'_>, va: u64, is_gate: bool) -> Option<Option<u64>> {
         match &self.watch.event {
             &Event::Call { entry, at_return, slots } => {
                 let call = match (va == entry, at_return) {
@@ -178,44 +192,42 @@ impl Trigger {
                     (true, true) => {
                         let arguments = if self.watch.condition.is_some() { slots.into() } else { 0 };
                         self.calls.enter(at.ns, at.task.pid, arguments);
-                        return false;
+                        return None;
                     }
-                    (false, _) => match self.calls.back(va, at.task.pid) {
-                        Some(call) => Some(call),
-                        None => return false,
-                    },
+                    (false, _) => Some(self.calls.back(va, at.task.pid)?),
                 };
                 let since_ns = call.map(|call| call.since_ns);
                 self.holds(&mut GuestState { at, task: at.task, call, since_ns, slots, unused: 0 })
             }
             Event::Interval(interval) => {
-                let ended = self.intervals.block(interval, at, va, is_gate);
-                ended.is_some_and(|ended| self.ended(at, ended))
+                let ended = self.intervals.block(interval, at, va, is_gate)?;
+                self.ended(at, ended)
             }
         }
     }
 
-    /// Handles an instruction. Returns true if the condition is met after it.
-    fn instruction(&self, at: &At<'_>, op: Op) -> bool {
-        let Event::Interval(interval) = &self.watch.event else { return false };
-        let ended = self.intervals.instruction(interval, at.cpu, op, at.ns);
-        ended.is_some_and(|ended| self.ended(at, ended))
+    /// Handles an instruction. If the condition is met after it, returns [`Met::since_ns`].
+    fn instruction(&self, at: &At<'_>, op: Op) -> Option<Option<u64>> {
+        let Event::Interval(interval) = &self.watch.event else { return None };
+        let ended = self.intervals.instruction(interval, at.cpu, op, at.ns)?;
+        self.ended(at, ended)
     }
 
-    fn ended(&self, at: &At<'_>, ended: Ended) -> bool {
+    fn ended(&self, at: &At<'_>, ended: Ended) -> Option<Option<u64>> {
         let other = ended.task.and_then(|va| at.hooks.task(va));
         let task = other.as_ref().unwrap_or(at.task);
         let since_ns = Some(ended.since_ns);
         self.holds(&mut GuestState { at, task, call: None, since_ns, slots: 0, unused: 0 })
     }
 
-    fn holds(&self, state: &mut GuestState<'_>) -> bool {
-        let Some(condition) = &self.watch.condition else { return true };
+    fn holds(&self, state: &mut GuestState<'_>) -> Option<Option<u64>> {
+        let since_ns = state.since_ns;
+        let Some(condition) = &self.watch.condition else { return Some(since_ns) };
         match interp::run(condition, state) {
-            Ok(value) => value != 0,
+            Ok(value) => (value != 0).then_some(since_ns),
             Err(_) => {
                 self.faults.fetch_add(1, Ordering::Relaxed);
-                false
+                None
             }
         }
     }

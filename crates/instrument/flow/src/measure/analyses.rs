@@ -108,7 +108,11 @@ impl<'a> Analyses<'a> {
             cpus: vec![Cpu::default(); lanes],
             halted: vec![false; lanes],
             tasks: Vec::new(),
-            intervals: plan.deltas.iter().map(|d| Intervals::new(d.nested)).collect(),
+            intervals: plan
+                .deltas
+                .iter()
+                .map(|d| Intervals::new(d.nested).keeping(plan.kept.clone()))
+                .collect(),
             funcs: HashMap::new(),
             counts: HashMap::new(),
             counted,

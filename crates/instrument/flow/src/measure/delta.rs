@@ -18,6 +18,8 @@
 //! | `addr:HEX`, `NAME+0xOFFSET` | the instruction at this address |
 //! | anything else | instructions, see [`kprism_image::insn::pattern`] |
 
+use std::ops::Range;
+
 use kprism_image::insn::pattern::{Pattern, PatternError};
 use kprism_image::symbols::kallsyms::Preemption;
 
@@ -166,6 +168,8 @@ pub struct Plan {
     pub(crate) wanted: Vec<Triggers>,
     /// Patterns whose executions are counted: text and number.
     pub(crate) counts: Vec<(String, u32)>,
+    /// All intervals that reach into this time are kept, in ns.
+    pub(crate) kept: Option<Range<u64>>,
 }
 
 impl Default for Plan {
@@ -185,6 +189,7 @@ impl Plan {
             funcs: Vec::new(),
             wanted: Vec::new(),
             counts: Vec::new(),
+            kept: None,
         }
     }
 
@@ -236,6 +241,14 @@ impl Plan {
     #[must_use]
     pub fn with_preemption(mut self, preemption: Preemption) -> Self {
         self.markers.preemption = preemption;
+        self
+    }
+
+    /// Keeps all intervals that reach into this time (ns), not only the longest: [`kprism_profile::Delta::all`]. Of each kind there is
+    /// room for two million.
+    #[must_use]
+    pub fn keeping(mut self, time: Range<u64>) -> Self {
+        self.kept = Some(time);
         self
     }
 

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Measures intervals from their beginnings and ends. Output: histograms and the longest intervals.
+//! Measures intervals from their beginnings and ends. Output: histograms, the longest intervals, and all of them if asked
+//! to keep them.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
+use std::ops::Range;
 
 use kprism_image::code::KeyHasher;
 
 use crate::measure::delta::Spec;
 use kprism_profile::histogram::Counter;
-use kprism_profile::{Delta, Interval, Site};
+use kprism_profile::{AllIntervals, Delta, Interval, Site};
 
 /// Maximum of nested beginnings on one CPU or task; then the oldest is dropped.
 const MAX_OPEN: usize = 256;
@@ -18,6 +20,9 @@ const LONGEST: usize = 32;
 
 /// Maximum of sites kept, by total time.
 const SITES: usize = 1 << 16;
+
+/// Maximum of intervals of one kind that are kept when all are asked for: 112 MiB.
+const MAX_KEPT: usize = 1 << 21;
 
 /// The beginning or the end of an interval.
 #[derive(Debug, Clone, Copy)]
@@ -56,6 +61,36 @@ impl Largest {
     }
 }
 
+/// Keeps all intervals of a time, as far as there is room.
+#[derive(Debug)]
+struct List {
+    /// Intervals that reach into this time are kept; ns.
+    time: Range<u64>,
+    /// Number of intervals for which there is room.
+    room: usize,
+    kept: AllIntervals,
+}
+
+impl List {
+    fn offer(&mut self, interval: &Interval) {
+        let end = interval.start_ns.saturating_add(interval.ns);
+        if interval.start_ns >= self.time.end || end < self.time.start {
+            return;
+        }
+        if self.kept.intervals.len() < self.room {
+            self.kept.intervals.push(*interval);
+        } else {
+            self.kept.beyond += 1;
+        }
+    }
+
+    fn finish(mut self) -> AllIntervals {
+        // Each CPU's, or task's, come in order of their ends.
+        self.kept.intervals.sort_by_key(|i| (i.start_ns, i.cpu));
+        self.kept
+    }
+}
+
 /// All intervals of one kind.
 #[derive(Debug, Default)]
 pub(crate) struct Intervals {
@@ -66,6 +101,7 @@ pub(crate) struct Intervals {
     insns: Counter,
     longest: Largest,
     largest: Largest,
+    list: Option<List>,
     sites: HashMap<u32, Site, BuildHasherDefault<KeyHasher>>,
     restarted: u64,
     unfinished: u64,
@@ -74,6 +110,12 @@ pub(crate) struct Intervals {
 impl Intervals {
     pub fn new(nested: bool) -> Self {
         Self { nested, ..Self::default() }
+    }
+
+    /// Keeps all intervals that reach into this time, too.
+    pub fn keeping(self, time: Option<Range<u64>>) -> Self {
+        let list = time.map(|time| List { time, room: MAX_KEPT, kept: AllIntervals::default() });
+        Self { list, ..self }
     }
 
     pub fn begin(&mut self, scope: usize, point: Point) {
@@ -109,6 +151,9 @@ impl Intervals {
         self.insns.add(interval.insns);
         self.longest.offer(interval.ns, &interval);
         self.largest.offer(interval.insns, &interval);
+        if let Some(list) = &mut self.list {
+            list.offer(&interval);
+        }
         let site = self.sites.entry(from.node).or_insert(Site { node: from.node, ..Site::default() });
         site.count += 1;
         site.ns += interval.ns;
@@ -142,6 +187,7 @@ impl Intervals {
             ns: self.ns.finish(),
             insns: self.insns.finish(),
             longest,
+            all: self.list.map(List::finish),
             sites,
             restarted: self.restarted,
             unfinished,
@@ -216,6 +262,31 @@ mod tests {
         let d = finish(i);
         assert_eq!((d.ns.count, d.sites.len()), (u64::from(all), SITES));
         assert!(d.sites.iter().all(|site| site.node >= 3), "the least are left out");
+    }
+
+    #[test]
+    fn all_are_kept_if_asked_for() {
+        let measured = |time: Range<u64>, room: usize| {
+            let mut i = Intervals::new(false).keeping(Some(time));
+            i.list.as_mut().expect("asked for").room = room;
+            // Those of the second CPU end later, and begin earlier.
+            for cpu in [1, 0] {
+                for t in 0..100 {
+                    i.begin(cpu, at(20 * t + 1 - cpu as u64));
+                    i.end(cpu, &at(20 * t + 5), 0, cpu as u16);
+                }
+            }
+            finish(i).all.expect("kept")
+        };
+        let all = measured(0..u64::MAX, 1000);
+        assert_eq!((all.intervals.len(), all.beyond), (200, 0));
+        assert!(all.intervals.is_sorted_by_key(|i| (i.start_ns, i.cpu)));
+        // The next ones begin where the time ends, at 400 ns.
+        let some = measured(230..400, 1000).intervals;
+        assert_eq!(some.iter().map(|i| (i.start_ns, i.cpu)).collect::<Vec<_>>(), [(200, 1), (210, 0)]);
+        let full = measured(0..u64::MAX, 120);
+        assert_eq!((full.intervals.len(), full.beyond), (120, 80));
+        assert_eq!(finish(Intervals::new(false)).all, None);
     }
 
     #[test]

@@ -497,8 +497,9 @@ impl<const NOTES: bool> Stacks<NOTES> {
 
     /// The CPU enters the kernel.
     fn enter(&mut self, event: &Event, kind: FrameKind, now: u64) {
-        self.mark(What::Enter { kind, func: event.func }, event.ip);
         self.push(event.func, kind, event.ip, true, now);
+        // After the push: what begins here belongs to the entry, not to the code that it interrupts.
+        self.mark(What::Enter { kind, func: event.func }, event.ip);
         if let Some(top) = self.stack.last_mut() {
             top.aux = self.space;
         }

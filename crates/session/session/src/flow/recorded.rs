@@ -26,6 +26,8 @@ pub struct Recorded {
     /// The kernel's modules that came while it recorded, if it saw them.
     pub modules: Option<ModuleCounts>,
     snapshots: Option<u64>,
+    /// Those that lack the begin of what triggered them, if that is known.
+    short_snapshots: Option<u64>,
     windows: Option<u64>,
     condition_faults: Option<u64>,
     condition_forgotten: Option<u64>,
@@ -68,6 +70,8 @@ struct CpuCounts {
     instructions: Option<u64>,
     /// If only snapshots were kept: how many.
     snapshots: Option<u64>,
+    /// Those that lack the begin of what triggered them on this CPU.
+    short_snapshots: Option<u64>,
     /// If only a part of the stream was kept.
     dropped_records: Option<u64>,
     pt_bytes: Option<u64>,
@@ -86,6 +90,7 @@ impl Recorded {
         manifest.instructions_recorded = self.instructions;
         for (option, count) in [
             (OptionKey::Snapshots, self.snapshots),
+            (OptionKey::ShortSnapshots, self.short_snapshots),
             (OptionKey::Windows, self.windows),
             (OptionKey::ConditionFaults, self.condition_faults),
             (OptionKey::ConditionForgotten, self.condition_forgotten),
@@ -147,6 +152,8 @@ fn recorded(run: &Run) -> Result<Recorded> {
         unexplained: file.vcpus.iter().map(|c| c.unexplained).fold(Some(0), sum),
         modules: file.modules,
         snapshots: file.vcpus.iter().filter_map(|c| c.snapshots).max(),
+        // Each snapshot was triggered on one CPU.
+        short_snapshots: file.vcpus.iter().map(|c| c.short_snapshots).reduce(sum).flatten(),
         windows: file.windows,
         condition_faults: file.condition_faults,
         condition_forgotten: file.condition_forgotten,

@@ -25,6 +25,12 @@ pub fn summary(run: &Run, m: &Manifest) -> String {
             None => {}
         }
     }
+    if let Some(short @ 1..) = facts.short_snapshots {
+        text += &format!(
+            "\n{} without the beginning of what triggered it: it takes a larger --snapshot-size",
+            count(short, "snapshot")
+        );
+    }
     let place = run.dir().display();
     let input = crate::input_option(run);
     text += &format!("\nrecorded in {place}; see: kprism report{input}");

@@ -147,7 +147,7 @@ pub(super) fn irqs(run: &Run, progress: &Progress, summary: &mut Summary) -> Res
     let others = delta.ns.count.saturating_sub(moments.len() as u64);
     if others > 0 {
         summary.notes.push(format!(
-            "of intervals with interrupts off, the {} longest are listed; {others} shorter ones: kprism report delta irqs",
+            "of intervals with interrupts off, the {} longest are listed; {others} shorter ones: kprism report delta irqs --list",
             moments.len()
         ));
     }
