@@ -273,7 +273,7 @@ impl LikeHost {
                 "echo @zone; zone=${TZ#:}; case $zone in /*) ;; *) zone=/usr/share/zoneinfo/$zone;; esac\n";
             line += "[ ! -e \"$zone\" ] || echo there\n";
         }
-        line + &format!("}} >{TOLD} 2>/dev/null\n:")
+        line + &format!("}} 2>/dev/null >{TOLD}\n:")
     }
 
     /// Variables with a locale that not every root file system has.
