@@ -221,8 +221,8 @@ impl Manifest {
         if limits > 0 {
             told.push(counted(limits as u64, "limits"));
         }
-        told.extend(named("variables").map(|(name, value)| format!("{name}={}", printable(value))));
-        let mut text = format!("values of the recording machine: {}", told.join("; "));
+        told.extend(named("variables").map(|(name, value)| format!("{name}={value}")));
+        let mut text = format!("values of the recording machine: {}", printable(&told.join("; ")));
         if self.notes.iter().any(|note| note.starts_with(LIKE_HOST_NOTE)) {
             text += "; not all were taken over: see the notes of `kprism info`";
         }
