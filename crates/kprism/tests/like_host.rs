@@ -62,7 +62,8 @@ fn the_guest_has_this_machines_values() {
     assert!(manifest["environment"]["parts"].to_string().contains("option --like-host"));
     let shown = String::from_utf8(ok(&["info", "-i", text(&run)])).unwrap();
     assert!(shown.contains("values of the recording machine: "), "{shown}");
-    let head = String::from_utf8(ok(&["report", "syscalls", "-q", "-i", text(&run)])).unwrap();
+    assert!(shown.contains("like host     limits: ") && shown.contains("nofile=777:"), "{shown}");
+    let head = String::from_utf8(ok(&["report", "syscalls", "-i", text(&run)])).unwrap();
     assert!(head.contains("values of the recording machine: "), "{head}");
     assert!(!head.contains("huge pages: `"), "the modes are the same: {head}");
 
