@@ -485,9 +485,10 @@ fn options_of_misses_too() {
 fn a_method_of_recording_misses_refuses_what_it_would_ignore() {
     let dir = tempfile::tempdir().unwrap();
     let (run, here) = (dir.path().join("run"), dir.path().join("here"));
-    let guest: [&[&str]; 8] = [
+    let guest: [&[&str]; 9] = [
         &["--share", "/tmp"],
         &["--before", "true"],
+        &["--like-host"],
         &["--warm", "1"],
         &["--max-size", "1G"],
         &["--smp", "2"],

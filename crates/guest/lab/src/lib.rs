@@ -39,6 +39,7 @@ mod kernel_reports;
 pub mod kselftest;
 mod lab;
 mod layers;
+mod like_host;
 mod memory_root;
 mod modules;
 mod network;
@@ -72,6 +73,7 @@ pub use kernel::{Kernel, packages as kernel_packages};
 pub use kernel_reports::{KernelReport, KernelReports, MOST_REPORTS, ReportKind};
 pub use kprism_agent::{CounterReading, INIT_READY, Warm};
 pub use lab::{Prepared, prepare};
+pub use like_host::{LikeHost, NotTaken, TakenOver};
 pub use modules::{ModuleFile, is_path as is_module_file};
 pub use network::{Forward, Network};
 pub use options::{

@@ -8,6 +8,7 @@ use std::time::Duration;
 use kprism_agent::{CounterReading, Warm};
 
 use crate::cpu::CpuFeature;
+use crate::like_host::LikeHost;
 use crate::network::{Forward, Network};
 use crate::written::Written;
 
@@ -126,6 +127,8 @@ pub struct Job {
     pub argv: Vec<String>,
     /// Additional environment variables, or other values for those of [`Job::ENVIRONMENT`].
     pub env: Vec<(String, String)>,
+    /// Values of the recording machine that the guest takes over before [`Job::before`]. Variables of [`Job::env`] go before its own.
+    pub like_host: Option<LikeHost>,
     /// Working directory in the guest; `/root` if none.
     pub cwd: Option<String>,
     /// Shell commands to run first. They are observed only if the boot is.
@@ -187,6 +190,7 @@ impl Job {
         Self {
             argv: argv.into_iter().map(Into::into).collect(),
             env: Vec::new(),
+            like_host: None,
             cwd: None,
             before: Vec::new(),
             warm: Warm::default(),

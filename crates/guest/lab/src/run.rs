@@ -19,6 +19,7 @@ use crate::error::{Context, Error, Result};
 use crate::hold::Holder;
 use crate::kernel_reports::KernelReports;
 use crate::lab::Prepared;
+use crate::like_host::{self, LikeHost, TakenOver};
 use crate::network::Network;
 use crate::options::{Job, ObserverOptions, Pace, Progress, Report, Span};
 use crate::qemu::{PortFiles, Running, option};
@@ -86,6 +87,8 @@ pub struct Outcome {
     pub warm: Vec<u8>,
     /// Output of each of the job's commands for afterwards, as far as they were run.
     pub after: Vec<String>,
+    /// What the guest took over from the recording machine ([`Job::like_host`]).
+    pub like_host: TakenOver,
     /// The windows in which coverage counters were added up, if the job has any.
     pub windows: Option<CountedWindows>,
     /// Faults that the guest's kernel reported on its console since the run began.
@@ -183,6 +186,9 @@ pub fn run(
     let not_kept = symbols::keep_debug(prepared, job, &folder, &paths).into_iter();
     missing_files.extend(not_kept.map(|(file, why)| MissingFile { path: file.display().to_string(), why }));
     let console_tail = if ended == Ended::Normal { String::new() } else { last_lines(&files.console, 15) };
+    // What the guest told comes after the output of the job's own commands.
+    let told = (watch.after.len() > job.after.len()).then(|| watch.after.pop()).flatten();
+    let like_host = TakenOver::of(job.like_host.as_ref(), told.as_deref());
     Ok(Outcome {
         exit_code: watch.exit_code.filter(|_| ended == Ended::Normal),
         ended,
@@ -191,6 +197,7 @@ pub fn run(
         warm_turns: job.warm.turns,
         warm: watch.warm,
         after: watch.after,
+        like_host,
         windows,
         reports: KernelReports::of_file(&files.console),
         console_tail,
@@ -500,7 +507,10 @@ pub(crate) fn job_arguments(
 ) -> Result<Vec<OsString>> {
     let mut env: Vec<(String, String)> =
         Job::ENVIRONMENT.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
-    for (name, value) in &job.env {
+    let like_host = job.like_host.as_ref();
+    let variables = like_host.into_iter().flat_map(|like| &like.variables);
+    let own = job.env.iter().map(|pair| (&pair.0, &pair.1));
+    for (name, value) in variables.chain(own) {
         env.retain(|(known, _)| known != name);
         env.push((name.clone(), value.clone()));
     }
@@ -509,10 +519,10 @@ pub(crate) fn job_arguments(
         argv: job.argv.clone(),
         env,
         cwd: job.cwd.clone().unwrap_or_default(),
-        before: job.before.clone(),
+        before: like_host.map(LikeHost::line).into_iter().chain(job.before.iter().cloned()).collect(),
         warm: job.warm.clone(),
         begin: job.begin.clone(),
-        after: job.after.clone(),
+        after: job.after.iter().cloned().chain(like_host.map(|_| like_host::TELL.to_owned())).collect(),
         share: has_files,
         stdin: job.stdin.is_some(),
         collect: job.collect.clone().unwrap_or_default(),
@@ -702,6 +712,33 @@ mod tests {
         let told: kprism_agent::Job = serde_json::from_slice(&fs::read(folder.join("job")).unwrap()).unwrap();
         fs::remove_dir_all(&folder).unwrap();
         assert_eq!((told.warm, told.begin, told.argv), (warm, job.begin.clone(), job.argv.clone()));
+    }
+
+    /// Values of the machine come before the user's commands and variables, which may set others.
+    #[test]
+    fn the_agent_is_told_of_the_machines_values() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut like_host = LikeHost::default();
+        like_host.huge_pages.insert("enabled".to_owned(), "never".to_owned());
+        for (name, value) in [("LANG", "de_DE.UTF-8"), ("LC_TIME", "C")] {
+            like_host.variables.insert(name.to_owned(), value.to_owned());
+        }
+        let job = Job {
+            env: vec![("LC_TIME".into(), "POSIX".into())],
+            before: vec!["echo before".into()],
+            after: vec!["echo after".into()],
+            like_host: Some(like_host.clone()),
+            ..Job::new(["true".to_owned()])
+        };
+        job_arguments(&job, false, 1024, folder.path()).unwrap();
+        let text = fs::read(folder.path().join("job")).unwrap();
+        let told: kprism_agent::Job = serde_json::from_slice(&text).unwrap();
+        assert_eq!(told.before, [like_host.line(), "echo before".to_owned()]);
+        assert_eq!(told.after, ["echo after", like_host::TELL]);
+        let values = |name: &str| -> Vec<&str> {
+            told.env.iter().filter(|(known, _)| known == name).map(|(_, value)| value.as_str()).collect()
+        };
+        assert_eq!((values("LANG"), values("LC_TIME")), (vec!["de_DE.UTF-8"], vec!["POSIX"]));
     }
 
     #[test]

@@ -4,10 +4,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use kprism_lab::{CpuFeature, Forward, Job, KernelSource, Network, Options, Pace, Share, Warm};
+use kprism_lab::{CpuFeature, Forward, Job, KernelSource, LikeHost, Network, Options, Pace, Share, Warm};
 use kprism_profile::parse;
 use kprism_record::guest::{self, Guest, Observe, Packets};
 use kprism_record::here::OWN_STDIN;
+use kprism_record::like_host;
 
 use crate::given::Given;
 
@@ -34,7 +35,8 @@ pub const GUEST: [&str; 19] = [
     "boot_timeout",
 ];
 /// Ids of the options of [`PlaceArgs`] that only a guest has.
-pub const GUEST_PLACE: [&str; 7] = ["share", "port", "before", "warm", "keep_disks", "gdb", "max_size"];
+pub const GUEST_PLACE: [&str; 8] =
+    ["share", "port", "before", "like_host", "warm", "keep_disks", "gdb", "max_size"];
 /// Ids of the options of [`PlaceArgs`] that a command on this machine has too.
 pub const PLACE: [&str; 4] = ["env", "cwd", "stdin", "timeout"];
 
@@ -154,6 +156,9 @@ pub struct PlaceArgs {
     /// Run this in a shell first, not recorded unless the boot is (can be repeated)
     #[arg(long, value_name = "CMD")]
     pub before: Vec<String>,
+    /// Take over from this machine the modes of huge pages, limits of resources, LANG, LC_* and TZ (not umask), or those that a run took over (see docs/guest.md)
+    #[arg(long, value_name = "RUN", num_args = 0..=1, require_equals = true, default_missing_value = "", value_parser = like_host::parse)]
+    pub like_host: Option<LikeHost>,
     /// Run the command so often first, in the same guest: not recorded, and its output is dropped (see docs/guest.md)
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub warm: u32,
@@ -191,6 +196,7 @@ impl PlaceArgs {
             env: self.env.clone(),
             cwd: self.cwd.clone(),
             before: self.before.clone(),
+            like_host: self.like_host.clone().map(|like| like.without_variables(&self.env)),
             warm: Warm { turns: self.warm, argv: command.to_vec() },
             keeps_disks: self.keep_disks,
             stdin,

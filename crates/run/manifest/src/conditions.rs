@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kprism_profile::units::{counted, grouped, syscall_name};
+use kprism_profile::units::{counted, grouped, printable, syscall_name};
 use kprism_profile::{NO_PARENT, Profile};
 use serde::Serialize;
 
@@ -32,7 +32,10 @@ const EXACT: &str = "exact";
 /// QEMU's option by which guest time follows the instructions.
 const ICOUNT: [&str; 2] = ["-icount", "--icount"];
 
-/// A property of the guest in which it differs from a machine.
+/// Beginning of a note on values that a guest did not take over from the recording machine.
+pub const LIKE_HOST_NOTE: &str = "--like-host";
+
+/// A property of the guest in which it differs from a machine, or from other guests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ConditionKind {
@@ -42,6 +45,8 @@ pub enum ConditionKind {
     CpusTakeTurns,
     /// Huge pages are given by another mode than the machine's.
     HugePages,
+    /// Values of the recording machine were taken over.
+    LikeHost,
     /// Time is the number of instructions.
     TimeIsWork,
 }
@@ -54,6 +59,7 @@ impl ConditionKind {
             Self::FilesInMemory => "files_in_memory",
             Self::CpusTakeTurns => "cpus_take_turns",
             Self::HugePages => "huge_pages",
+            Self::LikeHost => "like_host",
             Self::TimeIsWork => "time_is_work",
         }
     }
@@ -86,10 +92,8 @@ impl Manifest {
     #[must_use]
     pub fn conditions(&self, profile: Option<&Profile>) -> Vec<Condition> {
         let files = profile.and_then(|profile| self.files_in_memory(profile));
-        [files, self.cpus_take_turns(profile), self.other_huge_pages(profile), self.time_is_work()]
-            .into_iter()
-            .flatten()
-            .collect()
+        let (turns, pages) = (self.cpus_take_turns(profile), self.other_huge_pages(profile));
+        [files, turns, pages, self.like_host(), self.time_is_work()].into_iter().flatten().collect()
     }
 
     /// True if it is known that one instruction of the guest takes one nanosecond, and one CPU runs at a time.
@@ -199,8 +203,37 @@ impl Manifest {
             text,
             numbers,
             remedy: format!(
-                "`--append transparent_hugepage={of_machine}` gives the guest the machine's mode"
+                "`--like-host` gives the guest the machine's mode, with its limits and locale; `--append transparent_hugepage={of_machine}` the mode alone"
             ),
+        })
+    }
+
+    /// The guest of another machine may have other values, and so may a later guest of this one.
+    fn like_host(&self) -> Option<Condition> {
+        let taken = self.option_facts().like_host?;
+        let named = |kind: &str| taken.get(kind).into_iter().flatten();
+        let mut told = Vec::new();
+        let pages: Vec<String> = named("huge_pages").map(|(name, value)| format!("{name} {value}")).collect();
+        if !pages.is_empty() {
+            told.push(format!("huge pages {}", pages.join(", ")));
+        }
+        let limits = named("limits").count();
+        if limits > 0 {
+            told.push(counted(limits as u64, "limits"));
+        }
+        told.extend(named("variables").map(|(name, value)| format!("{name}={value}")));
+        let mut text = format!("values of the recording machine: {}", printable(&told.join("; ")));
+        if self.notes.iter().any(|note| note.starts_with(LIKE_HOST_NOTE)) {
+            text += "; not all were taken over: see the notes of `kprism info`";
+        }
+        let number = |kind: &str| named(kind).count() as u64;
+        let numbers = ["huge_pages", "limits", "variables"].map(|kind| (kind.to_owned(), number(kind)));
+        Some(Condition {
+            what: ConditionKind::LikeHost,
+            text,
+            numbers: BTreeMap::from(numbers),
+            remedy: "compare runs with the same values: `--like-host=RUN` takes those of a run, and without the option every machine's guest has the same"
+                .to_owned(),
         })
     }
 
@@ -360,7 +393,10 @@ mod tests {
             text,
             "huge pages: `always` in the guest before the command, `madvise` on the recording machine; 3 of 1,234 page faults were for one"
         );
-        assert!(remedy.contains("transparent_hugepage=madvise"), "{remedy}");
+        assert!(
+            remedy.contains("transparent_hugepage=madvise") && remedy.contains("--like-host"),
+            "{remedy}"
+        );
         assert_eq!(told(Always, Madvise, &[small]), None, "no fault took a huge page");
         assert!(told(Never, Always, &[small]).is_some(), "the machine would have given huge pages");
         assert_eq!(told(Never, Always, &[]), None);
@@ -387,6 +423,29 @@ mod tests {
     }
 
     #[test]
+    fn values_of_the_recording_machine_are_told() {
+        let mut manifest = guest(1);
+        manifest.set(OptionKey::LikeHost, serde_json::Value::Null);
+        assert_eq!(kinds(&manifest.conditions(None)), [ConditionKind::TimeIsWork]);
+        let values = serde_json::json!({
+            "huge_pages": {"defrag": "madvise", "enabled": "never"},
+            "limits": {"nofile": "1024:4096", "stack": "8388608:unlimited"},
+            "variables": {"LANG": "", "TZ": "Europe/Berlin"},
+        });
+        manifest.set(OptionKey::LikeHost, values);
+        let told = manifest.conditions(None).remove(0);
+        assert_eq!(told.what, ConditionKind::LikeHost);
+        let text = "values of the recording machine: huge pages defrag madvise, enabled never; 2 limits; LANG=; TZ=Europe/Berlin";
+        assert_eq!(told.text, text);
+        assert_eq!(told.numbers["limits"], 2);
+        manifest.notes.push("--like-host: not taken over: umask (0022 in the guest, 0077 here)".to_owned());
+        let told = manifest.conditions(None).remove(0);
+        assert!(told.text.starts_with(text) && told.text.contains("not all"), "{}", told.text);
+        manifest.set(OptionKey::LikeHost, 1);
+        assert_eq!(manifest.option_facts().misread, ["like_host"]);
+    }
+
+    #[test]
     fn huge_pages_matter_to_tlb_misses_without_a_profile() {
         let huge_pages = Some(HugePages { guest: HugePageMode::Always, machine: HugePageMode::Never });
         let mut manifest = Manifest { huge_pages, ..guest(1) };
@@ -404,8 +463,8 @@ mod tests {
         assert_eq!(value[0]["what"], "time_is_work");
         assert_eq!(value[0]["numbers"], serde_json::json!({"ns_per_instruction": 1}));
         assert!(value[0]["text"].is_string() && value[0]["remedy"].is_string());
-        use ConditionKind::{CpusTakeTurns, FilesInMemory, HugePages, TimeIsWork};
-        for kind in [FilesInMemory, CpusTakeTurns, HugePages, TimeIsWork] {
+        use ConditionKind::{CpusTakeTurns, FilesInMemory, HugePages, LikeHost, TimeIsWork};
+        for kind in [FilesInMemory, CpusTakeTurns, HugePages, LikeHost, TimeIsWork] {
             assert_eq!(serde_json::to_value(kind).expect("JSON"), kind.name());
         }
     }

@@ -21,7 +21,7 @@ mod part;
 pub mod recorded;
 
 pub use account::{Account, Entry, Fate, NOT_WHOLE, PLACES, WHOLE};
-pub use conditions::{Condition, ConditionKind};
+pub use conditions::{Condition, ConditionKind, LIKE_HOST_NOTE};
 pub use environment::{Difference, Environment};
 pub use facts::{CallLosses, DurationFacts, KernelTests, ProbeFacts};
 pub use here::{NOT_ENDED, begun, this_kernel};

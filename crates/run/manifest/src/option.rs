@@ -101,6 +101,8 @@ keys! {
         KernelCommandLine = "kernel_command_line", Nothing, "The kernel's command line.";
         Last = "last", Choice, "Number of records kept, if only the last were asked for.";
         LeftOut = "left_out", Nothing, "Functions that the kernel let nobody hook, each with the reason.";
+        // Part of the environment.
+        LikeHost = "like_host", Nothing, "Values of the recording machine that the guest took over.";
         LongerThanNs = "longer_than_ns", Choice, "The duration below which BPF left calls out, ns.";
         Machine = "machine", Nothing, "The recording machine's own name.";
         MaxSize = "max_size", Nothing, "Bytes of the streams at which the recording was to end.";

@@ -29,6 +29,8 @@ pub struct OptionFacts {
     pub until: Option<String>,
     /// Number of turns of the command before the recorded one.
     pub warm: Option<u64>,
+    /// Values of the recording machine that the guest took over, by kind and name.
+    pub like_host: Option<BTreeMap<String, BTreeMap<String, String>>>,
     /// Number of windows.
     pub windows: Option<u64>,
     /// Number of snapshots.
@@ -123,6 +125,7 @@ impl Manifest {
             from: reader.text(OptionKey::From),
             until: reader.text(OptionKey::Until),
             warm: reader.number(OptionKey::Warm),
+            like_host: reader.read(OptionKey::LikeHost, |value| serde_json::from_value(value.clone()).ok()),
             windows: reader.number(OptionKey::Windows),
             snapshots: reader.number(OptionKey::Snapshots),
             short_snapshots: reader.number(OptionKey::ShortSnapshots),

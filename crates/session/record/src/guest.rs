@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use kprism_lab::{
-    CpuFeature, Ended, Forward, Job, KernelSource, ModuleFile, Network, ObserverOptions, Options, Outcome,
-    Pace, Prepared, Report, Share, Span,
+    CpuFeature, Ended, Forward, Job, KernelSource, ModuleFile, Network, NotTaken, ObserverOptions, Options,
+    Outcome, Pace, Prepared, Report, Share, Span, TakenOver,
 };
 use kprism_session::{Progress, date, flow};
 use kprism_store::{
@@ -210,6 +210,11 @@ impl Settings {
         };
         let job = &self.job;
         option("--before", job.before.join("; "));
+        // The names in it are sorted, so equal values are equal texts.
+        option(
+            "--like-host",
+            job.like_host.as_ref().map(serde_json::to_string).transpose()?.unwrap_or_default(),
+        );
         option("--warm", if job.warm.turns == 0 { String::new() } else { job.warm.turns.to_string() });
         option(
             "--env",
@@ -236,7 +241,7 @@ impl Settings {
         m.command = job.argv.clone();
         m.tests = self.tests;
         m.kernel = Some(kernel(prepared));
-        m.huge_pages = Some(huge_pages(prepared, job));
+        m.huge_pages = Some(huge_pages(prepared, job, &TakenOver::NotTold));
         m.created = date::now();
         m.stopped = Some(NOT_ENDED.into());
         if guest.network == Network::User {
@@ -301,6 +306,7 @@ pub(crate) fn manifest_options(
         (OptionKey::Share, job.shares.iter().map(Share::to_string).collect()),
         (OptionKey::Stdin, path(&job.stdin).into()),
         (OptionKey::Before, job.before.clone().into()),
+        (OptionKey::LikeHost, serde_json::json!(job.like_host)),
         (OptionKey::Warm, job.warm.turns.into()),
         (OptionKey::Env, job.env.iter().map(|(name, value)| format!("{name}={value}")).collect()),
         (OptionKey::Cwd, job.cwd.clone().into()),
@@ -309,13 +315,28 @@ pub(crate) fn manifest_options(
     ]
 }
 
-/// The modes of transparent huge pages, of the guest and of this machine.
-fn huge_pages(prepared: &Prepared, job: &Job) -> HugePages {
-    let guest = match sets_huge_pages(job) {
-        Some(line) => HugePageMode::Unknown(format!("a command of the run names it: {line}")),
-        None => prepared.huge_pages().map_or_else(HugePageMode::Unknown, HugePageMode::named),
+/// The modes of transparent huge pages, of the guest and of this machine. `taken`: what the guest took over from this machine.
+fn huge_pages(prepared: &Prepared, job: &Job, taken: &TakenOver) -> HugePages {
+    let guest = match (sets_huge_pages(job), like_host_mode(job, taken)) {
+        (Some(line), _) => HugePageMode::Unknown(format!("a command of the run names it: {line}")),
+        (None, Some(mode)) => mode,
+        (None, None) => prepared.huge_pages().map_or_else(HugePageMode::Unknown, HugePageMode::named),
     };
     HugePages { guest, machine: HugePageMode::of_this_machine() }
+}
+
+/// The mode of transparent huge pages that the guest took over (`--like-host`); `None` if it was not to.
+fn like_host_mode(job: &Job, taken: &TakenOver) -> Option<HugePageMode> {
+    let mode = job.like_host.as_ref()?.huge_pages.get("enabled")?;
+    Some(match taken {
+        TakenOver::NotAsked | TakenOver::NotTold => HugePageMode::Unknown(
+            "the guest did not tell whether it took over the machine's (--like-host)".to_owned(),
+        ),
+        TakenOver::AllBut(all) => match all.iter().find(|one| one.name == NotTaken::HUGE_PAGES) {
+            Some(one) => HugePageMode::Unknown(format!("--like-host: {one}")),
+            None => HugePageMode::named(mode),
+        },
+    })
 }
 
 /// A command of the job that may set the mode of transparent huge pages.
@@ -481,6 +502,9 @@ pub(crate) fn record_only(
     manifest.exit_code = ran.exit_code.map(i32::from);
     manifest.stopped = reason(&ran.ended);
     manifest.notes.extend(notes::of(&ran));
+    if settings.job.like_host.is_some() {
+        manifest.huge_pages = Some(huge_pages(prepared, &settings.job, &ran.like_host));
+    }
     if settings.events.is_some() && events::recorded(&run)?.is_none() {
         let said = ran.after.first().map(|text| text.trim()).filter(|text| !text.is_empty());
         let why = said.unwrap_or("the guest did not come to its end");
@@ -683,6 +707,26 @@ mod tests {
         let line = "echo never > /sys/kernel/mm/transparent_hugepage/enabled";
         job.before.push(line.to_owned());
         assert_eq!(sets_huge_pages(&job), Some(line));
+    }
+
+    /// A mode that was asked for is no fact before the guest told.
+    #[test]
+    fn the_mode_that_a_guest_took_over_is_known_when_it_told() {
+        let mut job = Job::new(["true".to_owned()]);
+        let none = TakenOver::AllBut(Vec::new());
+        assert_eq!(like_host_mode(&job, &none), None);
+        let mut like_host = kprism_lab::LikeHost::default();
+        like_host.huge_pages.insert("enabled".to_owned(), "madvise".to_owned());
+        job.like_host = Some(like_host);
+        assert_eq!(like_host_mode(&job, &none), Some(HugePageMode::Madvise));
+        let other = NotTaken { name: "umask".to_owned(), why: "0022 in the guest".to_owned() };
+        let known = TakenOver::AllBut(vec![other.clone()]);
+        assert_eq!(like_host_mode(&job, &known), Some(HugePageMode::Madvise));
+        let refused = NotTaken { name: NotTaken::HUGE_PAGES.to_owned(), ..other };
+        for taken in [TakenOver::NotTold, TakenOver::AllBut(vec![refused])] {
+            let mode = like_host_mode(&job, &taken).unwrap();
+            assert_eq!(mode.name(), None, "{taken:?}");
+        }
     }
 
     #[test]

@@ -45,6 +45,10 @@ pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest, tables: Tab
     if let Some(turns @ 1..) = facts.warm {
         line("warm-up", format!("{} of the command before the recorded one", counted(turns, "turns")));
     }
+    for (kind, values) in facts.like_host.iter().flatten().filter(|(_, values)| !values.is_empty()) {
+        let values: Vec<String> = values.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        line("like host", printable(&format!("{}: {}", kind.replace('_', " "), values.join(", "))));
+    }
     if !m.created.is_empty() {
         line("created", m.created.clone());
     }

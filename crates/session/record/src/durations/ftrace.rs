@@ -157,7 +157,9 @@ fn in_guest(
 fn is_for_many(trace: &kprism_tracefs::Settings, guest: &Guest) -> bool {
     let choices =
         [&trace.functions, &trace.not_functions, &trace.graph, &trace.not_graph, &trace.more_events];
-    choices.iter().all(|globs| globs.is_empty()) && guest.job.before.is_empty()
+    choices.iter().all(|globs| globs.is_empty())
+        && guest.job.before.is_empty()
+        && guest.job.like_host.is_none()
 }
 
 /// The guest with the tracer switched on.

@@ -25,6 +25,7 @@ use kprism_store::{Instrument, OptionKey, Run};
 pub use find::Found;
 pub use gdb::{Gdb, run_gdb, symbol_file};
 pub use names::Names;
+pub(crate) use settings::like_host;
 
 use crate::guest::{self, Observe, Settings};
 use crate::{condition, events, goto::find::Wanted};

@@ -2,7 +2,7 @@
 //! The settings of a run, read back from its manifest.
 
 use anyhow::{Context, Error, Result, bail, ensure};
-use kprism_lab::{CpuFeature, Job, KernelSource, Network, Options, Pace, Share, Span, Warm};
+use kprism_lab::{CpuFeature, Job, KernelSource, LikeHost, Network, Options, Pace, Share, Span, Warm};
 use kprism_store::{Manifest, OptionKey, Run, RunKind};
 use serde_json::Value;
 
@@ -45,6 +45,7 @@ pub(super) fn of(run: &Run, manifest: &Manifest) -> Result<Settings> {
         env: options.pairs(OptionKey::Env),
         cwd: options.text(OptionKey::Cwd),
         before: options.list(OptionKey::Before),
+        like_host: like_host(manifest)?,
         warm: Warm { turns, argv: manifest.command.clone() },
         stdin: options.text(OptionKey::Stdin).map(Into::into),
         shares: options.list(OptionKey::Share).iter().map(|text| Share::parse(text)).collect(),
@@ -67,6 +68,15 @@ pub(super) fn of(run: &Run, manifest: &Manifest) -> Result<Settings> {
     let events = options.0.option(OptionKey::Events).filter(|events| !events.is_null()).cloned();
     let events = events.map(serde_json::from_value).transpose().context("`events`")?;
     Ok(Settings { observe, events, ..Settings::new(run.dir().to_owned(), guest, job) })
+}
+
+/// The values that the guest of a run took over from its recording machine, whatever this machine has today; `None` if it took none.
+///
+/// # Errors
+/// The manifest has values that no guest can take over.
+pub(crate) fn like_host(manifest: &Manifest) -> Result<Option<LikeHost>> {
+    let recorded = manifest.option(OptionKey::LikeHost).filter(|value| !value.is_null());
+    recorded.map(LikeHost::recorded).transpose().map_err(Error::msg).context("`like_host`")
 }
 
 fn guest(manifest: &Manifest, options: &Given<'_>) -> Result<Options> {
@@ -165,6 +175,26 @@ mod tests {
         manifest.set(OptionKey::Warm, "2");
         let refused = warm(&manifest).expect_err("refused").to_string();
         assert!(refused.contains("its option `warm` is not understood"), "{refused}");
+    }
+
+    /// A replay with this machine's values of today would be of another guest.
+    #[test]
+    fn values_of_the_recording_machine_are_those_of_the_run() {
+        let mut manifest = Manifest::new(RunKind::Lab, 1);
+        assert_eq!(like_host(&manifest).unwrap(), None);
+        manifest.set(OptionKey::LikeHost, Value::Null);
+        assert_eq!(like_host(&manifest).unwrap(), None);
+        let value = serde_json::json!({
+            "huge_pages": {"enabled": "never"}, "limits": {"nofile": "77:78"}, "variables": {"LANG": "xx_XX.UTF-8"},
+        });
+        manifest.set(OptionKey::LikeHost, value);
+        let like = like_host(&manifest).unwrap().expect("values");
+        assert_eq!((like.huge_pages["enabled"].as_str(), like.limits["nofile"].as_str()), ("never", "77:78"));
+        assert_eq!(like.variables["LANG"], "xx_XX.UTF-8");
+        let foreign = serde_json::json!({"huge_pages": {"enabled": "x; y"}, "limits": {}, "variables": {}});
+        manifest.set(OptionKey::LikeHost, foreign);
+        let refused = format!("{:#}", like_host(&manifest).expect_err("refused"));
+        assert!(refused.contains("`like_host`: huge_pages"), "{refused}");
     }
 
     #[test]

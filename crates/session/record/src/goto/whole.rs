@@ -42,6 +42,7 @@ pub(super) fn command_line(settings: &Settings, output: &Path, timeout: Option<u
         env,
         cwd,
         before,
+        like_host,
         warm,
         stdin,
         shares,
@@ -110,6 +111,10 @@ pub(super) fn command_line(settings: &Settings, output: &Path, timeout: Option<u
     env.iter().for_each(|(name, value)| add("env", format!("{name}={value}").into()));
     add("smp", smp.to_string().into());
     add("mem", format!("{}M", mem_mib).into());
+    if like_host.is_some() {
+        // This machine's values may be others today: the run has those that its guest took over.
+        add("like-host", settings.output.clone().into());
+    }
     if warm.turns > 0 {
         add("warm", warm.turns.to_string().into());
     }
@@ -144,6 +149,7 @@ mod tests {
         };
         let job = Job {
             env: vec![("A".into(), "b c".into())],
+            like_host: Some(kprism_lab::LikeHost::default()),
             warm: Warm { turns: 2, argv: Vec::new() },
             ..Job::new(["sh", "-c", "ls | wc"].map(str::to_owned))
         };
@@ -151,7 +157,7 @@ mod tests {
         assert_eq!(
             command_line(&settings, Path::new("run-whole"), Some(9)),
             "kprism lab run -o run-whole --kernel=/k --modules=/m --package=libc6-dbg --append=-x '--append=a b' '--env=A=b c' --smp=2 --mem=512M \
-             --warm=2 --timeout=9 -- sh -c 'ls | wc'"
+             --like-host=run --warm=2 --timeout=9 -- sh -c 'ls | wc'"
         );
     }
 }
