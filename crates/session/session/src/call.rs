@@ -55,7 +55,7 @@ impl FromStr for Which {
 impl Which {
     /// Takes one of `calls`, which are in the order in which they began; `times` gives a call's duration, if it is known, and its
     /// beginning, ns. A call without a known duration is taken by its number alone.
-    fn of<'c, C>(self, calls: &'c [C], times: impl Fn(&C) -> (Option<u64>, u64)) -> Option<&'c C> {
+    fn of<C>(self, calls: &[C], times: impl Fn(&C) -> (Option<u64>, u64)) -> Option<&C> {
         let known = calls.iter().filter_map(|call| {
             let (wall_ns, start_ns) = times(call);
             Some((wall_ns?, start_ns, call))
