@@ -103,10 +103,12 @@ fn functions_of_a_module_that_comes_and_goes() {
         assert_eq!(rows.iter().find(nameless), None, "{name}");
         let shown = String::from_utf8(ok(&["report", "functions", "-q", "-i", text(&run)])).unwrap();
         assert!(!shown.contains("has no name"), "{shown}");
-        // By the names, the module's file finds its place, though the module is gone.
-        let module = text(&module);
-        let annotated =
-            json(&["annotate", "loop@windows", "--json", "--module-file", module, "-i", text(&run)]);
+        // The run keeps the file that was loaded, though the module is gone. By the names, the file finds its place.
+        assert_eq!(
+            std::fs::read(run.join("symbols/ko/windows.ko")).unwrap(),
+            std::fs::read(&module).unwrap()
+        );
+        let annotated = json(&["annotate", "loop@windows", "--json", "-i", text(&run)]);
         let lines = annotated["lines"].as_array().or_else(|| annotated["instructions"].as_array()).unwrap();
         let in_source =
             |row: &Value| row["source"][0]["file"].as_str().is_some_and(|file| file.ends_with("windows.c"));
@@ -146,12 +148,15 @@ fn source_lines_of_a_module() {
         // The compiler may have unrolled the calls.
         assert_eq!(counted("windows_write", line("loop();"), "call").iter().sum::<u64>(), 7);
     };
-    // The file that the lab loaded; the same from elsewhere, when that is gone.
+    // The file that the lab loaded; the run's copy, when that is gone; the same from elsewhere.
     judge(&[]);
     let elsewhere = dir.path().join("elsewhere");
     std::fs::create_dir(&elsewhere).unwrap();
     let moved = elsewhere.join("windows.ko");
     std::fs::rename(&module, &moved).unwrap();
+    judge(&[]);
+    judge(&["--module-file", text(&moved)]);
+    std::fs::remove_file(run.join("symbols/ko/windows.ko")).unwrap();
     judge(&["--module-file", text(&moved)]);
     let said = |output: std::process::Output| String::from_utf8_lossy(&output.stderr).into_owned();
     let without = annotate("loop@windows", &[]);

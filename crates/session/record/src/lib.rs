@@ -54,6 +54,7 @@ pub mod impact;
 pub mod import;
 pub mod import_beside;
 pub mod kernel_tests;
+mod modules;
 pub mod notes;
 pub mod observe;
 pub mod probe;
