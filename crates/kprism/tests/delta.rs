@@ -116,6 +116,38 @@ fn functions_of_a_module_that_comes_and_goes() {
     }
 }
 
+/// A window opens by the parameters and variables of a module's function, which the module's own debug information describes.
+#[test]
+fn a_condition_on_values_of_a_module() {
+    let dir = tempfile::tempdir().unwrap();
+    let module = built(dir.path());
+    let run = dir.path().join("run");
+    let command = "echo 4 > /proc/windows; printf 4 > /proc/windows";
+    let (from, until) = ("windows_write if size == 2 && holds == 0", "windows_write%return if $retval == 2");
+    let window = ["--from", from, "--until", until];
+    let args = [
+        &["lab", "run", "-q", "-o", text(&run), "--module", text(&module)],
+        window.as_slice(),
+        &["--", "sh", "-c", command],
+    ];
+    ok(&args.concat());
+    let report = json(&["report", "functions", "-q", "--limit", "0", "--json", "-i", text(&run)]);
+    let rows = report["rows"].as_array().unwrap();
+    let calls = |name: &str| rows.iter().find(|row| row["function"] == name).map(|row| row["calls"].clone());
+    // The second call has one byte.
+    assert_eq!((calls("windows_write"), calls("loop")), (Some(1.into()), Some(7.into())), "{rows:#?}");
+    // What the module does not have is refused before the guest runs.
+    let refused = kprism(
+        &[
+            &["lab", "run", "-q", "-o", text(&run), "--module", text(&module)],
+            ["--from", "windows_write if nothing > 1", "--", "true"].as_slice(),
+        ]
+        .concat(),
+    );
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("nothing"), "{said}");
+}
+
 /// `annotate` shows the source lines of a module's function, with the counts that are known.
 #[test]
 fn source_lines_of_a_module() {
