@@ -148,6 +148,29 @@ fn a_condition_on_values_of_a_module() {
     assert!(!refused.status.success() && said.contains("nothing"), "{said}");
 }
 
+/// Probes in the guest read the parameters and variables of a module's function, which the module's own debug information describes.
+#[test]
+fn a_probe_of_values_of_a_module() {
+    let dir = tempfile::tempdir().unwrap();
+    let module = built(dir.path());
+    let run = dir.path().join("run");
+    let command = "echo 4 > /proc/windows; printf 4 > /proc/windows";
+    let values = |place: &str, collect: &str| {
+        let guest = ["record", "probe", "-q", "--guest", "-o", text(&run), "--module", text(&module)];
+        let probe = [place, "--collect", collect, "--", "sh", "-c", command];
+        ok(&[guest.as_slice(), probe.as_slice()].concat());
+        let report = json(&["report", "probe", "-q", "--json", "--limit", "0", "-i", text(&run)]);
+        std::fs::remove_dir_all(&run).unwrap();
+        let records = report["rows"].as_array().unwrap().iter();
+        records.map(|record| record["values"].clone()).collect::<Vec<_>>()
+    };
+    let entries = values("windows_write if size == 2", "size,holds");
+    assert_eq!(entries, [serde_json::json!({"size": 2, "holds": 0})]);
+    let returns = values("windows_write%return", "$retval,size");
+    let pairs = |n: u64| serde_json::json!({"$retval": n, "size": n});
+    assert_eq!(returns, [pairs(2), pairs(1)]);
+}
+
 /// `annotate` shows the source lines of a module's function, with the counts that are known.
 #[test]
 fn source_lines_of_a_module() {

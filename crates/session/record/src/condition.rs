@@ -5,7 +5,7 @@
 //! the program that the observer interprets, as JSON.
 
 pub(crate) mod interval;
-mod module;
+pub(crate) mod module;
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use kprism_btf::{Btf, Kind};
 use kprism_expr::error::suggestion;
 use kprism_expr::watch::{Error, Watch};
 use kprism_image::symbols::kallsyms;
-use kprism_lab::Prepared;
+use kprism_lab::{ModuleFile, Prepared};
 use kprism_probe::plan;
 use kprism_session::cover::executed::recorded_module;
 use kprism_store::Run;
@@ -28,6 +28,14 @@ pub struct Module {
     pub file: PathBuf,
 }
 
+impl Module {
+    /// Those that the user put into a guest.
+    pub(crate) fn all(prepared: &Prepared) -> Vec<Self> {
+        let of = |module: &ModuleFile| Module { name: module.name.clone(), file: module.file.clone() };
+        prepared.module_files().iter().map(of).collect()
+    }
+}
+
 /// Compiles `spec`, given with `option`, by the symbols and types of the guest's kernel and of the user's modules in the guest.
 ///
 /// # Errors
@@ -38,9 +46,7 @@ pub fn argument(option: &str, spec: &str, prepared: &Prepared) -> Result<String>
         let path = folder.join(name);
         std::fs::read(&path).with_context(|| path.display().to_string())
     };
-    let modules = prepared.module_files().iter();
-    let modules = modules.map(|module| Module { name: module.name.clone(), file: module.file.clone() });
-    compile(option, spec, &read("kallsyms")?, &read("btf")?, &modules.collect::<Vec<_>>())
+    compile(option, spec, &read("kallsyms")?, &read("btf")?, &Module::all(prepared))
 }
 
 /// The same of a guest that does again what `run` recorded: functions of modules that were loaded meanwhile are known by the run's

@@ -50,7 +50,7 @@ pub(super) fn compile(
 }
 
 /// The address of a module's symbol in a text as /proc/kallsyms; `None` if it is not there, or at several addresses.
-fn address(names: &[u8], module: &str, symbol: &str) -> Option<u64> {
+pub(crate) fn address(names: &[u8], module: &str, symbol: &str) -> Option<u64> {
     let end = format!("[{module}]");
     let own = names.split(|&byte| byte == b'\n').filter(|line| line.ends_with(end.as_bytes()));
     let mut found = own.filter_map(|line| {

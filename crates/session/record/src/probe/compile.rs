@@ -5,10 +5,11 @@
 //! with programs. Output: [`Compiled`], which [`super::record`] attaches here, or a file takes to another machine.
 
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use kprism_probe::place::tracepoint::Name;
-use kprism_probe::place::{Target, kernel_plans, plans};
+use kprism_probe::place::{Target, in_module, kernel_plans, plans};
 use kprism_probe::plan::Actions;
 use kprism_probe::plan::file::{Compiled, MOST_THREAD_VARS, VERSION};
 use kprism_probe::plan::{Plan, Request, Site, expressions, split};
@@ -20,6 +21,8 @@ use kprism_session::{Progress, files};
 use kprism_tracefs::path::{self, NotFound};
 
 use super::file::ProbeFile;
+use crate::condition::Module;
+use crate::condition::module::address;
 
 /// Probes, and what each of their hits does. The fields are the options of `kprism record probe`.
 #[derive(Debug, Clone)]
@@ -77,6 +80,10 @@ pub struct ForeignKernel {
     pub btf: PathBuf,
     /// Folder with the `SYSTEM/NAME/format` of its events.
     pub events: PathBuf,
+    /// Modules of the user's in it, whose functions are found by their own debug information.
+    pub modules: Vec<Module>,
+    /// The text of its `/proc/kallsyms`.
+    pub names: PathBuf,
 }
 
 /// Trace state variables, in the order of their numbers.
@@ -298,7 +305,7 @@ impl Probes {
                 )
             }
             None => Ok(match &self.kernel {
-                Some(ForeignKernel { btf, events }) => Target::Foreign(btf, events),
+                Some(ForeignKernel { btf, events, .. }) => Target::Foreign(btf, events),
                 None => Target::Btf(Path::new("/sys/kernel/btf/vmlinux")),
             }),
         };
@@ -311,7 +318,7 @@ impl Probes {
             (None, [pid]) => Some(PathBuf::from(format!("/proc/{pid}/exe"))),
             _ => None,
         };
-        let Some(program) = program else { return Ok(plans(in_kernel()?, request)?) };
+        let Some(program) = program else { return Ok(self.planned_in_kernel(in_kernel()?, request)?) };
         match plans(Target::Program(&program, debug), request) {
             Ok(planned) => Ok(planned),
             // The place exists; the request fails there.
@@ -320,11 +327,46 @@ impl Probes {
             }
             // It is the program's own debug information that was named.
             Err(there) if debug.is_some() => Err(there.into()),
-            Err(there) => plans(in_kernel()?, request).map_err(|error| match error {
+            Err(there) => self.planned_in_kernel(in_kernel()?, request).map_err(|error| match error {
                 kprism_probe::Error::Btf(_) => anyhow!("{there}\nand in the kernel: {error}"),
                 error => error.into(),
             }),
         }
+    }
+
+    /// In the kernel, or in a module of the user's, whose functions the kernel's types do not have.
+    fn planned_in_kernel(
+        &self,
+        target: Target<'_>,
+        request: &Request<'_>,
+    ) -> Result<Vec<Plan>, kprism_probe::Error> {
+        match plans(target, request) {
+            Err(error @ kprism_probe::Error::Btf(_)) => match self.planned_in_module(request)? {
+                Some(plan) => Ok(vec![plan]),
+                None => Err(error),
+            },
+            other => other,
+        }
+    }
+
+    fn planned_in_module(&self, request: &Request<'_>) -> Result<Option<Plan>, kprism_probe::Error> {
+        let Some(kernel) = self.kernel.as_ref().filter(|kernel| !kernel.modules.is_empty()) else {
+            return Ok(None);
+        };
+        let cannot =
+            |error: io::Error| kprism_probe::Error::Cannot(format!("{}: {error}", kernel.names.display()));
+        let names = fs::read(&kernel.names).map_err(cannot)?;
+        let function = request.place.strip_suffix("%return").unwrap_or(request.place);
+        for Module { name, file } in &kernel.modules {
+            let address = |symbol: &str| address(&names, name, symbol);
+            match in_module(file, name, &address, request) {
+                Ok(None) => {}
+                // The function may be another module's.
+                Err(kprism_probe::Error::Dwarf(_)) if address(function).is_none() => {}
+                other => return other,
+            }
+        }
+        Ok(None)
     }
 }
 
