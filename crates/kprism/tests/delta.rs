@@ -169,6 +169,19 @@ fn a_probe_of_values_of_a_module() {
     let returns = values("windows_write%return", "$retval,size");
     let pairs = |n: u64| serde_json::json!({"$retval": n, "size": n});
     assert_eq!(returns, [pairs(2), pairs(1)]);
+    // The file alone tells of functions and parameters, and not where the module's variables will be.
+    let file = dir.path().join("probes");
+    let compile = |condition: &str| {
+        let place = format!("windows_write if {condition}");
+        kprism(&["compile", &place, "-k", text(&module), "-o", text(&file)])
+    };
+    let said = |output: std::process::Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    let compiled = compile("size == 2");
+    assert!(compiled.status.success(), "{}", said(compiled));
+    let refused = said(compile("holds == 0"));
+    assert!(refused.contains("not among the symbols of the loaded module"), "{refused}");
+    let explained = ok(&["explain", "windows_write if size == 2", "-k", text(&module)]);
+    assert!(String::from_utf8_lossy(&explained).contains("size  parameter"));
 }
 
 /// `annotate` shows the source lines of a module's function, with the counts that are known.

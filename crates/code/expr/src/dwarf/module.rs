@@ -26,11 +26,11 @@ pub struct InModule<'s, 'c, 'd> {
 }
 
 impl<'s, 'c, 'd> InModule<'s, 'c, 'd> {
-    /// Finds `FUNC` or `FUNC%return`. `None`: the module has no function of this name. `address` is that of a symbol where the module is
+    /// Finds `FUNC` or `FUNC%return`. `None`: the module has no function of this name, or the place is of another kind. `address` is that of a symbol where the module is
     /// loaded.
     ///
     /// # Errors
-    /// The place is another one than a function's entry or return, the function has no code of its own, or several have the name.
+    /// The function has no code of its own, or several have the name.
     pub fn find(
         debug: &'c Debug<'d>,
         spec: &str,
@@ -38,12 +38,8 @@ impl<'s, 'c, 'd> InModule<'s, 'c, 'd> {
     ) -> Result<Option<Self>, Error> {
         let name = spec.strip_suffix("%return").unwrap_or(spec);
         let cannot = |what: &str| Error::Nothing(format!("{}: `{spec}` {what}", debug.image.name()));
-        if name.contains([':', '+']) || name.starts_with("0x") {
-            return Err(cannot(
-                "is no function's entry or return (FUNC, FUNC%return), which are known in a module",
-            ));
-        }
-        if debug.copies(name)?.all.is_empty() {
+        let is_elsewhere = name.contains([':', '+']) || name.starts_with("0x");
+        if is_elsewhere || debug.copies(name)?.all.is_empty() {
             return Ok(None);
         }
         let mut found = Places::of(debug, spec, Space::Kernel)?.places;

@@ -38,7 +38,7 @@ use crate::Error;
 use crate::plan::{Plan, Request};
 
 pub use btf::btf_of;
-pub use module::in_module;
+pub use module::{in_module, is_module};
 
 /// The program or kernel that is probed.
 #[derive(Debug, Clone, Copy)]

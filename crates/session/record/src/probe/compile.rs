@@ -9,7 +9,7 @@ use std::{fs, io};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use kprism_probe::place::tracepoint::Name;
-use kprism_probe::place::{Target, in_module, kernel_plans, plans};
+use kprism_probe::place::{Target, in_module, is_module, kernel_plans, plans};
 use kprism_probe::plan::Actions;
 use kprism_probe::plan::file::{Compiled, MOST_THREAD_VARS, VERSION};
 use kprism_probe::plan::{Plan, Request, Site, expressions, split};
@@ -37,7 +37,7 @@ pub struct Probes {
     pub exec: Option<PathBuf>,
     /// The file that has the program's debug information, if it is not found by itself (GDB's places, debuginfod).
     pub debug_file: Option<PathBuf>,
-    /// The kernel's debug information; without it, the running kernel's BTF: entry and return.
+    /// The kernel's debug information, or that of one of its modules (a .ko); without it, the running kernel's BTF: entry and return.
     pub vmlinux: Option<PathBuf>,
     /// The kernel that is probed, if it is not the running one and `vmlinux` does not describe it.
     pub kernel: Option<ForeignKernel>,
@@ -142,6 +142,10 @@ impl Probes {
         let request = |wanted| self.request(wanted, &names);
         let requests: Vec<_> = wanted.iter().map(request).collect();
         let planned = match &self.vmlinux {
+            Some(file) if is_module(file) => {
+                let planned = |request| self.planned_by_module(file, request, command, pids);
+                requests.iter().map(planned).collect::<Vec<_>>()
+            }
             Some(path) => kernel_plans(path, &requests)?.into_iter().map(|p| p.map_err(Into::into)).collect(),
             None => requests.iter().map(|request| self.planned(request, command, pids)).collect::<Vec<_>>(),
         };
@@ -331,6 +335,29 @@ impl Probes {
                 kprism_probe::Error::Btf(_) => anyhow!("{there}\nand in the kernel: {error}"),
                 error => error.into(),
             }),
+        }
+    }
+
+    /// In the module that `-k` names. What it has not is looked up as without it.
+    fn planned_by_module(
+        &self,
+        file: &Path,
+        request: &Request<'_>,
+        command: &[String],
+        pids: &[u32],
+    ) -> Result<Vec<Plan>> {
+        let is_function = !request.place.contains([':', '+']) && !request.place.starts_with("0x");
+        if !is_function && Name::of(request.place).is_none() {
+            bail!(
+                "{}: of a module, functions' entry and return are probed (FUNC, FUNC%return), not `{}`",
+                file.display(),
+                request.place
+            );
+        }
+        // The plans may go to another machine: no address of this one is in them.
+        match in_module(file, &kprism_lab::module_name(file), &|_| None, request)? {
+            Some(plan) => Ok(vec![plan]),
+            None => self.planned(request, command, pids),
         }
     }
 
