@@ -26,8 +26,8 @@ pub struct InModule<'s, 'c, 'd> {
 }
 
 impl<'s, 'c, 'd> InModule<'s, 'c, 'd> {
-    /// Finds `FUNC` or `FUNC%return`. `None`: the module has no function of this name, or the place is of another kind. `address` is that of a symbol where the module is
-    /// loaded.
+    /// Finds `FUNC` or `FUNC%return`. `None`: the module has no function of this name, or the place is of another kind. `address` is
+    /// that of a symbol where the module is loaded.
     ///
     /// # Errors
     /// The function has no code of its own, or several have the name.

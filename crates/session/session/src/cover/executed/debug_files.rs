@@ -235,7 +235,7 @@ fn module_name(file: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kprism_store::{Kernel, KernelModule, KernelTree, RunKind};
+    use kprism_store::{Kernel, KernelTree, RunKind};
 
     /// An ELF file that is nothing but a build id of these four bytes.
     fn elf(id: [u8; 4]) -> Vec<u8> {
