@@ -14,7 +14,7 @@ use kprism_btf::{Btf, Kind};
 use kprism_expr::error::suggestion;
 use kprism_expr::watch::{Error, Watch};
 use kprism_image::symbols::kallsyms;
-use kprism_lab::{ModuleFile, Prepared};
+use kprism_lab::{ModuleFile, Prepared, module_name};
 use kprism_probe::plan;
 use kprism_session::cover::executed::recorded_module;
 use kprism_store::Run;
@@ -50,11 +50,17 @@ pub fn argument(option: &str, spec: &str, prepared: &Prepared) -> Result<String>
 }
 
 /// The same of a guest that does again what `run` recorded: functions of modules that were loaded meanwhile are known by the run's
-/// symbols, and by their files that it keeps. They are where they were.
+/// symbols, and by their files that it keeps, or that are `named`. They are where they were.
 ///
 /// # Errors
 /// As of [`argument`].
-pub(crate) fn argument_again(option: &str, spec: &str, prepared: &Prepared, run: &Run) -> Result<String> {
+pub(crate) fn argument_again(
+    option: &str,
+    spec: &str,
+    prepared: &Prepared,
+    run: &Run,
+    named: &[PathBuf],
+) -> Result<String> {
     let names = run.kallsyms();
     if !names.is_file() {
         return argument(option, spec, prepared);
@@ -67,7 +73,8 @@ pub(crate) fn argument_again(option: &str, spec: &str, prepared: &Prepared, run:
     let modules = recorded.filter_map(|module| {
         Some(Module { name: module.name.clone(), file: recorded_module(run, module).ok()? })
     });
-    let modules: Vec<Module> = modules.collect();
+    let named = named.iter().map(|file| Module { name: module_name(file), file: file.clone() });
+    let modules: Vec<Module> = modules.chain(named).collect();
     compile(option, spec, &read(names.as_path())?, &read(types.as_path())?, &modules)
 }
 
