@@ -103,15 +103,85 @@ fn functions_of_a_module_that_comes_and_goes() {
         assert_eq!(rows.iter().find(nameless), None, "{name}");
         let shown = String::from_utf8(ok(&["report", "functions", "-q", "-i", text(&run)])).unwrap();
         assert!(!shown.contains("has no name"), "{shown}");
-        // By the names, the module's file finds its place, though the module is gone.
-        let module = text(&module);
-        let annotated =
-            json(&["annotate", "loop@windows", "--json", "--module-file", module, "-i", text(&run)]);
+        // The run keeps the file that was loaded, though the module is gone. By the names, the file finds its place.
+        assert_eq!(
+            std::fs::read(run.join("symbols/ko/windows.ko")).unwrap(),
+            std::fs::read(&module).unwrap()
+        );
+        let annotated = json(&["annotate", "loop@windows", "--json", "-i", text(&run)]);
         let lines = annotated["lines"].as_array().or_else(|| annotated["instructions"].as_array()).unwrap();
         let in_source =
             |row: &Value| row["source"][0]["file"].as_str().is_some_and(|file| file.ends_with("windows.c"));
         assert!(lines.iter().any(in_source), "{name}: {annotated}");
     }
+}
+
+/// A window opens by the parameters and variables of a module's function, which the module's own debug information describes.
+#[test]
+fn a_condition_on_values_of_a_module() {
+    let dir = tempfile::tempdir().unwrap();
+    let module = built(dir.path());
+    let run = dir.path().join("run");
+    let command = "echo 4 > /proc/windows; printf 4 > /proc/windows";
+    let (from, until) = ("windows_write if size == 2 && holds == 0", "windows_write%return if $retval == 2");
+    let window = ["--from", from, "--until", until];
+    let args = [
+        &["lab", "run", "-q", "-o", text(&run), "--module", text(&module)],
+        window.as_slice(),
+        &["--", "sh", "-c", command],
+    ];
+    ok(&args.concat());
+    let report = json(&["report", "functions", "-q", "--limit", "0", "--json", "-i", text(&run)]);
+    let rows = report["rows"].as_array().unwrap();
+    let calls = |name: &str| rows.iter().find(|row| row["function"] == name).map(|row| row["calls"].clone());
+    // The second call has one byte.
+    assert_eq!((calls("windows_write"), calls("loop")), (Some(1.into()), Some(7.into())), "{rows:#?}");
+    // What the module does not have is refused before the guest runs.
+    let refused = kprism(
+        &[
+            &["lab", "run", "-q", "-o", text(&run), "--module", text(&module)],
+            ["--from", "windows_write if nothing > 1", "--", "true"].as_slice(),
+        ]
+        .concat(),
+    );
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("nothing"), "{said}");
+}
+
+/// Probes in the guest read the parameters and variables of a module's function, which the module's own debug information describes.
+#[test]
+fn a_probe_of_values_of_a_module() {
+    let dir = tempfile::tempdir().unwrap();
+    let module = built(dir.path());
+    let run = dir.path().join("run");
+    let command = "echo 4 > /proc/windows; printf 4 > /proc/windows";
+    let values = |place: &str, collect: &str| {
+        let guest = ["record", "probe", "-q", "--guest", "-o", text(&run), "--module", text(&module)];
+        let probe = [place, "--collect", collect, "--", "sh", "-c", command];
+        ok(&[guest.as_slice(), probe.as_slice()].concat());
+        let report = json(&["report", "probe", "-q", "--json", "--limit", "0", "-i", text(&run)]);
+        std::fs::remove_dir_all(&run).unwrap();
+        let records = report["rows"].as_array().unwrap().iter();
+        records.map(|record| record["values"].clone()).collect::<Vec<_>>()
+    };
+    let entries = values("windows_write if size == 2", "size,holds");
+    assert_eq!(entries, [serde_json::json!({"size": 2, "holds": 0})]);
+    let returns = values("windows_write%return", "$retval,size");
+    let pairs = |n: u64| serde_json::json!({"$retval": n, "size": n});
+    assert_eq!(returns, [pairs(2), pairs(1)]);
+    // The file alone tells of functions and parameters, and not where the module's variables will be.
+    let file = dir.path().join("probes");
+    let compile = |condition: &str| {
+        let place = format!("windows_write if {condition}");
+        kprism(&["compile", &place, "-k", text(&module), "-o", text(&file)])
+    };
+    let said = |output: std::process::Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    let compiled = compile("size == 2");
+    assert!(compiled.status.success(), "{}", said(compiled));
+    let refused = said(compile("holds == 0"));
+    assert!(refused.contains("not among the symbols of the loaded module"), "{refused}");
+    let explained = ok(&["explain", "windows_write if size == 2", "-k", text(&module)]);
+    assert!(String::from_utf8_lossy(&explained).contains("size  parameter"));
 }
 
 /// `annotate` shows the source lines of a module's function, with the counts that are known.
@@ -146,12 +216,15 @@ fn source_lines_of_a_module() {
         // The compiler may have unrolled the calls.
         assert_eq!(counted("windows_write", line("loop();"), "call").iter().sum::<u64>(), 7);
     };
-    // The file that the lab loaded; the same from elsewhere, when that is gone.
+    // The file that the lab loaded; the run's copy, when that is gone; the same from elsewhere.
     judge(&[]);
     let elsewhere = dir.path().join("elsewhere");
     std::fs::create_dir(&elsewhere).unwrap();
     let moved = elsewhere.join("windows.ko");
     std::fs::rename(&module, &moved).unwrap();
+    judge(&[]);
+    judge(&["--module-file", text(&moved)]);
+    std::fs::remove_file(run.join("symbols/ko/windows.ko")).unwrap();
     judge(&["--module-file", text(&moved)]);
     let said = |output: std::process::Output| String::from_utf8_lossy(&output.stderr).into_owned();
     let without = annotate("loop@windows", &[]);

@@ -2,7 +2,8 @@
 //! Memory-mapped object files: sections, symbols, and the .dwo files that they refer to.
 //!
 //! Input: paths of an ELF file and, if it is separate, of the file with its debug information. Output: [`Image`], from
-//! which `kprism-expr` reads only the units that it needs. An unlinked file is not relocated.
+//! which `kprism-expr` reads only the units that it needs. The sections of an unlinked file (a kernel module) are placed one
+//! behind the other, and the relocations of its debug information are applied.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -16,7 +17,7 @@ use memmap2::Mmap;
 use object::{Object as _, ObjectSection as _, ObjectSegment as _, ObjectSymbol as _};
 
 use crate::Error;
-use crate::sections::{Slice, slice};
+use crate::sections::{self, Bases, Slice, slice};
 
 /// Size limit of a decompressed section in bytes. A larger size is treated as damage.
 const LARGEST: u64 = 8 << 30;
@@ -28,7 +29,7 @@ const LONGEST: usize = 4096;
 pub struct Image {
     name: String,
     map: Mmap,
-    /// Decompressed contents of compressed sections.
+    /// Decompressed contents of compressed sections; in an unlinked file, relocated contents of debug information.
     unpacked: HashMap<String, Vec<u8>>,
     /// Separate file with its debug information.
     debug: Option<Box<Image>>,
@@ -36,6 +37,8 @@ pub struct Image {
     split: Vec<(usize, Image)>,
     /// Loadable segments: address, size in the file, offset in the file.
     segments: Vec<(u64, u64, u64)>,
+    /// By section of an unlinked file: what is added to addresses in it.
+    bases: Bases,
     /// Code symbols by address, built on first use.
     code: OnceCell<Vec<Symbol>>,
     /// Addresses of symbols by name, built on first use.
@@ -77,7 +80,7 @@ impl Image {
             }
             return Ok(image);
         };
-        let other = Self::map(debug)?;
+        let mut other = Self::map(debug)?;
         if other.section(".debug_info").is_empty() {
             return Err(Error::Stripped(other.name));
         }
@@ -89,6 +92,10 @@ impl Image {
                 other.name, image.name
             );
             return Err(Error::Nothing(what));
+        }
+        if !image.bases.is_empty() {
+            // Its sections are those of the code.
+            other.relocate(image.bases.clone());
         }
         image.debug = Some(Box::new(other));
         image.split = image.find_split(debug)?;
@@ -143,16 +150,44 @@ impl Image {
             }
         }
         let segments = object.segments().map(|s| (s.address(), s.file_range().1, s.file_range().0)).collect();
-        Ok(Self {
+        let bases = sections::all_bases(&object);
+        let mut image = Self {
             name,
             map,
             unpacked,
             debug: None,
             split: Vec::new(),
             segments,
+            bases: Bases::new(),
             code: OnceCell::new(),
             names: OnceCell::new(),
-        })
+        };
+        if !bases.is_empty() {
+            image.relocate(bases);
+        }
+        Ok(image)
+    }
+
+    /// Relocates the debug information of an unlinked file, whose sections are placed so.
+    fn relocate(&mut self, bases: Bases) {
+        let mut relocated = Vec::new();
+        if let Some(object) = self.object() {
+            for section in object.sections() {
+                let Ok(name) = section.name() else { continue };
+                if name.starts_with(".debug") && section.size() < LARGEST {
+                    let data = sections::section(&object, name, &bases).into_owned();
+                    relocated.push((name.to_owned(), data));
+                }
+            }
+        }
+        self.unpacked.extend(relocated);
+        self.bases = bases;
+    }
+
+    /// Address of a symbol, or of the place that its unlinked section has here.
+    fn placed(&self, symbol: &object::Symbol<'_, '_>) -> u64 {
+        let base = symbol.section_index().and_then(|index| self.bases.get(&index)).copied().unwrap_or(0);
+        base.wrapping_add(symbol.address())
     }
 
     /// The file's path, for messages.
@@ -224,7 +259,7 @@ impl Image {
             for symbol in self.object().iter().flat_map(|o| o.symbols()) {
                 if let Ok(name) = symbol.name() {
                     // The first symbol of a name is used.
-                    names.entry(name.to_owned()).or_insert(symbol.address());
+                    names.entry(name.to_owned()).or_insert(self.placed(&symbol));
                 }
             }
             if let Some(debug) = &self.debug {
@@ -246,7 +281,8 @@ impl Image {
     pub fn is_per_cpu(&self, address: u64) -> bool {
         let section = self.object().and_then(|o| {
             let section = o.section_by_name(".data..percpu")?;
-            Some((section.address(), section.size()))
+            let base = self.bases.get(&section.index()).copied().unwrap_or(0);
+            Some((base.wrapping_add(section.address()), section.size()))
         });
         section.is_some_and(|(start, size)| address.checked_sub(start).is_some_and(|n| n < size))
     }
@@ -347,7 +383,7 @@ impl Image {
                     return None;
                 }
                 let chosen = st_info.st_type() == object::elf::STT_GNU_IFUNC;
-                Some(Symbol { name: name.to_owned(), address: s.address(), size: s.size(), code, chosen })
+                Some(Symbol { name: name.to_owned(), address: self.placed(&s), size: s.size(), code, chosen })
             })
             .collect();
         if let Some(debug) = &self.debug {

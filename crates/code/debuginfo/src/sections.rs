@@ -77,6 +77,31 @@ pub(crate) fn layout(file: &object::File<'_>) -> (Bases, Vec<Section>) {
     (bases, sections)
 }
 
+/// The offset that each section with code or data adds to addresses inside, of a file that is not linked. None for a linked file.
+pub(crate) fn all_bases(file: &object::File<'_>) -> Bases {
+    let mut bases = Bases::new();
+    if file.kind() != ObjectKind::Relocatable {
+        return bases;
+    }
+    let is_loaded = |kind: SectionKind| {
+        matches!(
+            kind,
+            SectionKind::Text
+                | SectionKind::Data
+                | SectionKind::ReadOnlyData
+                | SectionKind::ReadOnlyDataWithRel
+                | SectionKind::ReadOnlyString
+                | SectionKind::UninitializedData
+        )
+    };
+    let mut next = UNLINKED;
+    for section in file.sections().filter(|s| is_loaded(s.kind()) && s.size() > 0) {
+        bases.insert(section.index(), next);
+        next = next.saturating_add(section.size()).saturating_add(0x1_0000) & !0xffff;
+    }
+    bases
+}
+
 /// A section's data, with an unlinked file's relocations applied.
 pub(crate) fn section<'d>(file: &object::File<'d>, name: &str, bases: &Bases) -> Cow<'d, [u8]> {
     let Some(section) = file.section_by_name(name) else { return Cow::Borrowed(&[]) };

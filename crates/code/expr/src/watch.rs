@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::ast::Tag;
 use crate::btf;
 use crate::ctype::{Def, Ty, TypeRef, Types};
+use crate::dwarf::InModule;
 use crate::ir::{Block, Func, Input, Op, Space, Term, Val};
 use crate::lower::{self, Env};
 use crate::opt;
@@ -147,6 +148,18 @@ fn known(input: Input, slots: u8) -> bool {
     }
 }
 
+/// Compiles a condition for a recorder that observes from outside.
+fn lowered(text: &str, scope: &dyn Scope) -> Result<Func, Error> {
+    let lowered = lower::condition(text, Env { scope, vars: &[] });
+    let mut func = lowered.map_err(|e| Error::Condition(e.render(text)))?.func;
+    opt::optimise(&mut func);
+    let is_inside = |op: &Op| matches!(op, Op::Input(Input::Cgroup) | Op::InContainer(_) | Op::CalledBy(_));
+    if func.ops().any(is_inside) {
+        return Err(Error::Condition(NO_CGROUP.to_owned()));
+    }
+    Ok(func)
+}
+
 impl Watch {
     /// Compiles `condition` at `place`, which is `FUNC` or `FUNC%return`. `address` returns a kernel function's
     /// address.
@@ -157,25 +170,24 @@ impl Watch {
         address: impl FnOnce(&str) -> Option<u64>,
     ) -> Result<Self, Error> {
         let scope = btf::Place::find(btf, place)?;
-        let condition = condition
-            .map(|text| {
-                let lowered = lower::condition(text, Env { scope: &scope, vars: &[] });
-                let mut func = lowered.map_err(|e| Error::Condition(e.render(text)))?.func;
-                opt::optimise(&mut func);
-                if func
-                    .ops()
-                    .any(|op| matches!(op, Op::Input(Input::Cgroup) | Op::InContainer(_) | Op::CalledBy(_)))
-                {
-                    return Err(Error::Condition(NO_CGROUP.to_owned()));
-                }
-                Ok::<_, Error>(func)
-            })
-            .transpose()?;
+        let condition = condition.map(|text| lowered(text, &scope)).transpose()?;
         let name = place.trim_end_matches("%return");
         let at_return = scope.probe_point() == ProbePoint::Return;
         let slots = u8::try_from(scope.slots()).unwrap_or(u8::MAX);
         let entry = address(name).ok_or_else(|| Error::Gone(name.to_owned()))?;
         Ok(Self { event: Event::Call { entry, at_return, slots }, condition })
+    }
+
+    /// Compiles `condition` at the entry or return of a function of a module, by the module's debug information. `entry` is the function's
+    /// address where the module is loaded.
+    ///
+    /// # Errors
+    /// [`Error::Condition`].
+    pub fn in_module(place: InModule<'_, '_, '_>, condition: &str, entry: u64) -> Result<Self, Error> {
+        let place = place.by_slots();
+        let condition = Some(lowered(condition, &place)?);
+        let at_return = place.probe_point() == ProbePoint::Return;
+        Ok(Self { event: Event::Call { entry, at_return, slots: InModule::SLOTS }, condition })
     }
 
     /// Compiles `condition` for the end of an interval, whose length is `$duration`, or for another event of which nothing
@@ -184,19 +196,8 @@ impl Watch {
     /// # Errors
     /// [`Error::Condition`].
     pub fn without_values(event: Event, condition: Option<&str>) -> Result<Self, Error> {
-        let compile = |text: &str| {
-            let lowered = lower::condition(text, Env { scope: &NoValues, vars: &[] });
-            let mut func = lowered.map_err(|e| Error::Condition(e.render(text)))?.func;
-            opt::optimise(&mut func);
-            if func
-                .ops()
-                .any(|op| matches!(op, Op::Input(Input::Cgroup) | Op::InContainer(_) | Op::CalledBy(_)))
-            {
-                return Err(Error::Condition(NO_CGROUP.to_owned()));
-            }
-            Ok(func)
-        };
-        Ok(Self { event, condition: condition.map(compile).transpose()? })
+        let condition = condition.map(|text| lowered(text, &NoValues)).transpose()?;
+        Ok(Self { event, condition })
     }
 
     /// A watch without a condition at `FUNC` or `FUNC%return`. It does not need the function's type, so any symbol

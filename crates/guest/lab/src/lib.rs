@@ -74,7 +74,7 @@ pub use kernel_reports::{KernelReport, KernelReports, MOST_REPORTS, ReportKind};
 pub use kprism_agent::{CounterReading, INIT_READY, Warm};
 pub use lab::{Prepared, prepare};
 pub use like_host::{LikeHost, NotTaken, TakenOver};
-pub use modules::{ModuleFile, is_path as is_module_file};
+pub use modules::{ModuleFile, is_path as is_module_file, name_of as module_name};
 pub use network::{Forward, Network};
 pub use options::{
     CounterWindows, Job, KernelSource, ObserverOptions, Options, Pace, Progress, Report, Share, Span,

@@ -90,6 +90,21 @@ pub struct ModuleFile {
     pub build_id: String,
 }
 
+impl ModuleFile {
+    /// The module, unpacked.
+    ///
+    /// # Errors
+    /// The file cannot be read or unpacked.
+    pub fn contents(&self) -> Result<Vec<u8>> {
+        unpack(&self.file)
+    }
+}
+
+/// The name that the kernel gives to the module in a file: that of the file up to `.ko`, with `_` for `-`.
+pub fn name_of(path: &Path) -> String {
+    plain(&stem(path))
+}
+
 impl Module {
     /// Its name, as in `/proc/modules`.
     pub fn name(&self) -> String {

@@ -208,6 +208,11 @@ pub fn kernel_build_id() -> Option<BuildId> {
     BuildId::of_notes(&std::fs::read("/sys/kernel/notes").ok()?)
 }
 
+/// Returns the build id of a loaded module of the running kernel.
+pub fn module_build_id(module: &str) -> Option<BuildId> {
+    BuildId::of_notes(&std::fs::read(format!("/sys/module/{module}/notes/.note.gnu.build-id")).ok()?)
+}
+
 /// Returns the type number of a PMU such as `kprobe`.
 pub(crate) fn pmu_type(pmu: &str) -> Result<u32, Error> {
     let path = PathBuf::from(format!("/sys/bus/event_source/devices/{pmu}/type"));

@@ -150,7 +150,8 @@ pub struct Kernel {
     /// The tree in which the user built it, if they named it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tree: Option<KernelTree>,
-    /// Modules that the user built.
+    /// Modules that the user built: those put into the guest by file or from a tree, and those that the command loaded from a
+    /// shared folder.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub modules: Vec<KernelModule>,
 }
@@ -161,7 +162,8 @@ pub struct Kernel {
 pub struct KernelModule {
     /// Its name, as in `/proc/modules`.
     pub name: String,
-    /// Its file on the machine that recorded. It may have been built again since: it is only used if its build id is this.
+    /// Its file on the machine that recorded. The run has a copy, if it was not too large. The file may have been built again since:
+    /// it is only used if its build id is this.
     pub file: PathBuf,
     /// GNU build ID in hexadecimal; empty if it has none.
     #[serde(default)]

@@ -9,7 +9,7 @@
 //! kprism.data/
 //!   manifest.json        command, machine, clock, losses
 //!   streams/             raw: Intel PT, code dictionary, sideband
-//!   symbols/             kallsyms, modules, root/<mapped ELF files>
+//!   symbols/             kallsyms, modules, root/<mapped ELF files>, ko/<modules that the user built>
 //!   tables/*.parquet     the profile, readable by DuckDB, Polars, Spark, pandas
 //!   console.log stdout stderr
 //! ```

@@ -234,6 +234,13 @@ impl Run {
         self.symbols().join("modules")
     }
 
+    /// The file of a module that the user built, unpacked, as it was loaded: `symbols/ko/NAME.ko`. `name` is that in
+    /// `/proc/modules`.
+    pub fn module_file(&self, name: &str) -> PathBuf {
+        // No name leads out of the folder.
+        self.symbols().join("ko").join(format!("{}.ko", name.replace('/', "_")))
+    }
+
     /// The mapped programs and libraries, below the paths that they had.
     pub fn root(&self) -> PathBuf {
         self.symbols().join("root")

@@ -19,7 +19,7 @@ use kprism_store::{
 };
 use kprism_tracefs::beside::Beside;
 
-use crate::{NOT_ENDED, condition, events, notes, written};
+use crate::{NOT_ENDED, condition, events, modules, notes, written};
 
 /// Settings of a recording in the guest.
 #[derive(Debug, Clone)]
@@ -521,6 +521,7 @@ pub(crate) fn record_only(
         }
         let had_stopped = manifest.stopped.is_some();
         flow::complete(&run, &mut manifest);
+        modules::keep(&run, prepared, job, &mut manifest);
         // The command may have ended well after its recorder had to give up.
         if let Some(why) = manifest.stopped.clone().filter(|_| !had_stopped) {
             fail(&mut ran.ended, &mut manifest, &why);

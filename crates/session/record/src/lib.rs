@@ -55,6 +55,7 @@ pub mod import;
 pub mod import_beside;
 pub mod kernel_tests;
 pub mod like_host;
+mod modules;
 pub mod notes;
 pub mod observe;
 pub mod probe;

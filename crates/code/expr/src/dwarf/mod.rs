@@ -13,6 +13,7 @@ mod find;
 mod frame;
 mod line;
 mod location;
+mod module;
 mod pattern;
 mod place;
 mod saved;
@@ -29,6 +30,7 @@ use crate::ctype::{Def, Ty, TypeRef};
 
 pub use kprism_debuginfo::{Error, Image};
 pub use line::Line;
+pub use module::InModule;
 pub use place::{Place, Places};
 pub use saved::Saved;
 pub use symbol::Bare;

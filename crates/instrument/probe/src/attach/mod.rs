@@ -289,6 +289,9 @@ fn checked(plans: &[Plan]) -> Result<u64, Error> {
             Site::User { file, .. } => {
                 (Image::map(file).ok().and_then(|image| image.build_id()), file.display().to_string())
             }
+            Site::Named { module: Some(module), .. } => {
+                (host::module_build_id(module), format!("the loaded module {module}"))
+            }
             _ => (kernel.clone(), "the running kernel".to_owned()),
         };
         let found = found.map(|id| id.to_string());

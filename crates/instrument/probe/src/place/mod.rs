@@ -11,6 +11,7 @@
 //! | `usdt` | a static tracepoint of a program | its notes | uprobe |
 //! | `kernel` | a function, line or address of the kernel | DWARF | kprobe, kretprobe |
 //! | `btf` | a function's entry or return | BTF | fentry, fexit, else a kprobe |
+//! | `module` | a function's entry or return in a module | the module's DWARF | kprobe, kretprobe |
 //! | [`tracepoint`] | a static tracepoint of the kernel | DWARF, or tracefs and BTF | tracepoint, kprobe |
 //!
 //! [`flow`] tells whether code is reached past a tracepoint; `several` joins the plans of a place with several addresses, [`machine`] looks at the machine code there, [`listed`] is a
@@ -21,6 +22,7 @@ pub mod flow;
 mod kernel;
 pub mod listed;
 pub mod machine;
+mod module;
 mod program;
 mod several;
 pub mod tracepoint;
@@ -36,6 +38,7 @@ use crate::Error;
 use crate::plan::{Plan, Request};
 
 pub use btf::btf_of;
+pub use module::{in_module, is_module};
 
 /// The program or kernel that is probed.
 #[derive(Debug, Clone, Copy)]

@@ -174,7 +174,7 @@ impl Site {
 /// Identifies the file for which a plan was made.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// The build id of the kernel or the program, if it has one.
+    /// The build id of the kernel, its module or the program, if it has one.
     pub build_id: Option<String>,
     /// Address at which the kernel's `_text` is linked.
     pub text: Option<u64>,

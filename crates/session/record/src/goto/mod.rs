@@ -102,7 +102,7 @@ pub fn go(run: &Run, goal: &Goal, files: &DebugFiles, progress: &Progress) -> Re
     same_environment(&settings, &prepared, &manifest)?;
     match (&goal.at, &found) {
         (At::Place(place), _) => {
-            let place = condition::argument_again("--at", place, &prepared, run)?;
+            let place = condition::argument_again("--at", place, &prepared, run, &files.module_file)?;
             settings.observer_arguments.push(("at".to_owned(), place));
             settings.observer_arguments.push(("nth".to_owned(), goal.nth.to_string()));
         }

@@ -10,13 +10,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use kprism_image::BuildId;
 use kprism_image::sideband::{self, Record};
 use kprism_image::symbols::kallsyms::value_of;
 use kprism_image::symbols::maps::Maps;
 use kprism_image::symbols::{elf, under_root};
 use kprism_session::cover::DebugFiles;
-use kprism_session::cover::executed::recorded_vmlinux;
+use kprism_session::cover::executed::{recorded_module, recorded_vmlinux};
 use kprism_store::{Manifest, Run};
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 
@@ -98,15 +97,16 @@ pub(super) fn collect(
     for module in manifest.kernel.iter().flat_map(|kernel| &kernel.modules) {
         let name = format!("[{}]", module.name);
         let Some(ran) = modules.get(&name) else { continue };
-        let Some(bytes) = the_same_build(&module.file, &module.build_id) else {
-            names.notes.push(format!(
-                "{}: not there any more, or built again since the run: {name} has its functions' names and no lines",
-                module.file.display()
-            ));
-            continue;
+        let file = match recorded_module(run, module) {
+            Ok(file) => file,
+            Err(reason) => {
+                names.notes.push(format!("{reason}: {name} has its functions' names and no lines"));
+                continue;
+            }
         };
+        let bytes = fs::read(&file).with_context(|| file.display().to_string())?;
         if let Some(sections) = sections(&bytes, ran) {
-            script.add(&module.file, &sections, &mut names.notes);
+            script.add(&file, &sections, &mut names.notes);
             modules.remove(&name);
         }
     }
@@ -179,16 +179,6 @@ fn moved_by(vmlinux: &Path, kallsyms: &[u8]) -> Result<u64, String> {
     let ran = ran.ok_or_else(|| unknown("the run's symbols have no address of `_stext`"))?;
     let linked = linked().ok_or_else(|| unknown("no symbol `_stext`"))?;
     Ok(ran.wrapping_sub(linked))
-}
-
-/// The contents of a module's file, if it is still the one that was loaded.
-fn the_same_build(file: &Path, build_id: &str) -> Option<Vec<u8>> {
-    let is_it = match BuildId::of_file(file) {
-        Some(id) => id.to_string() == build_id,
-        // Without one, nothing tells two builds apart.
-        None => build_id.is_empty(),
-    };
-    is_it.then(|| fs::read(file).ok()).flatten()
 }
 
 /// The kernel's name for the module in this file, as kallsyms has it.

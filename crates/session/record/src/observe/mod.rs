@@ -411,7 +411,7 @@ impl Recording<'_> {
             kernel.map_or_else(Default::default, |kernel| (kernel.kallsyms(), &*kernel.btf_bytes));
         let mut condition = |option: &str, key: &str, text: Option<&String>| -> Result<()> {
             if let Some(text) = text {
-                let compiled = condition::compile(option, text, names.as_bytes(), types)?;
+                let compiled = condition::compile(option, text, names.as_bytes(), types, &[])?;
                 options.push(format!("{key}={compiled}"));
             }
             Ok(())

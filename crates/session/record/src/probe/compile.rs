@@ -5,10 +5,11 @@
 //! with programs. Output: [`Compiled`], which [`super::record`] attaches here, or a file takes to another machine.
 
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use kprism_probe::place::tracepoint::Name;
-use kprism_probe::place::{Target, kernel_plans, plans};
+use kprism_probe::place::{Target, in_module, is_module, kernel_plans, plans};
 use kprism_probe::plan::Actions;
 use kprism_probe::plan::file::{Compiled, MOST_THREAD_VARS, VERSION};
 use kprism_probe::plan::{Plan, Request, Site, expressions, split};
@@ -20,6 +21,8 @@ use kprism_session::{Progress, files};
 use kprism_tracefs::path::{self, NotFound};
 
 use super::file::ProbeFile;
+use crate::condition::Module;
+use crate::condition::module::address;
 
 /// Probes, and what each of their hits does. The fields are the options of `kprism record probe`.
 #[derive(Debug, Clone)]
@@ -34,7 +37,7 @@ pub struct Probes {
     pub exec: Option<PathBuf>,
     /// The file that has the program's debug information, if it is not found by itself (GDB's places, debuginfod).
     pub debug_file: Option<PathBuf>,
-    /// The kernel's debug information; without it, the running kernel's BTF: entry and return.
+    /// The kernel's debug information, or that of one of its modules (a .ko); without it, the running kernel's BTF: entry and return.
     pub vmlinux: Option<PathBuf>,
     /// The kernel that is probed, if it is not the running one and `vmlinux` does not describe it.
     pub kernel: Option<ForeignKernel>,
@@ -77,6 +80,10 @@ pub struct ForeignKernel {
     pub btf: PathBuf,
     /// Folder with the `SYSTEM/NAME/format` of its events.
     pub events: PathBuf,
+    /// Modules of the user's in it, whose functions are found by their own debug information.
+    pub modules: Vec<Module>,
+    /// The text of its `/proc/kallsyms`.
+    pub names: PathBuf,
 }
 
 /// Trace state variables, in the order of their numbers.
@@ -135,6 +142,10 @@ impl Probes {
         let request = |wanted| self.request(wanted, &names);
         let requests: Vec<_> = wanted.iter().map(request).collect();
         let planned = match &self.vmlinux {
+            Some(file) if is_module(file) => {
+                let planned = |request| self.planned_by_module(file, request, command, pids);
+                requests.iter().map(planned).collect::<Vec<_>>()
+            }
             Some(path) => kernel_plans(path, &requests)?.into_iter().map(|p| p.map_err(Into::into)).collect(),
             None => requests.iter().map(|request| self.planned(request, command, pids)).collect::<Vec<_>>(),
         };
@@ -298,7 +309,7 @@ impl Probes {
                 )
             }
             None => Ok(match &self.kernel {
-                Some(ForeignKernel { btf, events }) => Target::Foreign(btf, events),
+                Some(ForeignKernel { btf, events, .. }) => Target::Foreign(btf, events),
                 None => Target::Btf(Path::new("/sys/kernel/btf/vmlinux")),
             }),
         };
@@ -311,7 +322,7 @@ impl Probes {
             (None, [pid]) => Some(PathBuf::from(format!("/proc/{pid}/exe"))),
             _ => None,
         };
-        let Some(program) = program else { return Ok(plans(in_kernel()?, request)?) };
+        let Some(program) = program else { return Ok(self.planned_in_kernel(in_kernel()?, request)?) };
         match plans(Target::Program(&program, debug), request) {
             Ok(planned) => Ok(planned),
             // The place exists; the request fails there.
@@ -320,11 +331,69 @@ impl Probes {
             }
             // It is the program's own debug information that was named.
             Err(there) if debug.is_some() => Err(there.into()),
-            Err(there) => plans(in_kernel()?, request).map_err(|error| match error {
+            Err(there) => self.planned_in_kernel(in_kernel()?, request).map_err(|error| match error {
                 kprism_probe::Error::Btf(_) => anyhow!("{there}\nand in the kernel: {error}"),
                 error => error.into(),
             }),
         }
+    }
+
+    /// In the module that `-k` names. What it has not is looked up as without it.
+    fn planned_by_module(
+        &self,
+        file: &Path,
+        request: &Request<'_>,
+        command: &[String],
+        pids: &[u32],
+    ) -> Result<Vec<Plan>> {
+        let is_function = !request.place.contains([':', '+']) && !request.place.starts_with("0x");
+        if !is_function && Name::of(request.place).is_none() {
+            bail!(
+                "{}: of a module, functions' entry and return are probed (FUNC, FUNC%return), not `{}`",
+                file.display(),
+                request.place
+            );
+        }
+        // The plans may go to another machine: no address of this one is in them.
+        match in_module(file, &kprism_lab::module_name(file), &|_| None, request)? {
+            Some(plan) => Ok(vec![plan]),
+            None => self.planned(request, command, pids),
+        }
+    }
+
+    /// In the kernel, or in a module of the user's, whose functions the kernel's types do not have.
+    fn planned_in_kernel(
+        &self,
+        target: Target<'_>,
+        request: &Request<'_>,
+    ) -> Result<Vec<Plan>, kprism_probe::Error> {
+        match plans(target, request) {
+            Err(error @ kprism_probe::Error::Btf(_)) => match self.planned_in_module(request)? {
+                Some(plan) => Ok(vec![plan]),
+                None => Err(error),
+            },
+            other => other,
+        }
+    }
+
+    fn planned_in_module(&self, request: &Request<'_>) -> Result<Option<Plan>, kprism_probe::Error> {
+        let Some(kernel) = self.kernel.as_ref().filter(|kernel| !kernel.modules.is_empty()) else {
+            return Ok(None);
+        };
+        let cannot =
+            |error: io::Error| kprism_probe::Error::Cannot(format!("{}: {error}", kernel.names.display()));
+        let names = fs::read(&kernel.names).map_err(cannot)?;
+        let function = request.place.strip_suffix("%return").unwrap_or(request.place);
+        for Module { name, file } in &kernel.modules {
+            let address = |symbol: &str| address(&names, name, symbol);
+            match in_module(file, name, &address, request) {
+                Ok(None) => {}
+                // The function may be another module's.
+                Err(kprism_probe::Error::Dwarf(_)) if address(function).is_none() => {}
+                other => return other,
+            }
+        }
+        Ok(None)
     }
 }
 

@@ -14,6 +14,7 @@ use kprism_store::{OptionKey, Run};
 use serde::{Deserialize, Serialize};
 
 use super::{ForeignKernel, Live, Recorded, Settings, load};
+use crate::condition::Module;
 use crate::guest::{self, Guest, Observe};
 
 /// The program, the probes and the run in the guest.
@@ -79,7 +80,12 @@ pub fn recorder(
 pub fn describe(prepared: &Prepared, events: &[(String, String)]) -> Result<Described> {
     let place = tempfile::tempdir().context("a folder for the kernel's types")?;
     let folder = place.path();
-    let kernel = ForeignKernel { btf: folder.join("btf/vmlinux"), events: folder.join("events") };
+    let kernel = ForeignKernel {
+        btf: folder.join("btf/vmlinux"),
+        events: folder.join("events"),
+        modules: Module::all(prepared),
+        names: prepared.snapshot_folder().join("kallsyms"),
+    };
     let types = prepared.snapshot_folder().join("btf");
     // A kernel without has an empty file.
     ensure!(

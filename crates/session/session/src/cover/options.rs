@@ -55,7 +55,7 @@ impl Options {
 pub struct DebugFiles {
     /// The kernel with debug information, for source lines of its functions.
     pub vmlinux: Option<PathBuf>,
-    /// A kernel module (.ko) with debug information (can be repeated); modules that the lab loaded from a file are found.
+    /// A kernel module (.ko) with debug information (can be repeated); modules that the run had from a file of the user's are in it.
     pub module_file: Vec<PathBuf>,
     /// Folder with debug information by build id (can be repeated; /usr/lib/debug is always looked at).
     pub debug_dir: Vec<PathBuf>,

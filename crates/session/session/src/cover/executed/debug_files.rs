@@ -11,7 +11,7 @@ use kprism_image::BuildId;
 use kprism_image::symbols::{FunctionId, under_root};
 use kprism_layout::KernelBuild;
 use kprism_profile::units::printable;
-use kprism_store::{Manifest, OptionKey, Run};
+use kprism_store::{KernelModule, Manifest, OptionKey, Run};
 
 use super::places::places;
 use crate::cover::options::DebugFiles;
@@ -32,7 +32,14 @@ pub fn find(
             None
         }),
     };
-    let built = built_modules(&loaded.manifest, problems);
+    let built = built_modules(run, &loaded.manifest, problems);
+    let mut asked = Vec::new();
+    for file in &debug.module_file {
+        match of_the_build(&loaded.manifest, file) {
+            Ok(()) => asked.push((module_name(file), file.clone(), true)),
+            Err(reason) => problems.push(reason),
+        }
+    }
     let mut files = BTreeMap::new();
     let mut take = |module: &str, file: &Path, asked: bool| match Lines::of_file(file, &folders) {
         Ok(Some(lines)) => drop(files.insert(module.to_owned(), (file.to_owned(), lines))),
@@ -56,7 +63,6 @@ pub fn find(
     if let Some(file) = vmlinux {
         take("[kernel]", &file, debug.vmlinux.is_some());
     }
-    let asked = debug.module_file.iter().map(|file| (module_name(file), file.clone(), true));
     let built = built.into_iter().map(|(name, file)| (name, file, false));
     for (name, file, asked) in built.chain(asked) {
         take(&name, &file, asked);
@@ -64,7 +70,7 @@ pub fn find(
     files
 }
 
-/// Source lines of a module's code: of the file that the user names, or of that which the lab loaded.
+/// Source lines of a module's code: of the file that the user names, of the run's copy of the file that was loaded, or of that file.
 ///
 /// # Errors
 /// A file is of another module or another build, is not there any more, or cannot be read.
@@ -78,7 +84,10 @@ pub fn module_sources(
     let named = debug.module_file.iter().find(|file| module_name(file) == module);
     let mut problems = Vec::new();
     let file = match (named, debug.module_file.first()) {
-        (Some(file), _) => file.clone(),
+        (Some(file), _) => {
+            of_the_build(&loaded.manifest, file)?;
+            file.clone()
+        }
         (None, Some(other)) => {
             return Err(format!(
                 "--module-file {}: its name is that of {}, and the function is in {}",
@@ -88,7 +97,7 @@ pub fn module_sources(
             ));
         }
         (None, None) => {
-            let built = built_modules(&loaded.manifest, &mut problems);
+            let built = built_modules(run, &loaded.manifest, &mut problems);
             match built.into_iter().find(|(name, _)| name == module) {
                 Some((_, file)) => file,
                 None => {
@@ -152,23 +161,13 @@ fn build(manifest: &Manifest) -> Option<KernelBuild> {
 }
 
 /// The modules that the user built, by the symbols' names for them, if they were not built again since.
-fn built_modules(manifest: &Manifest, problems: &mut Vec<String>) -> Vec<(String, PathBuf)> {
+fn built_modules(run: &Run, manifest: &Manifest, problems: &mut Vec<String>) -> Vec<(String, PathBuf)> {
     let of_kernel = manifest.kernel.iter().flat_map(|kernel| &kernel.modules);
     let mut built: Vec<(String, PathBuf)> = Vec::new();
     for module in of_kernel {
-        match BuildId::of_file(&module.file) {
-            Some(id) if id.to_string() == module.build_id => {
-                built.push((format!("[{}]", module.name), module.file.clone()));
-            }
-            // Without one, nothing tells the two apart.
-            None if module.build_id.is_empty() && module.file.is_file() => {
-                built.push((format!("[{}]", module.name), module.file.clone()));
-            }
-            found => problems.push(format!(
-                "{}: {}: name the run's module with --module-file",
-                module.file.display(),
-                if found.is_some() { "built again since the run" } else { "not there any more" }
-            )),
+        match recorded_module(run, module) {
+            Ok(file) => built.push((format!("[{}]", module.name), file)),
+            Err(reason) => problems.push(reason),
         }
     }
     // Older runs have only the options.
@@ -182,6 +181,43 @@ fn built_modules(manifest: &Manifest, problems: &mut Vec<String>) -> Vec<(String
         }
     }
     built
+}
+
+/// The file of a module that the user built, as it was loaded: the run's copy, or the user's file, if that was not built again since.
+///
+/// # Errors
+/// Neither is there. The text says what became of the user's file.
+pub fn recorded_module(run: &Run, module: &KernelModule) -> Result<PathBuf, String> {
+    let is_it = |file: &Path| match BuildId::of_file(file) {
+        Some(id) => id.to_string() == module.build_id,
+        // Without one, nothing tells two builds apart.
+        None => module.build_id.is_empty() && file.is_file(),
+    };
+    let places = [run.module_file(&module.name), module.file.clone()];
+    places.into_iter().find(|file| is_it(file)).ok_or_else(|| {
+        let there = BuildId::of_file(&module.file).is_some();
+        format!(
+            "{}: {}: name the run's module with --module-file",
+            module.file.display(),
+            if there { "built again since the run" } else { "not there any more" }
+        )
+    })
+}
+
+/// Refuses a file of `--module-file` that is of another build than the module of its name that ran.
+fn of_the_build(manifest: &Manifest, file: &Path) -> Result<(), String> {
+    let name = module_name(file);
+    let mut modules = manifest.kernel.iter().flat_map(|kernel| &kernel.modules);
+    let ran = modules.find(|module| format!("[{}]", module.name) == name && !module.build_id.is_empty());
+    match (ran, BuildId::of_file(file)) {
+        (Some(ran), Some(id)) if id.to_string() != ran.build_id => Err(format!(
+            "--module-file {}: another build: its build id is {id}, that of the {name} that ran {}",
+            file.display(),
+            ran.build_id
+        )),
+        // The functions' places tell more.
+        _ => Ok(()),
+    }
 }
 
 /// True if the manifest knows the module's build.
@@ -199,7 +235,7 @@ fn module_name(file: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kprism_store::{Kernel, KernelModule, KernelTree, RunKind};
+    use kprism_store::{Kernel, KernelTree, RunKind};
 
     /// An ELF file that is nothing but a build id of these four bytes.
     fn elf(id: [u8; 4]) -> Vec<u8> {
@@ -251,6 +287,7 @@ mod tests {
     #[test]
     fn a_module_that_was_built_again_is_a_problem() {
         let folder = tempfile::tempdir().unwrap();
+        let run = Run::create(&folder.path().join("run")).unwrap();
         let file = folder.path().join("my-mod.ko");
         std::fs::write(&file, elf([1, 2, 3, 4])).unwrap();
         let of = |build_id: &str| {
@@ -260,12 +297,36 @@ mod tests {
             // The option is there as well.
             manifest.options.insert("module".into(), vec![file.display().to_string()].into());
             let mut problems = Vec::new();
-            (built_modules(&manifest, &mut problems), problems)
+            (built_modules(&run, &manifest, &mut problems), problems)
         };
         assert_eq!(of("01020304"), (vec![("[my_mod]".to_owned(), file.clone())], Vec::new()));
         let (none, problems) = of("01020305");
         assert!(none.is_empty() && problems[0].contains("built again since the run"), "{problems:?}");
         std::fs::remove_file(&file).unwrap();
         assert!(of("01020304").1[0].contains("not there any more"));
+        // The run has its own.
+        let kept = run.module_file("my_mod");
+        std::fs::create_dir(kept.parent().unwrap()).unwrap();
+        std::fs::write(&kept, elf([1, 2, 3, 4])).unwrap();
+        assert_eq!(of("01020304"), (vec![("[my_mod]".to_owned(), kept)], Vec::new()));
+        assert!(of("01020305").0.is_empty());
+    }
+
+    #[test]
+    fn a_named_module_of_another_build_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("my-mod.ko");
+        std::fs::write(&file, elf([1, 2, 3, 4])).unwrap();
+        let of = |build_id: &str| {
+            let (name, build_id) = ("my_mod".to_owned(), build_id.to_owned());
+            let module = KernelModule { name, file: "/absent".into(), build_id };
+            of_the_build(&manifest(folder.path(), "", vec![module]), &file)
+        };
+        assert_eq!((of("01020304"), of("")), (Ok(()), Ok(())));
+        let reason = of("01020305").unwrap_err();
+        assert!(
+            reason.contains("its build id is 01020304, that of the [my_mod] that ran 01020305"),
+            "{reason}"
+        );
     }
 }
