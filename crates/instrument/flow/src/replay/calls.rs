@@ -64,6 +64,8 @@ struct Thread {
     stack: Vec<Frame>,
     insns: u64,
     cpu: u64,
+    /// Time until which it was followed, ns.
+    ran_ns: u64,
 }
 
 /// The stacks of all tasks.
@@ -83,7 +85,8 @@ impl Stacks {
     pub fn run(&mut self, at: &TracePosition<'_>, insns: u32) {
         let thread = self.thread(at);
         thread.insns += u64::from(insns);
-        thread.cpu += at.after(insns) - at.ns();
+        thread.ran_ns = at.after(insns);
+        thread.cpu += thread.ran_ns - at.ns();
     }
 
     /// Time passed without instructions; see [`Listener::rest`](crate::replay::Listener::rest).
@@ -143,7 +146,12 @@ impl Stacks {
             _ => Ending::Seen,
         };
         if matches!(event.kind, EventKind::Start | EventKind::Resume) {
-            at.unrecorded.iter().for_each(|&task| self.forget(&TracePosition { task, ..*at }, calls));
+            for &(task, until) in at.unrecorded {
+                // One that was followed on another CPU since is known.
+                if self.threads.get(task).is_some_and(|thread| thread.ran_ns <= until) {
+                    self.forget(&TracePosition { task, ..*at }, calls);
+                }
+            }
         }
         let stack = &mut AtEvent { stacks: self, at, calls, ending };
         match event.kind {
@@ -317,7 +325,7 @@ mod tests {
             task: 0,
             tasks: &tasks,
             names: 0,
-            unrecorded: &[0],
+            unrecorded: &[(0, u64::MAX)],
             base: 0,
             ran: 0,
             pace,
@@ -348,7 +356,7 @@ mod tests {
             task: 0,
             tasks: &tasks,
             names: 0,
-            unrecorded: &[0],
+            unrecorded: &[(0, u64::MAX)],
             base: 0,
             ran: 0,
             pace,

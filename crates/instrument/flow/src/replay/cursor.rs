@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The receiving side of a replay: applies one CPU's records in order, up to a time, and keeps the tasks.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::sync::mpsc::Receiver;
 
@@ -111,7 +112,9 @@ pub(super) struct Cursor<'a> {
     /// True while code runs that is not known.
     no_code: bool,
     /// See [`TracePosition::unrecorded`].
-    unrecorded: Vec<usize>,
+    unrecorded: Vec<(usize, u64)>,
+    /// True from a loss until the flow is known again.
+    lost: bool,
     /// Task switches that do not meet their records.
     guessed: Guessed,
     task: usize,
@@ -159,6 +162,7 @@ impl<'a> Cursor<'a> {
             off_reported: 0,
             no_code: false,
             unrecorded: Vec::new(),
+            lost: false,
             guessed: Guessed::default(),
             task: tasks.find(pid, tgid, &comm, stream.cpu),
             switches,
@@ -390,9 +394,10 @@ impl<'a> Cursor<'a> {
                     return;
                 }
                 let is_restated = event.kind == EventKind::Start && event.link != Event::AT_PSB;
-                let is_lost = !std::mem::take(&mut self.no_code) && !is_restated;
-                let ran = |task| is_lost.then_some(task);
-                self.unrecorded.extend(ran(self.task));
+                let no_code = std::mem::take(&mut self.no_code);
+                // After a loss, a PSB+ may say that tracing is off, until a packet switches it on.
+                let is_lost = std::mem::take(&mut self.lost) || !no_code && !is_restated;
+                let ran = |task, until| is_lost.then_some((task, until));
                 // Switches up to now happened while the flow was unknown.
                 while self
                     .switches
@@ -401,14 +406,19 @@ impl<'a> Cursor<'a> {
                 {
                     let passed = has_no_place(self.switches[self.next_switch], self.off_reported);
                     self.guessed.unseen += u64::from(passed);
+                    self.unrecorded.extend(ran(self.task, self.switches[self.next_switch].t));
                     self.switch(tasks);
-                    self.unrecorded.extend(ran(self.task));
                 }
-                self.unrecorded.sort_unstable();
-                self.unrecorded.dedup();
+                self.unrecorded.extend(ran(self.task, u64::MAX));
+                // Of each task, the last time.
+                self.unrecorded.sort_unstable_by_key(|&(task, until)| (task, Reverse(until)));
+                self.unrecorded.dedup_by_key(|&mut (task, _)| task);
             }
             EventKind::Stop => {
                 self.no_code = event.func == Event::NO_CODE;
+                if event.func != Event::OFF_UNSEEN {
+                    self.lost = event.func == Event::LOST;
+                }
                 (self.on, self.off_reported) = (false, self.clock.last_report());
             }
             EventKind::Switch => {

@@ -88,8 +88,9 @@ pub struct TracePosition<'m> {
     pub tasks: &'m [Task],
     /// Number of task renames so far.
     pub names: u32,
-    /// Where the flow is known again after a time of which nothing was recorded: the tasks that ran meanwhile, this one too.
-    pub unrecorded: &'m [usize],
+    /// Where the flow is known again after a time of which nothing was recorded: the tasks that ran meanwhile, this one too, and
+    /// the time until which each did, ns.
+    pub unrecorded: &'m [(usize, u64)],
     /// Time of the last report, and instructions since; see [`TracePosition::after`].
     base: u64,
     ran: u32,

@@ -314,7 +314,7 @@ mod tests {
             task: 0,
             tasks: &tasks,
             names: 0,
-            unrecorded: &[0],
+            unrecorded: &[(0, u64::MAX)],
             base: 0,
             ran: 0,
             pace,

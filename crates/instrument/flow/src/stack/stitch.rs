@@ -197,11 +197,13 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
                     let off = chunk.spans[index].off.unwrap_or(self.lanes[i].off);
                     self.unseen += u64::from(has_no_place(switch, off.reported));
                     let is_lost = chunk.spans[index].tracing.after(self.lanes[i].tracing) == Tracing::Lost;
-                    // Both tasks ran while nothing was recorded.
-                    let left = self.lanes[i].task;
+                    // Both tasks ran while nothing was recorded: one until now, the other from now on.
+                    let (left, at) = (self.lanes[i].task, switch.t);
                     self.unseen_switch(i);
-                    for task in [left, self.lanes[i].task].into_iter().filter(|_| is_lost) {
-                        self.forget(task, off.ns, self.lanes[i].cpu);
+                    if is_lost {
+                        let Lane { cpu, task, .. } = self.lanes[i];
+                        self.forget(left, off.ns, cpu);
+                        self.forget(task, at, cpu);
                     }
                 } else {
                     self.lanes[i].span += 1;
