@@ -170,13 +170,14 @@ impl Image {
 
     /// Relocates the debug information of an unlinked file, whose sections are placed so.
     fn relocate(&mut self, bases: Bases) {
-        let mut relocated = Vec::new();
+        // Of several sections of one name, the first is read.
+        let mut relocated: HashMap<String, Vec<u8>> = HashMap::new();
         if let Some(object) = self.object() {
             for section in object.sections() {
                 let Ok(name) = section.name() else { continue };
-                if name.starts_with(".debug") && section.size() < LARGEST {
+                if name.starts_with(".debug") && section.size() < LARGEST && !relocated.contains_key(name) {
                     let data = sections::section(&object, name, &bases).into_owned();
-                    relocated.push((name.to_owned(), data));
+                    relocated.insert(name.to_owned(), data);
                 }
             }
         }

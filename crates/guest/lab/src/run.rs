@@ -183,8 +183,14 @@ pub fn run(
         } else {
             missing(MADE_IN_THE_GUEST)
         };
-    let not_kept = symbols::keep_debug(prepared, job, &folder, &paths).into_iter();
-    missing_files.extend(not_kept.map(|(file, why)| MissingFile { path: file.display().to_string(), why }));
+    // What is left of a full disk is for the account and the tables.
+    let not_kept = match ended {
+        Ended::Full(Full::Disk(_)) => Vec::new(),
+        _ => symbols::keep_debug(prepared, job, &folder, &paths),
+    };
+    missing_files.extend(
+        not_kept.into_iter().map(|(file, why)| MissingFile { path: file.display().to_string(), why }),
+    );
     let console_tail = if ended == Ended::Normal { String::new() } else { last_lines(&files.console, 15) };
     // What the guest told comes after the output of the job's own commands.
     let told = (watch.after.len() > job.after.len()).then(|| watch.after.pop()).flatten();

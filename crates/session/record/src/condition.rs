@@ -16,7 +16,7 @@ use kprism_expr::watch::{Error, Watch};
 use kprism_image::symbols::kallsyms;
 use kprism_lab::{ModuleFile, Prepared, module_name};
 use kprism_probe::plan;
-use kprism_session::cover::executed::recorded_module;
+use kprism_session::cover::executed::{of_the_build, recorded_module};
 use kprism_store::Run;
 
 /// A module of the user's, by whose debug information conditions on values in its functions are compiled.
@@ -68,6 +68,9 @@ pub(crate) fn argument_again(
     let types = prepared.snapshot_folder().join("btf");
     let read = |path: &Path| std::fs::read(path).with_context(|| path.display().to_string());
     let manifest = run.manifest()?;
+    for file in named {
+        of_the_build(&manifest, file).map_err(|why| anyhow!(why))?;
+    }
     let recorded = manifest.kernel.iter().flat_map(|kernel| &kernel.modules);
     // One that was built again is of no use: its functions are unknown, as those of other modules.
     let modules = recorded.filter_map(|module| {

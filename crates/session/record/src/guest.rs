@@ -5,12 +5,12 @@
 //! [`kprism_signals`] reports Ctrl-C.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Result, bail};
 use kprism_lab::{
-    CpuFeature, Ended, Forward, Job, KernelSource, ModuleFile, Network, NotTaken, ObserverOptions, Options,
-    Outcome, Pace, Prepared, Report, Share, Span, TakenOver,
+    CpuFeature, Ended, Forward, Full, Job, KernelSource, ModuleFile, Network, NotTaken, ObserverOptions,
+    Options, Outcome, Pace, Prepared, Report, Share, Span, TakenOver,
 };
 use kprism_session::{Progress, date, flow};
 use kprism_store::{
@@ -498,6 +498,7 @@ pub(crate) fn record_only(
     let mut manifest = settings.manifest(prepared);
     manifest.environment = settings.environment(prepared, observer.as_ref())?;
     run.write_manifest(&manifest)?;
+    let begun = SystemTime::now();
     let mut ran = kprism_lab::run(prepared, job, run.dir(), observer.as_ref(), report)?;
     manifest.exit_code = ran.exit_code.map(i32::from);
     manifest.stopped = reason(&ran.ended);
@@ -521,7 +522,15 @@ pub(crate) fn record_only(
         }
         let had_stopped = manifest.stopped.is_some();
         flow::complete(&run, &mut manifest);
-        modules::keep(&run, prepared, job, &mut manifest);
+        // What is left of a full disk is for the account and the tables.
+        match &ran.ended {
+            Ended::Full(Full::Disk(_)) => {
+                manifest
+                    .notes
+                    .push("debug files and modules are not kept: the disk is nearly full".to_owned());
+            }
+            _ => modules::keep(&run, prepared, job, begun, &mut manifest),
+        }
         // The command may have ended well after its recorder had to give up.
         if let Some(why) = manifest.stopped.clone().filter(|_| !had_stopped) {
             fail(&mut ran.ended, &mut manifest, &why);

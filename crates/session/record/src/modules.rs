@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use kprism_image::BuildId;
 use kprism_image::sideband::{self, Record};
@@ -21,18 +22,22 @@ const MAX_KEPT: u64 = 64 << 20;
 /// Size of all modules above which no more are kept, in bytes.
 const MAX_ALL: u64 = 256 << 20;
 
-/// Keeps the modules that ran. What was not kept is noted in the manifest, with the reason.
-pub(crate) fn keep(run: &Run, prepared: &Prepared, job: &Job, manifest: &mut Manifest) {
+/// Keeps the modules that ran. What was not kept is noted in the manifest, with the reason. `begun`: the time before the shared folders
+/// were copied into the guest.
+pub(crate) fn keep(run: &Run, prepared: &Prepared, job: &Job, begun: SystemTime, manifest: &mut Manifest) {
     let Some(kernel) = &mut manifest.kernel else { return };
+    let shared = shared(&job.shares);
+    if prepared.module_files().is_empty() && shared.is_empty() {
+        return;
+    }
     let ran = modules_of(&run.kallsyms());
-    let mut kept = Kept { run, bytes: 0, notes: Vec::new() };
+    let mut kept = Kept { run, begun, bytes: 0, notes: Vec::new() };
     for module in prepared.module_files().iter().filter(|module| ran.contains(&module.name)) {
         match module.contents() {
             Ok(bytes) => kept.write(&module.name, &module.file, &bytes),
             Err(error) => kept.notes.push(format!("{error}: the run does not keep it")),
         }
     }
-    let shared = shared(&job.shares);
     let mut loaded = BTreeSet::new();
     if !shared.is_empty() {
         loaded = ran;
@@ -95,6 +100,8 @@ fn shared(shares: &[Share]) -> BTreeMap<String, BTreeSet<PathBuf>> {
 /// What a run keeps.
 struct Kept<'r> {
     run: &'r Run,
+    /// Begin of the run: a shared file that was changed later need not be the one that ran.
+    begun: SystemTime,
     /// Size of all that was kept.
     bytes: u64,
     /// What was not kept, each with the reason.
@@ -106,6 +113,13 @@ impl Kept<'_> {
     fn only(&mut self, name: &str, files: BTreeSet<PathBuf>) -> Option<(PathBuf, Vec<u8>)> {
         let mut first: Option<(PathBuf, Vec<u8>)> = None;
         for file in files {
+            let changed = fs::metadata(&file).and_then(|facts| facts.modified());
+            if changed.is_ok_and(|changed| changed > self.begun) {
+                let file = file.display();
+                self.notes
+                    .push(format!("{file}: the run does not keep it: it was changed after the run began"));
+                return None;
+            }
             let bytes = match read(&file) {
                 Ok(bytes) => bytes,
                 Err(why) => {
@@ -174,6 +188,8 @@ fn read(file: &Path) -> Result<Vec<u8>, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -207,7 +223,12 @@ mod tests {
         assert_eq!(find(&files[1]), BTreeSet::from([files[1].clone()]));
 
         let run = Run::create(&folder.path().join("run")).unwrap();
-        let mut kept = Kept { run: &run, bytes: 0, notes: Vec::new() };
+        let mut kept = Kept {
+            run: &run,
+            begun: SystemTime::now() + Duration::from_secs(3600),
+            bytes: 0,
+            notes: Vec::new(),
+        };
         let (file, bytes) = kept.only("my_mod", found.clone()).unwrap();
         kept.write("my_mod", &file, &bytes);
         assert_eq!(fs::read(run.module_file("my_mod")).unwrap(), b"\x7fELF the same");

@@ -263,6 +263,9 @@ pub fn of_function(
     if !unknown.is_empty() {
         progress.note(&note());
     }
+    if call.was_left {
+        progress.note("this call left its stack meanwhile: what its thread ran then is counted too");
+    }
     progress.say(&format!("one {spec} of {count}: {}", told(call)));
     let window = Window {
         pid: call.pid,

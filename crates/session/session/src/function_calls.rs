@@ -36,6 +36,8 @@ pub struct FunctionCall {
     pub end_ns: u64,
     /// The reason why it went off its stack.
     pub ending: Ending,
+    /// True if the program left its stack meanwhile: its task ran something else then.
+    pub was_left: bool,
 }
 
 impl FunctionCall {
@@ -139,6 +141,7 @@ impl Calls for Watch<'_> {
                 start_ns: at.ns(),
                 end_ns: u64::MAX,
                 ending: Ending::Open,
+                was_left: false,
             });
         } else if !call.again {
             self.found.without_beginning += 1;
@@ -157,6 +160,7 @@ impl Calls for Watch<'_> {
         }
         if let Some(found) = self.found.calls.get_mut(index) {
             (found.end_ns, found.ending) = (at.ns(), call.ending);
+            found.was_left |= call.ending == Ending::Left;
         }
     }
 }

@@ -76,18 +76,16 @@ impl<'s, 'c, 'd> InModule<'s, 'c, 'd> {
 
     /// The location as the running module has it.
     fn loaded(&self, name: &str, role: Role, location: Location) -> Location {
-        if matches!(role, Role::Global | Role::Function) {
-            return match location {
-                Location::Whole(Storage::Memory(sym)) if matches!(*sym, Sym::Address(_)) => {
-                    match (self.address)(name) {
-                        Some(address) => Location::Whole(Storage::Memory(Rc::new(Sym::Const(address)))),
-                        None => missing("not among the symbols of the loaded module"),
-                    }
+        // What is in several places, or is a value made of addresses, has no address in the file: see below.
+        if matches!(role, Role::Global | Role::Function)
+            && let Location::Whole(Storage::Memory(sym)) = &location
+        {
+            return match (&**sym, (self.address)(name)) {
+                (Sym::Address(_), Some(address)) => {
+                    Location::Whole(Storage::Memory(Rc::new(Sym::Const(address))))
                 }
-                Location::Whole(Storage::Memory(_)) => {
-                    missing("a variable of each CPU, whose copies in a module are not looked up")
-                }
-                other => other,
+                (Sym::Address(_), None) => missing("not among the symbols of the loaded module"),
+                _ => missing("a variable of each CPU, whose copies in a module are not looked up"),
             };
         }
         match location {

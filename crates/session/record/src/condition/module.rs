@@ -11,10 +11,10 @@ use kprism_expr::watch::{Error, Watch};
 
 use super::Module;
 
-/// Compiles a place and a condition there, by the first module that has the function; `None` if none has.
+/// Compiles a place and a condition there, by the module that has the function; `None` if none has.
 ///
 /// # Errors
-/// The function's module has no debug information, its address is not known, or the condition is wrong.
+/// Several modules have it, the function's module has no debug information, its address is not known, or the condition is wrong.
 pub(super) fn compile(
     option: &str,
     (place, condition): (&str, &str),
@@ -22,7 +22,12 @@ pub(super) fn compile(
     modules: &[Module],
 ) -> Result<Option<String>> {
     let function = place.strip_suffix("%return").unwrap_or(place);
+    let mut compiled: Option<(&str, String)> = None;
     for Module { name, file } in modules {
+        // A file of --module-file beside the run's own copy.
+        if compiled.as_ref().is_some_and(|(other, _)| other == name) {
+            continue;
+        }
         let address = |symbol: &str| address(names, name, symbol);
         let image = match Image::open(file) {
             Ok(image) => image,
@@ -40,13 +45,19 @@ pub(super) fn compile(
                  do not have it, or have it twice"
             );
         };
-        return match Watch::in_module(found, condition, entry) {
-            Ok(watch) => Ok(Some(watch.json())),
+        if let Some((other, _)) = &compiled {
+            bail!(
+                "{option}: `{function}` is a function of the modules {other} and {name}: leave one of them out"
+            );
+        }
+        let watch = match Watch::in_module(found, condition, entry) {
+            Ok(watch) => watch.json(),
             Err(Error::Condition(text)) => bail!("{option}:\n{text}"),
-            Err(error) => Err(error.into()),
+            Err(error) => return Err(error.into()),
         };
+        compiled = Some((name, watch));
     }
-    Ok(None)
+    Ok(compiled.map(|(_, watch)| watch))
 }
 
 /// The address of a module's symbol in a text as /proc/kallsyms; `None` if it is not there, or at several addresses.

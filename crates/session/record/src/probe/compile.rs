@@ -384,16 +384,25 @@ impl Probes {
             |error: io::Error| kprism_probe::Error::Cannot(format!("{}: {error}", kernel.names.display()));
         let names = fs::read(&kernel.names).map_err(cannot)?;
         let function = request.place.strip_suffix("%return").unwrap_or(request.place);
+        let mut found: Option<(&str, Plan)> = None;
         for Module { name, file } in &kernel.modules {
             let address = |symbol: &str| address(&names, name, symbol);
             match in_module(file, name, &address, request) {
                 Ok(None) => {}
                 // The function may be another module's.
                 Err(kprism_probe::Error::Dwarf(_)) if address(function).is_none() => {}
-                other => return other,
+                Err(error) => return Err(error),
+                Ok(Some(plan)) => match &found {
+                    Some((other, _)) => {
+                        return Err(kprism_probe::Error::Cannot(format!(
+                            "`{function}` is a function of the modules {other} and {name}: leave one of them out"
+                        )));
+                    }
+                    None => found = Some((name, plan)),
+                },
             }
         }
-        Ok(None)
+        Ok(found.map(|(_, plan)| plan))
     }
 }
 

@@ -205,7 +205,10 @@ pub fn recorded_module(run: &Run, module: &KernelModule) -> Result<PathBuf, Stri
 }
 
 /// Refuses a file of `--module-file` that is of another build than the module of its name that ran.
-fn of_the_build(manifest: &Manifest, file: &Path) -> Result<(), String> {
+///
+/// # Errors
+/// It is; with both build ids.
+pub fn of_the_build(manifest: &Manifest, file: &Path) -> Result<(), String> {
     let name = module_name(file);
     let mut modules = manifest.kernel.iter().flat_map(|kernel| &kernel.modules);
     let ran = modules.find(|module| format!("[{}]", module.name) == name && !module.build_id.is_empty());

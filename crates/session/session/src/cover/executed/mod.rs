@@ -37,7 +37,7 @@ mod kernel_lines;
 mod places;
 
 pub(crate) use debug_files::module_sources;
-pub use debug_files::{recorded_module, recorded_vmlinux};
+pub use debug_files::{of_the_build, recorded_module, recorded_vmlinux};
 use instructions::{Instructions, each};
 pub(crate) use kernel_lines::kernel_lines;
 
