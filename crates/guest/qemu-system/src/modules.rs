@@ -86,7 +86,9 @@ impl Modules {
             Hook::InitsFreed => self.inits_end(memory, layout, is_on, &mut events),
             Hook::ModuleFreed if !self.loaded.contains_key(&argument) => {
                 // It was there before the observer was, or its table could not be read.
-                let read = is_on.then(|| self.read(memory, layout, argument)).and_then(Result::ok);
+                let read = is_on.then(|| self.read(memory, layout, argument));
+                self.unnamed += u64::from(matches!(read, Some(Err(_))));
+                let read = read.and_then(Result::ok);
                 events.extend(read.and_then(|(name, parts)| event(&name, true, parts)));
             }
             Hook::ModuleFreed | Hook::ModuleCleanup => events.extend(self.ends(argument, is_on)),
@@ -128,8 +130,9 @@ impl Modules {
             if loaded.initial.is_none() || now == loaded.initial {
                 continue;
             }
-            loaded.initial = None;
+            // If it cannot be read now, the next hook tries again.
             let Ok(left) = entries(memory, &layout.symbols, module) else { continue };
+            loaded.initial = None;
             let left = parts(&left);
             let stays = |part: &Part| {
                 let after = left.partition_point(|other| other.start <= part.start);
@@ -340,6 +343,6 @@ mod tests {
         assert!(modules.entered(&mut bytes, &LAYOUT, Hook::ModuleFreed, MODULE, true).is_empty());
         bytes.write(MODULE + 24, &[0]);
         assert!(modules.entered(&mut bytes, &LAYOUT, Hook::ModuleBegins, MODULE, true).is_empty());
-        assert_eq!(modules.account()["unnamed"], 2);
+        assert_eq!(modules.account()["unnamed"], 3);
     }
 }
