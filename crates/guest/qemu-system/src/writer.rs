@@ -47,6 +47,8 @@ pub struct Writer {
     cr3: u64,
     mode: Mode,
     user_only: bool,
+    /// True once a part of the stream was kept that a split ended.
+    was_kept: bool,
     /// The flow is outside the traced range (SDM: FilterEn clear). Time, CR3 and PSBs are still sent.
     outside: bool,
 }
@@ -116,6 +118,7 @@ impl Writer {
             cr3: 0,
             mode: Mode::Bits64,
             user_only: o.user_only,
+            was_kept: false,
             outside: false,
         }
     }
@@ -159,12 +162,15 @@ impl Writer {
         }
     }
 
-    /// Ends the stream before the instruction at `ip`, and begins another there. If the one before is not kept, the new one begins in
-    /// the middle: a PSB+ states that tracing is on, by which readers know that packets are missing. Returns the offset of the split.
+    /// Ends the stream before the instruction at `ip`, and begins another there. If the one before is not kept, but an earlier one was,
+    /// the new one begins in the middle: a PSB+ states that tracing is on, by which readers know that packets are missing. Returns the
+    /// offset of the split.
     pub fn split(&mut self, ip: u64, mode: Mode, ns: u64, is_kept: bool) -> u64 {
         self.disable(ip, ns);
         let offset = self.offset();
-        if is_kept {
+        let is_in_the_middle = self.was_kept && !is_kept;
+        self.was_kept |= is_kept;
+        if !is_in_the_middle {
             self.enable(ip, mode, self.cr3, ns);
         } else {
             (self.mode, self.counted_ns) = (mode, ns);

@@ -39,11 +39,17 @@ impl<'s, 'c, 'd> InModule<'s, 'c, 'd> {
         let name = spec.strip_suffix("%return").unwrap_or(spec);
         let cannot = |what: &str| Error::Nothing(format!("{}: `{spec}` {what}", debug.image.name()));
         let is_elsewhere = name.contains([':', '+']) || name.starts_with("0x");
-        if is_elsewhere || debug.copies(name)?.all.is_empty() {
+        if is_elsewhere {
             return Ok(None);
         }
+        let copies = debug.copies(name)?.all;
+        if copies.is_empty() {
+            return Ok(None);
+        }
+        // One that is inlined at the begin of its caller is at that one's entry.
+        let is_own = |entry: u64| copies.iter().any(|copy| copy.inlined.is_none() && copy.pc == entry);
         let mut found = Places::of(debug, spec, Space::Kernel)?.places;
-        found.retain(|place| place.moment != ProbePoint::Inside);
+        found.retain(|place| place.moment != ProbePoint::Inside && is_own(place.entry));
         let place = match (found.pop(), found.pop()) {
             (Some(place), None) => place,
             (Some(_), Some(_)) => return Err(cannot("has several copies of its code in the module")),

@@ -132,7 +132,8 @@ impl Stacks {
 
     /// Applies an event to the stacks.
     pub fn event(&mut self, at: &TracePosition<'_>, event: &Event, calls: &mut impl Calls) {
-        if at.lane >= self.spaces.len() {
+        let is_first = at.lane >= self.spaces.len();
+        if is_first {
             self.spaces.resize(at.lane + 1, 0);
         }
         self.thread(at);
@@ -173,7 +174,8 @@ impl Stacks {
             EventKind::Space => self.spaces[at.lane] = task_space(ip),
             EventKind::Start | EventKind::Resume => {
                 let is_switched_on = event.kind == EventKind::Start && event.link != Event::AT_PSB;
-                rules::resume(stack, &arrival, is_switched_on || !at.unrecorded.is_empty());
+                let is_found = !at.unrecorded.is_empty() && !is_first;
+                rules::resume(stack, &arrival, is_switched_on || is_found);
             }
             // Where programs alone are traced, a task goes on in the middle of its code.
             EventKind::Switch if func != NO_FUNC && !is_kernel(ip) => rules::resume(stack, &arrival, false),

@@ -42,7 +42,8 @@ impl<R: Resolve> Stitcher<'_, R> {
             Cause::Switch { ip, .. } if !is_kernel(ip) => rules::resume(stack, &at(ip), false),
             Cause::Begin | Cause::Switch { .. } => {}
             Cause::Resume { ip } => {
-                rules::resume(stack, &at(ip), matches!(gap.tracing, Tracing::Off | Tracing::Lost));
+                let is_found = gap.tracing == Tracing::Lost && gap.is_between;
+                rules::resume(stack, &at(ip), gap.tracing == Tracing::Off || is_found);
             }
             Cause::Ret { ip } => rules::ret(stack, &at(ip)),
             Cause::Jump { ip } => rules::jump(stack, &at(ip)),

@@ -51,6 +51,8 @@ impl Thread {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Gap {
     pub tracing: Tracing,
+    /// True if the CPU was followed before.
+    pub is_between: bool,
     /// Time until which the flow was known, ns.
     pub since: u64,
 }
@@ -324,7 +326,8 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
         let task = self.lanes[lane].task;
         self.here = At { task, task_insns: self.threads[task].insns, ..self.here };
         if span.func != NO_FUNC {
-            let gap = Gap { tracing, since: span.off.unwrap_or(off).ns };
+            let is_between = before + span.insns > 0;
+            let gap = Gap { tracing, is_between, since: span.off.unwrap_or(off).ns };
             self.apply(task, span, gap, cpu);
         }
         let end = next.map_or(chunk.tree.nodes.len(), |n| n.root as usize);
