@@ -74,6 +74,8 @@ pub struct Stacks {
     threads: Vec<Thread>,
     /// Address space of each lane.
     spaces: Vec<u64>,
+    /// True of each lane whose flow stopped before.
+    stopped: Vec<bool>,
     forks: Forks,
     parked: Parked,
     unended: Unended,
@@ -132,11 +134,13 @@ impl Stacks {
 
     /// Applies an event to the stacks.
     pub fn event(&mut self, at: &TracePosition<'_>, event: &Event, calls: &mut impl Calls) {
-        let is_first = at.lane >= self.spaces.len();
-        if is_first {
+        if at.lane >= self.spaces.len() {
             self.spaces.resize(at.lane + 1, 0);
+            self.stopped.resize(at.lane + 1, false);
         }
         self.thread(at);
+        self.stopped[at.lane] |= event.kind == EventKind::Stop;
+        let is_between = self.stopped[at.lane];
         let Event { ip, func, flags, .. } = *event;
         let arrival = Arrival { ip, func, flags, space: self.spaces[at.lane], counts_inside: false };
         // Where the flow is known again, calls are off the stack that ended before.
@@ -174,7 +178,7 @@ impl Stacks {
             EventKind::Space => self.spaces[at.lane] = task_space(ip),
             EventKind::Start | EventKind::Resume => {
                 let is_switched_on = event.kind == EventKind::Start && event.link != Event::AT_PSB;
-                let is_found = !at.unrecorded.is_empty() && !is_first;
+                let is_found = !at.unrecorded.is_empty() && is_between;
                 rules::resume(stack, &arrival, is_switched_on || is_found);
             }
             // Where programs alone are traced, a task goes on in the middle of its code.
