@@ -245,6 +245,14 @@ impl Image {
         })
     }
 
+    /// Returns true if the file has code or data at an address. An unlinked file has no segments: its code is that of its symbols.
+    pub fn holds(&self, address: u64) -> bool {
+        match self.bases.is_empty() {
+            true => self.file_offset(address).is_some(),
+            false => self.around(address).is_some(),
+        }
+    }
+
     /// Converts an offset in the file to a link-time address.
     pub fn address_of(&self, offset: u64) -> Option<u64> {
         self.segments.iter().find_map(|(start, size, at)| {

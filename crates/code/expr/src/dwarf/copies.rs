@@ -324,6 +324,6 @@ impl<'d> Debug<'d> {
             _ => value.udata_value().map(|n| low.unwrap_or(begin).wrapping_add(n)),
         });
         // Functions that the linker discarded have address 0.
-        Some(said.unwrap_or(begin)).filter(|pc| *pc != 0 && self.image.file_offset(*pc).is_some())
+        Some(said.unwrap_or(begin)).filter(|pc| *pc != 0 && self.image.holds(*pc))
     }
 }
