@@ -279,7 +279,7 @@ fn views_answer_as_computed_by_hand() {
     assert!(String::from_utf8_lossy(&foreign.stderr).contains("mount the object storage"));
 }
 
-/// What a window or another clock saw is not added up with what all of a run is.
+/// A window, or another clock, is not added up with a whole run.
 #[test]
 fn runs_that_recorded_other_things_are_told_apart() {
     needs(&[SQL]);

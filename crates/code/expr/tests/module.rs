@@ -22,7 +22,7 @@ static inline __attribute__((always_inline)) int inlined(int n) { return n + 1; 
 int work(struct rec *r, int n) { nrecs++; return lookup(r, inlined(n)) != 0; }
 ";
 
-/// Where the module is loaded.
+/// Addresses of the loaded module.
 const WORK: u64 = 0xffff_ffff_c000_0000;
 const LOOKUP: u64 = 0xffff_ffff_c000_0100;
 const NRECS: u64 = 0xffff_ffff_c000_2000;

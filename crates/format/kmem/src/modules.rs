@@ -35,7 +35,7 @@ pub struct Module {
     pub symbols: Vec<Symbol>,
 }
 
-/// Where a module has its symbols: offsets in bytes (include/linux/module.h).
+/// Places of a module's symbols: offsets in bytes (include/linux/module.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SymbolPlaces {
     /// `kallsyms` in `struct module`.

@@ -426,7 +426,7 @@ Max nice priority         0                    0
         })
     }
 
-    /// What a guest tells that has these limits and this umask.
+    /// The answer of a guest that has these limits and this umask.
     fn told(enabled: &str, limits: &str, umask: &str, more: &str) -> String {
         let defrag = "always defer [defer+madvise] madvise never";
         format!(

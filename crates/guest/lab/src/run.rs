@@ -87,7 +87,7 @@ pub struct Outcome {
     pub warm: Vec<u8>,
     /// Output of each of the job's commands for afterwards, as far as they were run.
     pub after: Vec<String>,
-    /// What the guest took over from the recording machine ([`Job::like_host`]).
+    /// Values that the guest took over from the recording machine ([`Job::like_host`]).
     pub like_host: TakenOver,
     /// The windows in which coverage counters were added up, if the job has any.
     pub windows: Option<CountedWindows>,

@@ -26,7 +26,7 @@ pub const RESERVE: u64 = 256 << 20;
 /// full says so.
 const SMALL: u64 = 32 << 20;
 
-/// What a recording has written so far.
+/// Size of what a recording has written so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
     /// Time since the recording's guest was started.

@@ -45,7 +45,7 @@ const HOOKS: [(&str, Hook); 7] = [
     ("module_arch_cleanup", Hook::ModuleCleanup),
 ];
 
-/// Where a module has its names: offsets in bytes.
+/// Places of a module's names: offsets in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// `name` in `struct module`.
@@ -59,7 +59,7 @@ pub struct Layout {
 pub struct Hooks {
     values: HashMap<String, u64>,
     by_address: HashMap<u64, Hook>,
-    /// Where modules have their names, if the kernel tells when they come and go.
+    /// Places of modules' names, if the kernel tells when they come and go.
     pub modules: Option<Layout>,
 }
 

@@ -97,14 +97,14 @@ fn shared(shares: &[Share]) -> BTreeMap<String, BTreeSet<PathBuf>> {
     found
 }
 
-/// What a run keeps.
+/// The files that a run keeps.
 struct Kept<'r> {
     run: &'r Run,
     /// Begin of the run: a shared file that was changed later need not be the one that ran.
     begun: SystemTime,
     /// Size of all that was kept.
     bytes: u64,
-    /// What was not kept, each with the reason.
+    /// Files that were not kept, each with the reason.
     notes: Vec<String>,
 }
 

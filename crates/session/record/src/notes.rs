@@ -41,13 +41,13 @@ pub fn of_many<'n>(recordings: impl IntoIterator<Item = (&'n str, &'n [String])>
     all.into_iter().map(line).collect()
 }
 
-/// What the guest's own init did not start, if anything.
+/// The state of the guest's own init, if it did not start all.
 fn init(ran: &Outcome) -> Option<String> {
     let state = ran.init.as_ref().filter(|state| *state != kprism_lab::INIT_READY)?;
     Some(format!("the guest's init: {state}"))
 }
 
-/// What the guest did not take over from the recording machine, if anything.
+/// Values that the guest did not take over from the recording machine, if any.
 fn not_taken_over(taken: &TakenOver) -> Option<String> {
     match taken {
         TakenOver::NotAsked => None,

@@ -75,7 +75,7 @@ impl Which {
     }
 }
 
-/// Whose calls.
+/// The callee: a system call or a function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Callee {
     /// A system call, by its name as in its man page.

@@ -15,7 +15,7 @@ use crate::files::read_if_there;
 use crate::flow;
 use crate::progress::Progress;
 
-/// What the intervals of spinlocks lack on a kernel with `PREEMPT_RT` (kernel/locking/spinlock_rt.c).
+/// The locks that intervals of spinlocks lack on a kernel with `PREEMPT_RT` (kernel/locking/spinlock_rt.c).
 const SLEEPING_LOCKS: &str = "this kernel's spinlocks sleep (PREEMPT_RT): only its raw ones are measured here; the others: kprism report delta --nested --from 'ret:rt_spin_lock | ret:rt_spin_trylock' --to func:rt_spin_unlock";
 
 /// Decodes the run and measures `specs`; `count` are instructions whose executions are counted. All intervals that reach into the

@@ -26,7 +26,7 @@ pub enum Update<'t> {
         /// Units in all.
         total: u64,
     },
-    /// How far the current step is, in words: in place of the words before. It is for a live line alone.
+    /// The current step's progress, in words: in place of the words before. It is for a live line alone.
     State(&'t str),
     /// A line that stays: a result.
     Say(&'t str),

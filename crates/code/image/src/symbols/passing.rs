@@ -141,7 +141,7 @@ impl Passing {
 /// The identity of a function: name, module, and where these do not tell it, entry and end.
 type Key<'r> = (&'r str, &'r str, Option<(u64, Option<u64>)>);
 
-/// What all records of modules say together.
+/// Facts that all records of modules give together.
 #[derive(Debug, Default)]
 struct OfModules<'r> {
     modules: HashSet<&'r str>,

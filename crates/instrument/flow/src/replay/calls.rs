@@ -301,7 +301,6 @@ impl<C: Calls> TaskStack for AtEvent<'_, '_, C> {
 mod tests {
     use super::*;
     use crate::replay::Task;
-    use crate::stack::pace::Pace;
 
     const CODE: u64 = 0x40_1000;
 
@@ -324,18 +323,7 @@ mod tests {
     #[test]
     fn a_call_that_a_gap_ends_is_told_from_one_that_returned() {
         let tasks = [Task::default()];
-        let pace = Pace::default();
-        let at = TracePosition {
-            lane: 0,
-            cpu: 0,
-            task: 0,
-            tasks: &tasks,
-            names: 0,
-            unrecorded: &[(0, u64::MAX)],
-            base: 0,
-            ran: 0,
-            pace,
-        };
+        let at = TracePosition::begin(&tasks, &[(0, u64::MAX)]);
         let (mut stacks, mut heard) = (Stacks::default(), Heard::default());
         for event in [
             event(EventKind::Start, 1, flag::INNER),
@@ -355,18 +343,7 @@ mod tests {
     #[test]
     fn a_call_that_ended_while_its_task_was_not_traced_is_no_return() {
         let tasks = [Task::default()];
-        let pace = Pace::default();
-        let at = TracePosition {
-            lane: 0,
-            cpu: 0,
-            task: 0,
-            tasks: &tasks,
-            names: 0,
-            unrecorded: &[(0, u64::MAX)],
-            base: 0,
-            ran: 0,
-            pace,
-        };
+        let at = TracePosition::begin(&tasks, &[(0, u64::MAX)]);
         let (mut stacks, mut heard) = (Stacks::default(), Heard::default());
         for event in [
             event(EventKind::Start, 1, flag::INNER),

@@ -88,8 +88,8 @@ pub struct TracePosition<'m> {
     pub tasks: &'m [Task],
     /// Number of task renames so far.
     pub names: u32,
-    /// Where the flow is known again after a time of which nothing was recorded: the tasks that ran meanwhile, this one too, and
-    /// the time until which each did, ns.
+    /// The tasks that ran while nothing was recorded, this one too, and the time until which each did, ns; where the flow is known
+    /// again.
     pub unrecorded: &'m [(usize, u64)],
     /// Time of the last report, and instructions since; see [`TracePosition::after`].
     base: u64,
@@ -115,6 +115,15 @@ impl TracePosition<'_> {
     #[must_use]
     pub fn later(&self, insns: u32) -> Self {
         Self { ran: self.ran + insns, ..*self }
+    }
+}
+
+#[cfg(test)]
+impl<'m> TracePosition<'m> {
+    /// The begin of a recording of one CPU, on which the first task runs.
+    pub(crate) fn begin(tasks: &'m [Task], unrecorded: &'m [(usize, u64)]) -> Self {
+        let pace = crate::stack::pace::Pace::default();
+        Self { lane: 0, cpu: 0, task: 0, tasks, names: 0, unrecorded, base: 0, ran: 0, pace }
     }
 }
 

@@ -301,24 +301,12 @@ mod tests {
     use super::*;
     use crate::decode::event::{EventKind, flag};
     use crate::replay::Task;
-    use crate::stack::pace::Pace;
 
     /// A window of the recording ends in a call. In the next one the program is in its caller.
     #[test]
     fn a_call_whose_end_was_not_traced_has_not_ended() {
         let tasks = [Task::default()];
-        let pace = Pace::default();
-        let at = TracePosition {
-            lane: 0,
-            cpu: 0,
-            task: 0,
-            tasks: &tasks,
-            names: 0,
-            unrecorded: &[(0, u64::MAX)],
-            base: 0,
-            ran: 0,
-            pace,
-        };
+        let at = TracePosition::begin(&tasks, &[(0, u64::MAX)]);
         let mut spans = Spans::new(Rule::Calls { func: 2, group: 9, exit: None });
         for (kind, func, flags) in [
             (EventKind::Start, 1, flag::INNER),
