@@ -25,6 +25,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+import threading
 import typing
 
 import changed
@@ -104,32 +106,44 @@ def library_path():
     return ":".join(filter(None, [own.stdout.strip(), os.environ.get("LD_LIBRARY_PATH")]))
 
 
+class Ran(typing.NamedTuple):
+    """A child that ended: its exit code, what it printed, why it was ended if it was, and CPU seconds with those of its children."""
+
+    code: int
+    printed: str
+    why: typing.Optional[str]
+    cpu_s: float
+
+
 def execute(program, arguments, libraries):
-    """Runs a program in its package's folder, as cargo does. Gives its exit code, what it printed, and why it was ended, if it was."""
+    """Runs a program in its package's folder, as cargo does. Gives a `Ran`."""
     environment = os.environ | {"CARGO_MANIFEST_DIR": program.folder, "LD_LIBRARY_PATH": libraries}
-    child = subprocess.Popen([program.executable, *arguments], cwd=program.folder, env=environment, stdin=subprocess.DEVNULL,
-                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    why = None
-    try:
-        printed, _ = child.communicate(timeout=LONGEST_S)
-    except subprocess.TimeoutExpired as expired:
-        child.kill()
-        # Not to the end of the output, which programs that it started may hold open.
-        printed, why = expired.output or b"", f"it was not over after {LONGEST_S // 60} minutes"
-        child.wait()
-    return child.returncode, printed.decode(errors="replace"), why
+    # A file and no pipe: whatever the program leaves running may hold its output open.
+    with tempfile.TemporaryFile() as output:
+        child = subprocess.Popen([program.executable, *arguments], cwd=program.folder, env=environment, stdin=subprocess.DEVNULL,
+                                 stdout=output, stderr=subprocess.STDOUT)
+        late = threading.Timer(LONGEST_S, child.kill)
+        late.start()
+        # Only this gives the CPU time of one child, and of those that it waited for.
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        why = f"it was not over after {LONGEST_S // 60} minutes" if late.finished.is_set() else None
+        late.cancel()
+        output.seek(0)
+        printed = output.read().decode(errors="replace")
+    return Ran(child.returncode, printed, why, usage.ru_utime + usage.ru_stime)
 
 
 def passes_alone(program, name, libraries):
     """Runs one test again, alone. Gives whether it ran and passed, and what it printed."""
-    code, printed, _ = execute(program, [name, "--exact"], libraries)
-    result = outcomes.outcome(printed)
-    return code == 0 and result is not None and (result.passed, result.failed) == (1, 0), printed
+    ran = execute(program, [name, "--exact"], libraries)
+    result = outcomes.outcome(ran.printed)
+    return ran.code == 0 and result is not None and (result.passed, result.failed) == (1, 0), ran.printed
 
 
 def run(program, libraries, lenient):
     """Runs a program, and what failed in it a second time. With `lenient`, unsteady tests are no failures."""
-    code, printed, why = execute(program, [], libraries)
+    code, printed, why, cpu_s = execute(program, [], libraries)
     result = outcomes.outcome(printed)
     unittests = "" if program.kind == "test" else "unittests "
     text = f"     Running {unittests}{program.source} of {program.package} ({program.executable})\n{printed}"
@@ -141,7 +155,7 @@ def run(program, libraries, lenient):
         counts = Counts(result.passed, result.failed + 1, result.ignored) if result else Counts(failed=1)
         return Ended(f"{text}\n{error}\n", counts, lines)
     if result.seconds >= LONG_S:
-        lines["slow"].append(f"{int(result.seconds):6} s  {program.source} ({program.name})")
+        lines["slow"].append(f"{int(result.seconds):6} s  {program.source} ({program.name}), {cpu_s:.0f} s of CPU")
     if result.failed == 0:
         return Ended(text, Counts(result.passed, 0, result.ignored), lines)
 
@@ -230,10 +244,11 @@ def main():
                 file.writelines(f"{line}\n" for line in lines)
 
     with concurrent.futures.ThreadPoolExecutor(at_once) as threads:
-        for ended in concurrent.futures.as_completed([threads.submit(run, program, libraries, lenient) for program in found]):
+        # The documentation's examples are one long program, and compile beside tests that wait.
+        running = [] if given.only else [threads.submit(examples, cargo, given.profile)]
+        running += [threads.submit(run, program, libraries, lenient) for program in found]
+        for ended in concurrent.futures.as_completed(running):
             add(ended.result())
-    if not given.only:
-        add(examples(cargo, given.profile))
     if given.results:
         with open(os.path.join(given.results, "totals"), "w") as file:
             file.write(" ".join(map(str, total)) + "\n")

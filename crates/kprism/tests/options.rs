@@ -6,7 +6,7 @@
 
 mod guest;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
@@ -100,6 +100,8 @@ fn ignored(
             let line = line(more);
             shown(&line.iter().map(String::as_str).collect::<Vec<_>>(), file)
         };
+        // Most options are compared with the view alone, which is shown once.
+        let mut plain = BTreeMap::new();
         for option in &options {
             let Some(tried) = how(option, view) else {
                 faults.push(format!("--{option} of `{command}`: say in tests/options.rs how it is tried"));
@@ -134,7 +136,7 @@ fn ignored(
                 }
                 continue;
             }
-            let without = show(beside);
+            let without = plain.entry(beside).or_insert_with(|| show(beside));
             if (&with.0, &with.1, &with.2) == (&without.0, &without.1, &without.2) {
                 faults.push(format!("{:?}: the same with and without {long}", line(&more)));
             }
