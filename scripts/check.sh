@@ -39,6 +39,6 @@ fi
 check "fuzz targets" $CARGO check --quiet --locked --manifest-path fuzz/Cargo.toml --target-dir "${CARGO_TARGET_DIR:-target}/fuzz"
 check "documentation" env RUSTDOCFLAGS="-D warnings" $CARGO doc --workspace --no-deps --quiet
 # The whole workspace is named, as other features would compile other crates.
-check "layers, circles, ways" $CARGO test --quiet --workspace --profile checked --test layers --test circles --test ways
+check "layers, circles, ways, features" $CARGO test --quiet --workspace --profile checked --test layers --test circles --test ways --test features
 
 if [ -n "${alone:-}" ]; then closing; fi

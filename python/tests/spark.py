@@ -21,6 +21,8 @@ place = Path(tempfile.mkdtemp())
 # Workers have no kprism of their own: theirs is the one that comes with the job.
 environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "KPRISM")}
 environment |= {"PYSPARK_PYTHON": os.environ["KPRISM_WORKERS_PYTHON"], "SPARK_LOCAL_IP": "127.0.0.1"}
+# Seven Java machines that live for seconds: what they compile well costs more than it saves.
+environment |= {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 COPIES = 3
 
 

@@ -5,26 +5,23 @@
 /// True if the whole text matches the pattern, in which `*` stands for any characters and `?` for one. Linear in both
 /// lengths, except that a mismatch goes back to the last star.
 pub fn glob(pattern: &str, text: &str) -> bool {
-    let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
-    let (mut p, mut t) = (0, 0);
+    let (mut pattern, mut text) = (pattern.chars(), text.chars());
+    // What follows the last star, and the text that it does not stand for.
     let mut star = None;
-    while t < text.len() {
-        match pattern.get(p) {
-            Some('*') => {
-                star = Some((p, t));
-                p += 1;
-            }
-            Some(&c) if c == '?' || c == text[t] => (p, t) = (p + 1, t + 1),
-            _ => match star {
-                Some((at, from)) => {
-                    star = Some((at, from + 1));
-                    (p, t) = (at + 1, from + 1);
+    loop {
+        match (pattern.next(), text.clone().next()) {
+            (Some('*'), _) => star = Some((pattern.clone(), text.clone())),
+            (Some(wanted), Some(found)) if wanted == '?' || wanted == found => _ = text.next(),
+            (None, None) => return true,
+            _ => {
+                let Some((after, from)) = &mut star else { return false };
+                if from.next().is_none() {
+                    return false;
                 }
-                None => return false,
-            },
+                (pattern, text) = (after.clone(), from.clone());
+            }
         }
     }
-    pattern[p..].iter().all(|&c| c == '*')
 }
 
 #[cfg(test)]
@@ -42,6 +39,13 @@ mod tests {
             ("", "", true),
             ("*", "", true),
             ("?", "", false),
+            ("**", "a", true),
+            ("*?", "", false),
+            ("a*", "a", true),
+            ("*aab", "aaab", true),
+            ("*a?c*", "xaüabcy", true),
+            ("*?", "ü", true),
+            ("??", "ü", false),
         ] {
             assert_eq!(glob(pattern, text), expected, "{pattern} {text}");
         }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kprism_btf::{Btf, Kind};
+use kprism_image::symbols::kallsyms::code_symbols;
 
 use crate::error::Error;
 use crate::host;
@@ -147,35 +148,40 @@ pub fn functions(kallsyms: &str) -> Result<Vec<Function>, Error> {
     let Some(tracefs) = host::tracefs() else {
         return Err(Error::refused("the list of traceable functions", host::no_tracefs()));
     };
-    let read = |path: &Path| std::fs::read_to_string(path).map_err(Error::io(path));
-    let text = read(&tracefs.join("available_filter_functions"))?;
+    // Of several functions with the same name, some may not be traceable. Since Linux 6.5 the kernel lists addresses, in a file
+    // that has the names too: to write one of them takes the kernel 300 million instructions.
+    let with_places = tracefs.join("available_filter_functions_addrs");
+    let has_places = with_places.exists();
+    let path = if has_places { with_places } else { tracefs.join("available_filter_functions") };
+    let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
     let mut traceable: HashMap<(&str, Option<&str>), u32> = HashMap::new();
+    let mut places: HashSet<u64> = HashSet::new();
     for line in text.lines() {
-        let mut words = line.split_whitespace();
+        let mut words = line.split_ascii_whitespace();
+        if has_places {
+            places.extend(words.next().and_then(|word| u64::from_str_radix(word, 16).ok()));
+        }
         if let Some(name) = words.next() {
             *traceable.entry((name, words.next().map(bare_module))).or_default() += 1;
         }
     }
-    // Of several functions with the same name, some may not be traceable. Since Linux 6.5 the kernel lists addresses.
-    let places = tracefs.join("available_filter_functions_addrs");
-    let places: Option<HashSet<u64>> = match places.exists() {
-        true => Some(read(&places)?.lines().filter_map(place).collect()),
-        false => None,
-    };
+    let symbols: Vec<(u64, &str, Option<&str>)> = code_symbols(kallsyms).collect();
     let mut seen: HashMap<&str, u32> = HashMap::new();
     let mut owned: HashMap<(&str, Option<&str>), u32> = HashMap::new();
     let mut found = Vec::new();
-    for (address, name, module) in symbols(kallsyms) {
+    for &(address, name, module) in &symbols {
         *seen.entry(name).or_default() += 1;
-        *owned.entry((name, module)).or_default() += 1;
+        if !has_places {
+            *owned.entry((name, module)).or_default() += 1;
+        }
         if traceable.contains_key(&(name, module)) {
             found.push((address, name, module));
         }
     }
-    found.retain(|&(address, name, module)| match &places {
+    found.retain(|&(address, name, module)| match has_places {
         // The call to the tracer is the first instruction, or the one after ENDBR64.
-        Some(places) => [0, 4].iter().any(|into| places.contains(&(address + into))),
-        None => owned[&(name, module)] <= traceable[&(name, module)],
+        true => [0, 4].iter().any(|into| places.contains(&(address + into))),
+        false => owned[&(name, module)] <= traceable[&(name, module)],
     });
     if found.iter().all(|&(address, ..)| address == 0) {
         let remedy = "every address is 0: run as root, or sysctl kernel.kptr_restrict=0";
@@ -184,10 +190,12 @@ pub fn functions(kallsyms: &str) -> Result<Vec<Function>, Error> {
     found.sort_unstable();
     // A function may have several names.
     found.dedup_by_key(|&mut (address, ..)| address);
-    let places: HashSet<u64> = found.iter().map(|&(address, ..)| address).collect();
-    let mut names: HashMap<u64, Vec<&str>> = HashMap::new();
-    for (address, name, _) in symbols(kallsyms).filter(|(address, ..)| places.contains(address)) {
-        names.entry(address).or_default().push(name);
+    let mut names: HashMap<u64, Vec<&str>> =
+        found.iter().map(|&(address, ..)| (address, Vec::new())).collect();
+    for &(address, name, _) in &symbols {
+        if let Some(names) = names.get_mut(&address) {
+            names.push(name);
+        }
     }
     let function = |(address, name, module): (u64, &str, Option<&str>)| Function {
         name: name.to_owned(),
@@ -201,11 +209,6 @@ pub fn functions(kallsyms: &str) -> Result<Vec<Function>, Error> {
         ambiguous: seen[name] > 1,
     };
     Ok(found.into_iter().map(function).collect())
-}
-
-/// Parses the address in a line of `available_filter_functions_addrs`.
-fn place(line: &str) -> Option<u64> {
-    u64::from_str_radix(line.split_whitespace().next()?, 16).ok()
 }
 
 /// Returns true if the kernel calls this function to run a program at a function's entry or return
@@ -231,31 +234,4 @@ pub fn serves_probes(name: &str) -> bool {
 
 fn bare_module(word: &str) -> &str {
     word.trim_matches(['[', ']'])
-}
-
-/// Parses the code symbols of kallsyms: address, name, module.
-fn symbols(kallsyms: &str) -> impl Iterator<Item = (u64, &str, Option<&str>)> {
-    kallsyms.lines().filter_map(|line| {
-        let mut words = line.split_whitespace();
-        let address = u64::from_str_radix(words.next()?, 16).ok()?;
-        let code = matches!(words.next()?, "t" | "T" | "w" | "W");
-        let name = words.next()?;
-        code.then(|| (address, name, words.next().map(bare_module)))
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn symbols_of_code() {
-        let text =
-            "0000000000000000 D data\nffffffff81000010 T one\nnonsense\nffffffffc0000000 t two\t[mod]\n";
-        let found: Vec<_> = symbols(text).collect();
-        assert_eq!(
-            found,
-            [(0xffff_ffff_8100_0010, "one", None), (0xffff_ffff_c000_0000, "two", Some("mod"))]
-        );
-    }
 }

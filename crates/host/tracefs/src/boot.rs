@@ -132,7 +132,7 @@ pub fn collect(folder: &Path, symbols: bool) -> Result<Collected> {
     let log = output.join("dmesg");
     fs::write(&log, kernel_log()?).at("write", &log)?;
     if symbols {
-        describe::symbols(&folder.join("symbols"))?;
+        describe::Symbols::read()?.save(&folder.join("symbols"))?;
     }
     if let Some(error) = trouble {
         return Err(error);

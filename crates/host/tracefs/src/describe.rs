@@ -68,17 +68,43 @@ pub fn facts(tracefs: &Tracefs, folder: &str, cpus: &[u32], output: &Path) -> Re
     Ok(all)
 }
 
-/// Copies `/proc/kallsyms` and `/proc/modules`. A second call copies them again only if the loaded modules have
-/// changed.
-pub fn symbols(folder: &Path) -> Result<()> {
-    fs::create_dir_all(folder).at("create", folder)?;
-    let modules = tracefs::read(Path::new("/proc/modules")).unwrap_or_default();
-    let path = folder.join("modules");
-    if fs::read_to_string(&path).is_ok_and(|known| names(&known) == names(&modules)) {
+/// The texts of `/proc/modules` and `/proc/kallsyms`. The kernel needs 175 million instructions to write the second one.
+pub struct Symbols {
+    modules: String,
+    /// As the kernel wrote it.
+    pub kallsyms: String,
+}
+
+impl Symbols {
+    /// Reads both. The modules first: one that is loaded meanwhile has symbols, and is seen as new at the end.
+    pub fn read() -> Result<Self> {
+        let modules = modules();
+        Ok(Self { modules, kallsyms: tracefs::read(Path::new("/proc/kallsyms"))? })
+    }
+
+    /// Writes both into a folder.
+    pub fn save(&self, folder: &Path) -> Result<()> {
+        fs::create_dir_all(folder).at("create", folder)?;
+        for (name, text) in [("modules", &self.modules), ("kallsyms", &self.kallsyms)] {
+            let path = folder.join(name);
+            fs::write(&path, text).at("write", &path)?;
+        }
+        Ok(())
+    }
+}
+
+/// Copies `/proc/kallsyms` and `/proc/modules` again if the loaded modules are others than those in the folder.
+pub fn symbols_again(folder: &Path) -> Result<()> {
+    let known = fs::read_to_string(folder.join("modules"));
+    if known.is_ok_and(|known| names(&known) == names(&modules())) {
         return Ok(());
     }
-    fs::write(&path, modules).at("write", &path)?;
-    copy(Path::new("/proc/kallsyms"), &folder.join("kallsyms"))
+    Symbols::read()?.save(folder)
+}
+
+/// The text of `/proc/modules`; empty if the kernel has no modules.
+fn modules() -> String {
+    tracefs::read(Path::new("/proc/modules")).unwrap_or_default()
 }
 
 /// Name and address of each module. Reference counts are left out because they change all the time.

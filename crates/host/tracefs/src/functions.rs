@@ -7,12 +7,12 @@
 //! is its line in `available_filter_functions`.
 
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
 
 use kprism_image::glob::glob;
+use kprism_image::symbols::kallsyms::code_symbols;
 
 use crate::error::{Error, Result};
-use crate::tracefs::{self, Tracefs};
+use crate::tracefs::Tracefs;
 
 /// The traceable functions, in the kernel's order.
 pub struct Functions {
@@ -29,11 +29,10 @@ impl Functions {
         Ok(Self { list, aliases: HashMap::new(), tracefs: tracefs.clone() })
     }
 
-    /// Reads the kernel's list and adds the names that it leaves out. The list has one name for each address, such as
-    /// `__do_sys_getppid`, while reports show another, `__x64_sys_getppid`.
-    pub fn read_with_aliases(tracefs: &Tracefs) -> Result<Self> {
-        let symbols = tracefs::read(Path::new("/proc/kallsyms"))?;
-        Ok(Self { aliases: aliases(&symbols), ..Self::read(tracefs)? })
+    /// Reads the kernel's list and adds the names that it leaves out, by the text of `/proc/kallsyms`. The list has one name for
+    /// each address, such as `__do_sys_getppid`, while reports show another, `__x64_sys_getppid`.
+    pub fn read_with_aliases(tracefs: &Tracefs, kallsyms: &str) -> Result<Self> {
+        Ok(Self { aliases: aliases(kallsyms), ..Self::read(tracefs)? })
     }
 
     /// True if the pattern matches any of the function's names.
@@ -91,7 +90,9 @@ impl Functions {
 /// The other names of each function that has several. A name that several functions share is left out, because it
 /// identifies none of them.
 fn aliases(kallsyms: &str) -> HashMap<String, Vec<String>> {
-    let mut functions: Vec<(u64, &str)> = kallsyms.lines().filter_map(function).collect();
+    // Without the permission to read kernel addresses, every address is 0 and tells nothing.
+    let functions = code_symbols(kallsyms).filter(|&(address, ..)| address != 0);
+    let mut functions: Vec<(u64, &str)> = functions.map(|(address, name, _)| (address, name)).collect();
     // The kernel's own come in the order of their addresses, so that this is little work.
     functions.sort_by_key(|&(address, _)| address);
     let several = |group: &&[(u64, &str)]| group.len() > 1;
@@ -112,15 +113,6 @@ fn aliases(kallsyms: &str) -> HashMap<String, Vec<String>> {
         }
     }
     aliases
-}
-
-/// Address and name of a function, of its line in `/proc/kallsyms`. Without the permission to read kernel addresses, every address
-/// is 0 and tells nothing.
-fn function(line: &str) -> Option<(u64, &str)> {
-    let mut words = line.split_ascii_whitespace();
-    let (address, kind, name) = (words.next()?, words.next()?, words.next()?);
-    let address = u64::from_str_radix(address, 16).ok().filter(|&address| address != 0)?;
-    matches!(kind, "t" | "T" | "w" | "W").then_some((address, name))
 }
 
 /// Splits `GLOB` or `GLOB:mod:MODULE`. An empty glob matches every function.

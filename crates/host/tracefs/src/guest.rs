@@ -41,8 +41,8 @@ pub fn make_ready(settings: &Settings, folder: &Path) -> Result<()> {
     setup::check(settings, &tracefs)?;
     let output = folder.join(STREAMS);
     fs::create_dir_all(&output).at("create", &output)?;
-    let place = setup::prepare(settings, &tracefs, &mut Journal::none(&tracefs), false)?;
-    describe_before(settings, &tracefs, &place.events, folder)?;
+    let mut place = setup::prepare(settings, &tracefs, &mut Journal::none(&tracefs), false)?;
+    describe_before(settings, &tracefs, &mut place, folder)?;
     let Place { folder: instance, cpus, events, functions, cost, .. } = place;
     let ready = Ready { settings: settings.clone(), folder: instance, cpus, events, functions, cost };
     let path = file(folder);

@@ -15,6 +15,7 @@ use kprism_profile::TracingCost;
 use serde::{Deserialize, Serialize};
 
 use crate::calibrate::Cost;
+use crate::describe::Symbols;
 use crate::error::{Context as _, Error, Result};
 use crate::guard::Guard;
 use crate::journal::{Journal, Undone};
@@ -163,7 +164,7 @@ pub fn record(
     }
     let guard = Guard::start();
     let result = setup::prepare(settings, &tracefs, &mut journal, true).and_then(|mut place| {
-        let described = describe_before(settings, &tracefs, &place.events, folder);
+        let described = describe_before(settings, &tracefs, &mut place, folder);
         let result = described
             .and_then(|()| stream_all(settings, command, folder, &tracefs, &mut journal, &place, &bell));
         place.release();
@@ -192,16 +193,17 @@ fn finish(mut recording: Recording, running: Option<command::Running>, output: &
     Ok(recording)
 }
 
-/// Copies what describes the trace, before it begins.
+/// Copies what describes the trace, before it begins. The place's symbols, which are large, are not kept beyond that.
 pub(crate) fn describe_before(
     settings: &Settings,
     tracefs: &Tracefs,
-    events: &[String],
+    place: &mut Place,
     folder: &Path,
 ) -> Result<()> {
-    describe::formats(tracefs, events, &folder.join(STREAMS))?;
+    describe::formats(tracefs, &place.events, &folder.join(STREAMS))?;
+    let known = place.symbols.take();
     if settings.symbols {
-        describe::symbols(&folder.join("symbols"))?;
+        known.map_or_else(Symbols::read, Ok)?.save(&folder.join("symbols"))?;
     }
     Ok(())
 }
@@ -268,7 +270,7 @@ fn stream_all(
     let (bytes, trouble) = streams.finish();
     let cpus = describe::facts(tracefs, &place.folder, &place.cpus, &output)?;
     if settings.symbols {
-        describe::symbols(&folder.join("symbols"))?;
+        describe::symbols_again(&folder.join("symbols"))?;
     }
     let over = exit.is_none() && running.is_some() && settings.duration.is_some();
     let unwritten = trouble.is_some();

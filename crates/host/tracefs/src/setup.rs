@@ -7,6 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::path::Path;
 
 use crate::calibrate::{self, Cost};
+use crate::describe::Symbols;
 use crate::error::{Context as _, Error, Result};
 use crate::functions::Functions;
 use crate::journal::Journal;
@@ -27,6 +28,8 @@ pub struct Place {
     pub events: Vec<String>,
     /// Number of functions traced. `None` if all are.
     pub functions: Option<usize>,
+    /// The kernel's symbols, if the choice of functions needed them.
+    pub(crate) symbols: Option<Symbols>,
     /// Overhead of tracing on this machine. It is not measured at the top level, which other users share.
     pub cost: Option<Cost>,
     /// When this file is closed, including by any end of this process, the recording stops and the buffer is freed. `None` in a
@@ -43,7 +46,7 @@ impl Place {
         functions: Option<usize>,
         cost: Option<Cost>,
     ) -> Self {
-        Self { folder, cpus, events, functions, cost, hold: None }
+        Self { folder, cpus, events, functions, symbols: None, cost, hold: None }
     }
 
     /// Frees the buffer. Must be called before the old buffer size is restored.
@@ -138,6 +141,7 @@ pub fn prepare(settings: &Settings, tracefs: &Tracefs, journal: &mut Journal, ho
     place.functions = wanted.functions.map(|numbers| numbers.len());
     place.events = wanted.events;
     place.cpus = wanted.cpus;
+    place.symbols = wanted.symbols;
     Ok(place)
 }
 
@@ -232,6 +236,8 @@ fn shared(thresh: &str, tracefs: &Tracefs, journal: &mut Journal, settings: &Set
 struct Wanted {
     /// All functions of the kernel, if any are chosen.
     known: Option<Functions>,
+    /// The kernel's symbols, likewise.
+    symbols: Option<Symbols>,
     functions: Option<Vec<usize>>,
     not: Option<Vec<usize>>,
     events: Vec<String>,
@@ -242,9 +248,10 @@ struct Wanted {
 impl Wanted {
     fn find(settings: &Settings, tracefs: &Tracefs) -> Result<Self> {
         let globs = [&settings.functions, &settings.not_functions, &settings.graph, &settings.not_graph];
-        let (mut known, mut functions, mut not) = (None, None, None);
+        let (mut known, mut symbols, mut functions, mut not) = (None, None, None, None);
         if globs.iter().any(|globs| !globs.is_empty()) {
-            let read = Functions::read_with_aliases(tracefs)?;
+            let texts = Symbols::read()?;
+            let read = Functions::read_with_aliases(tracefs, &texts.kallsyms)?;
             let numbers = |globs: &Vec<String>| (!globs.is_empty()).then(|| read.numbers(globs)).transpose();
             functions = match settings.lenient {
                 true => Some(read.numbers_of_known(globs[0])?),
@@ -253,7 +260,7 @@ impl Wanted {
             not = numbers(globs[1])?;
             read.check(globs[2])?;
             read.check(globs[3])?;
-            known = Some(read);
+            (known, symbols) = (Some(read), Some(texts));
         }
         let all = tracefs.cpus()?;
         let cpus = match &settings.cpus {
@@ -261,7 +268,7 @@ impl Wanted {
             None => all,
         };
         let cpu_mask = settings.cpus.as_ref().map(|_| mask(&cpus));
-        Ok(Self { known, functions, not, events: events(settings, tracefs)?, cpus, cpu_mask })
+        Ok(Self { known, symbols, functions, not, events: events(settings, tracefs)?, cpus, cpu_mask })
     }
 }
 

@@ -36,7 +36,7 @@ changed() {
 	[ -e "$1" ]
 }
 
-while [ $n -lt 20 ]; do
+while [ $n -lt 12 ]; do
 	n=$((n + 1))
 	case $((n % 4)) in
 	0) settings='{"longer_than":{"secs":0,"nanos":1000000},"functions":["vfs_*"],"symbols":false,"buffer_kib":256}' ;;
