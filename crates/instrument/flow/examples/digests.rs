@@ -6,7 +6,6 @@ mod support;
 
 use std::path::Path;
 
-use kprism_flow::Setup;
 use kprism_flow::digest::segment_digests;
 
 fn main() -> std::io::Result<()> {
@@ -18,14 +17,7 @@ fn main() -> std::io::Result<()> {
     let wanted: u16 = args.get(1).and_then(|cpu| cpu.parse().ok()).unwrap_or(0);
     let input = support::load(Path::new(dir))?;
     for (_, bytes, image) in input.streams.iter().filter(|s| s.0 == wanted) {
-        let setup = Setup {
-            image,
-            resolver: &input.functions,
-            clock: input.clock,
-            watch: None,
-            errata: Default::default(),
-        };
-        let digests = segment_digests(bytes, setup);
+        let digests = segment_digests(bytes, image);
         for d in &digests {
             println!("{} {} {:016x} {}", d.offset, d.instructions, d.hash, u8::from(d.errors > 0));
         }

@@ -66,14 +66,7 @@ fn counts_are_libipts() {
 
         // Decoded segment by segment, the sum is the same, and so is the profile.
         let resolver = Regions::default();
-        let setup = Setup {
-            image: &image,
-            resolver: &resolver,
-            clock: ClockConfig::default(),
-            watch: None,
-            errata: Default::default(),
-        };
-        let sum: u64 = segment_digests(&pt, setup).iter().map(|d| d.instructions).sum();
+        let sum: u64 = segment_digests(&pt, &image).iter().map(|d| d.instructions).sum();
         assert_eq!(sum, stats.instructions);
         let streams = [Stream { cpu: 0, bytes: &pt, image: &image }];
         let profile = profile(&streams, &resolver, &[], &Options::default(), &|_| ());

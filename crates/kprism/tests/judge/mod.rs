@@ -5,10 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use kprism_flow::Setup;
 use kprism_flow::digest::segment_digests;
 use kprism_image::maps::{self, Dict};
-use kprism_image::resolve::Regions;
 use serde_json::Value;
 
 /// Builds the program around libipt; its page says what it prints.
@@ -34,14 +32,7 @@ pub fn compare(run: &Path, oracle: &str) {
         };
         let (image, missing) = maps::image(&dict, &map);
         assert_eq!(missing, 0);
-        let setup = Setup {
-            image: &image,
-            resolver: &Regions::default(),
-            clock: Default::default(),
-            watch: None,
-            errata: Default::default(),
-        };
-        let ours = segment_digests(&bytes, setup);
+        let ours = segment_digests(&bytes, &image);
         let lines =
             ours.iter().map(|d| format!("{} {} {:016x} {}", d.offset, d.instructions, d.hash, d.errors));
         let mtc_freq = counts["clock"]["mtc_freq"].to_string();

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Digests of the decoded flow, segment by segment, for comparison with another decoder.
 
-use kprism_image::resolve::Resolve;
+use kprism_image::Image;
+use kprism_image::resolve::Regions;
 use kprism_pt::find_psb;
 
+use crate::clock::ClockConfig;
 use crate::decode::decoder::{Decoder, Setup};
+use crate::decode::errata::Errata;
 use crate::decode::event::{Event, Sink};
 
 /// Digest of one segment, from a PSB to the next, decoded on its own.
@@ -54,8 +57,10 @@ pub fn segments(bytes: &[u8]) -> Vec<usize> {
     offsets
 }
 
-/// Decodes each segment by itself, up to the address that the next PSB states.
-pub fn segment_digests<R: Resolve>(bytes: &[u8], setup: Setup<'_, R>) -> Vec<Digest> {
+/// Decodes each segment by itself, up to the address that the next PSB states. Neither functions nor times are in a digest.
+pub fn segment_digests(bytes: &[u8], image: &Image) -> Vec<Digest> {
+    let (resolver, clock, errata) = (&Regions::default(), ClockConfig::default(), Errata::default());
+    let setup = Setup { image, resolver, clock, watch: None, errata };
     let offsets = segments(bytes);
     let mut decoder = Decoder::new(bytes, setup, true);
     let ends = offsets.iter().skip(1).copied().chain([bytes.len()]);
