@@ -33,8 +33,8 @@ LONG = ("make ", "sh bench/", "kprism lab gcov-kernel")
 SLOW = ("kprism flow-cost", "kprism impact", "lttng", "ptat")
 #: Commands that go on until they are interrupted, and what they say when they are up.
 SERVES = {"kprism gdbserver": "target remote"}
-#: A row of the sample begins only within this time; with the longest row, the sample takes less than two minutes.
-SAMPLE_S = 60
+#: A row of the sample begins only within this time; with the longest row, the sample takes about a minute.
+SAMPLE_S = 30
 #: Counts of a guest are the same each time, but another package of its kernel or C library moves addresses, and with them some misses.
 TOLERANCE = 0.01
 #: No command may take longer; with --long, benchmarks may.
