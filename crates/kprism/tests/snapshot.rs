@@ -108,21 +108,56 @@ fn ended(run: &Path) -> BTreeMap<(u64, String), Vec<(u64, u64)>> {
     all
 }
 
-/// Which function called which, in any stack.
-fn callers(run: &Path) -> BTreeSet<(String, String)> {
+/// Which function called which, in any stack, up to so many calls apart.
+fn callers(run: &Path, apart: usize) -> BTreeSet<(String, String)> {
     let text = ok(&["export", "-o", "-.folded", "-i", run.to_str().unwrap()]);
     let text = String::from_utf8(text).unwrap();
-    let stacks = text.lines().filter_map(|line| line.rsplit_once(' '));
-    // The first name is the task's.
-    let pairs = |(stack, _): (&str, &str)| {
+    let mut pairs = BTreeSet::new();
+    for (stack, _) in text.lines().filter_map(|line| line.rsplit_once(' ')) {
+        // The first name is the task's.
         let names: Vec<String> = stack.split(';').skip(1).map(str::to_owned).collect();
-        names.windows(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect::<Vec<_>>()
-    };
-    stacks.flat_map(pairs).collect()
+        for (at, caller) in names.iter().enumerate() {
+            pairs.extend(names[at + 1..].iter().take(apart).map(|name| (caller.clone(), name.clone())));
+        }
+    }
+    pairs
 }
 
-/// A task sleeps again and again, and most of that is in no snapshot and no window. Recorded whole, the same run tells which calls
-/// and callers there were.
+/// Calls whose beginning and end were seen, by process and function, likewise.
+fn whole_calls(run: &Path) -> BTreeMap<(u64, String), Vec<(u64, u64)>> {
+    let text = ok(&["script", "calls", "--json", "-i", run.to_str().unwrap()]);
+    let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for call in String::from_utf8(text).unwrap().lines() {
+        let call: Value = serde_json::from_str(call).unwrap();
+        let Some(wall) = call["wall_ns"].as_u64().filter(|_| call["kind"] != "resumed") else { continue };
+        let key = (call["pid"].as_u64().unwrap(), call["symbol"].as_str().unwrap().to_owned());
+        all.entry(key).or_default().push((call["time_ns"].as_u64().unwrap(), wall));
+    }
+    all
+}
+
+/// Calls of a part of a run that the whole run does not have, and how many there are in all.
+fn not_in(
+    whole: &BTreeMap<(u64, String), Vec<(u64, u64)>>,
+    part: BTreeMap<(u64, String), Vec<(u64, u64)>>,
+) -> (Vec<String>, usize) {
+    let (mut others, mut all) = (Vec::new(), 0);
+    for (key, calls) in part {
+        let known = whole.get(&key).map_or(&[][..], Vec::as_slice);
+        for (begin, wall) in calls {
+            all += 1;
+            let same = |&(at, took): &(u64, u64)| at.abs_diff(begin) < 1_000 && took.abs_diff(wall) < 1_000;
+            if !known.iter().any(same) {
+                others.push(format!("{key:?} at {begin} for {wall} ns"));
+            }
+        }
+    }
+    (others, all)
+}
+
+/// Tasks sleep again and again, and one of them goes from CPU to CPU. Most of that is in no snapshot and no window; they begin and end
+/// in calls, at functions' first instructions, and where tasks are asleep. Recorded whole, the same run tells which calls and callers
+/// there were.
 #[test]
 fn no_call_goes_on_over_a_gap() {
     let dir = tempfile::tempdir().unwrap();
@@ -131,30 +166,38 @@ fn no_call_goes_on_over_a_gap() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshot/sleeps.c");
     let built = Command::new("cc").args(["-O1", "-o"]).arg(share.join("sleeps")).arg(source).status();
     assert!(built.expect("a C compiler is installed").success());
-    let record = |name: &str, options: &[&str]| {
-        let run = dir.path().join(name);
+    let record = |cpus: &str, options: &[&str], apart: usize| {
+        let run = dir.path().join("run");
         let place = ["lab", "run", "-q", "--share", share.to_str().unwrap(), "-o", run.to_str().unwrap()];
-        ok(&[&place, options, &["--", "/share/sleeps"]].concat());
-        run
+        ok(&[&place, &["--smp", cpus][..], options, &["--", "/share/sleeps"]].concat());
+        let syscalls = ended(&run);
+        (syscalls, whole_calls(&run), callers(&run, apart))
     };
-    let whole = record("whole", &[]);
-    let (calls, pairs) = (ended(&whole), callers(&whole));
     let late = "hrtimer_nanosleep%return if $duration > 1200us";
-    let snapshots = record("snapshots", &["--snapshot-when", late, "--snapshot-size", "16K"]);
-    let windows = record("windows", &["--from", late, "--until", "hrtimer_nanosleep"]);
-    for part in [snapshots, windows] {
-        let kept = ended(&part);
-        assert!(!kept.is_empty(), "{}", part.display());
-        for (key, kept) in kept {
-            let known = calls.get(&key).map_or(&[][..], Vec::as_slice);
-            for (begin, wall) in kept {
-                let same =
-                    |&(at, took): &(u64, u64)| at.abs_diff(begin) < 1_000 && took.abs_diff(wall) < 1_000;
-                assert!(known.iter().any(same), "{}: {key:?} at {begin} for {wall} ns", part.display());
-            }
+    let gaps: [&[&str]; 6] = [
+        &["--snapshot-when", late, "--snapshot-size", "4K"],
+        &["--snapshot-when", late, "--snapshot-size", "16K"],
+        &["--snapshot-when", "__vm_munmap", "--snapshot-size", "8K"],
+        &["--from", late, "--until", "hrtimer_nanosleep"],
+        &["--from", "hrtimer_nanosleep", "--until", "hrtimer_nanosleep%return"],
+        &["--from", "__schedule", "--until", "do_nanosleep"],
+    ];
+    for cpus in ["1", "2"] {
+        // A function that another one runs into is between caller and called where a PSB is in it.
+        let (syscalls, calls, pairs) = record(cpus, &[], 2);
+        for gap in gaps {
+            let part = record(cpus, gap, 1);
+            let (others, all) = not_in(&syscalls, part.0);
+            assert!(others.is_empty(), "{cpus} CPUs, {gap:?}: of {all} system calls {others:#?}");
+            let (others, all) = not_in(&calls, part.1);
+            // At the edge of a gap, a jump into a function's middle may be its beginning or not.
+            assert!(
+                all > 300 && others.len() * 500 < all,
+                "{cpus} CPUs, {gap:?}: of {all} calls {others:#?}"
+            );
+            let invented: Vec<_> = part.2.difference(&pairs).collect();
+            assert!(invented.is_empty(), "{cpus} CPUs, {gap:?}: {invented:?}");
         }
-        let invented: Vec<_> = callers(&part).difference(&pairs).cloned().collect();
-        assert!(invented.is_empty(), "{}: {invented:?}", part.display());
     }
 }
 

@@ -156,7 +156,7 @@ fn a_function_at_which_tracing_is_switched_on_is_called() {
     assert_eq!(tree(&run_with(&code, &[&pt], &[])), ["0 f Call 3 6", "0 f/g Call 3 3"]);
     // Tracing is switched on again in the middle of the function, which continues.
     pt.psb_off().pge(F + 3).tip(MAIN + 5);
-    assert_eq!(tree(&run_with(&code, &[&pt], &[])), ["0 f Call 3 8", "0 f/g Call 3 3", "0 main Tail 0 0"]);
+    assert_eq!(tree(&run_with(&code, &[&pt], &[])), ["0 f Call 3 8", "0 f/g Call 3 3", "0 main Resumed 0 0"]);
 }
 
 /// A fault at a function's first instruction, with an untraced handler: one call, seen before the fault.
@@ -504,7 +504,13 @@ fn a_switch_in_the_middle_of_a_program_goes_on_in_its_function() {
     let p = run_with(&code, &[&pt], &records);
     assert_eq!(
         tree(&p),
-        ["7 main Resumed 0 2", "7 main/f Call 1 4", "7 main/f/g Call 1 0", "8 f Tail 0 0", "8 g Resumed 0 2",]
+        [
+            "7 main Resumed 0 2",
+            "7 main/f Call 1 4",
+            "7 main/f/g Call 1 0",
+            "8 f Resumed 0 0",
+            "8 g Resumed 0 2",
+        ]
     );
     assert_eq!(guessed(&p), []);
     let in_functions: u64 = p.self_instructions().iter().sum();

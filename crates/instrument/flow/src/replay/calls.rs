@@ -150,7 +150,7 @@ impl Stacks {
             EventKind::Switch => Ending::Untraced,
             _ => Ending::Seen,
         };
-        if matches!(event.kind, EventKind::Start | EventKind::Resume) {
+        if matches!(event.kind, EventKind::Start | EventKind::Resume | EventKind::Switch) {
             for &(task, until) in at.unrecorded {
                 // One that was followed on another CPU since is known.
                 if self.threads.get(task).is_some_and(|thread| thread.ran_ns <= until) {

@@ -17,7 +17,8 @@ use crate::stack::pace::Pace;
 use crate::stack::switches::{When, first_task, has_no_place, untold_task, used};
 use crate::stream::Stream;
 
-/// Batches among which the next report of time is looked for. Without one, times in the interval may exceed the next report.
+/// Batches among which the next report of time, or the end of a gap, is looked for. Without the report, times in the interval may exceed
+/// it; without the end, the calls of tasks that ran in the gap end there, and not where the tasks are seen again on other CPUs.
 const LOOK_AHEAD: usize = 64;
 
 /// All tasks, and their future renames.
@@ -29,6 +30,20 @@ pub(super) struct Tasks<'a> {
     renames: Vec<(u64, u32, u32, &'a str)>,
     next: usize,
     names: u32,
+    /// When tasks ran while nothing was recorded, and are not seen again yet: from and until, ns.
+    unrecorded: HashMap<usize, Vec<(u64, u64)>>,
+    /// True once a stream was off while tasks ran and nothing was recorded.
+    has_gaps: bool,
+}
+
+/// What follows where tracing is off.
+enum Ahead {
+    /// The event with which the flow is known again, and its time, ns.
+    Start(Event, u64),
+    /// The end of the stream.
+    End,
+    /// Nothing within [`LOOK_AHEAD`].
+    Far,
 }
 
 impl<'a> Tasks<'a> {
@@ -41,7 +56,8 @@ impl<'a> Tasks<'a> {
             })
             .collect();
         renames.sort_by_key(|r| r.0);
-        Self { all: Vec::new(), by_id: HashMap::new(), renames, next: 0, names: 0 }
+        let (by_id, unrecorded) = (HashMap::new(), HashMap::new());
+        Self { all: Vec::new(), by_id, renames, next: 0, names: 0, unrecorded, has_gaps: false }
     }
 
     fn find(&mut self, pid: u32, tgid: u32, comm: &str, cpu: u16) -> usize {
@@ -61,6 +77,22 @@ impl<'a> Tasks<'a> {
             self.all[task].comm = comm.to_owned();
             self.names += 1;
         }
+    }
+
+    /// A task ran while nothing was recorded.
+    fn ran_unrecorded(&mut self, task: usize, from: u64, until: u64) {
+        // Each CPU has its own idle task, which is seen nowhere else.
+        if self.all[task].pid != 0 {
+            self.unrecorded.entry(task).or_default().push((from, until));
+        }
+    }
+
+    /// Until when this task, which runs at `now`, ran before while nothing was recorded. Tells it once.
+    fn take_unrecorded(&mut self, task: usize, now: u64) -> Option<u64> {
+        let times = self.unrecorded.get_mut(&task)?;
+        let last = times.iter().filter(|&&(from, _)| from <= now).map(|&(_, until)| until).max();
+        times.retain(|&(from, _)| from > now);
+        last
     }
 
     /// Time of the next rename, ns.
@@ -410,6 +442,7 @@ impl<'a> Cursor<'a> {
                     self.switch(tasks);
                 }
                 self.unrecorded.extend(ran(self.task, u64::MAX));
+                self.add_unrecorded_elsewhere(tasks);
                 // Of each task, the last time.
                 self.unrecorded.sort_unstable_by_key(|&(task, until)| (task, Reverse(until)));
                 self.unrecorded.dedup_by_key(|&mut (task, _)| task);
@@ -420,6 +453,7 @@ impl<'a> Cursor<'a> {
                     self.lost = event.func == Event::LOST;
                 }
                 (self.on, self.off_reported) = (false, self.clock.last_report());
+                tasks.has_gaps |= self.tell_gap(tasks);
             }
             EventKind::Switch => {
                 // One record for each entry into `__switch_to`; none or several where their times are approximate.
@@ -438,12 +472,70 @@ impl<'a> Cursor<'a> {
                 for _ in 0..used {
                     self.switch(tasks);
                 }
+                self.add_unrecorded_elsewhere(tasks);
             }
             EventKind::Count | EventKind::Push => return,
             _ => {}
         }
         listener.event(&self.position(tasks), event);
         self.unrecorded.clear();
+    }
+
+    /// The running task may have run on another CPU before, while nothing was recorded there.
+    fn add_unrecorded_elsewhere(&mut self, tasks: &mut Tasks<'_>) {
+        let until = tasks.take_unrecorded(self.task, self.clock.now);
+        self.unrecorded.extend(until.map(|until| (self.task, until)));
+    }
+
+    /// Tracing is off now. Tells the other CPUs which tasks run until it is on again, if nothing is recorded of them: one of these may
+    /// be seen on another CPU before this one goes on. Returns whether nothing is.
+    pub fn tell_gap(&mut self, tasks: &mut Tasks<'_>) -> bool {
+        let (mut from, mut runs) = (self.clock.now, self.task);
+        let (is_lost, until) = match self.next_start() {
+            Ahead::Start(event, until) => {
+                let is_restated = event.kind == EventKind::Start && event.link != Event::AT_PSB;
+                (self.lost || !self.no_code && !is_restated, until)
+            }
+            // Where programs alone are traced, the last one may have ended. Where there are gaps, this is one more.
+            Ahead::End => (self.lost || !self.no_code && tasks.has_gaps, u64::MAX),
+            Ahead::Far => (self.lost, u64::MAX),
+        };
+        if !is_lost {
+            return false;
+        }
+        let passed = |switch: &&&Switch| switch.t < until && switch.offset.is_none();
+        for switch in self.switches[self.next_switch..].iter().take_while(passed) {
+            tasks.ran_unrecorded(runs, from, switch.t);
+            (from, runs) = (switch.t, tasks.find(switch.pid, switch.tgid, "", self.cpu));
+        }
+        tasks.ran_unrecorded(runs, from, until);
+        true
+    }
+
+    /// Looks for the event with which the flow is known again, and its time.
+    fn next_start(&mut self) -> Ahead {
+        let is_start = |kind| matches!(kind, EventKind::Start | EventKind::Resume);
+        let mut last = self.clock.now;
+        match self.record {
+            Some(Record::Event(event)) if is_start(event.kind) => return Ahead::Start(event, last),
+            Some(Record::Time { ns, .. }) => last = ns,
+            _ => {}
+        }
+        let mut from = 0;
+        for batches in 0..=LOOK_AHEAD {
+            for record in &self.records.as_slice()[from..] {
+                match *record {
+                    Record::Time { ns, .. } => last = ns,
+                    Record::Event(event) if is_start(event.kind) => return Ahead::Start(event, last),
+                    _ => {}
+                }
+            }
+            from = self.records.len();
+            if batches < LOOK_AHEAD && !self.take_more() {
+                return Ahead::End;
+            }
+        }
+        Ahead::Far
     }
 
     /// The task switches that did not meet their records, so far.

@@ -88,8 +88,8 @@ pub struct TracePosition<'m> {
     pub tasks: &'m [Task],
     /// Number of task renames so far.
     pub names: u32,
-    /// The tasks that ran while nothing was recorded, this one too, and the time until which each did, ns; where the flow is known
-    /// again.
+    /// The tasks that ran while nothing was recorded, and the time until which each did, ns: this one, and where the flow is known
+    /// again, all that ran on this CPU meanwhile.
     pub unrecorded: &'m [(usize, u64)],
     /// Time of the last report, and instructions since; see [`TracePosition::after`].
     base: u64,
@@ -195,6 +195,11 @@ pub fn replay<R: Resolve>(inputs: &Inputs<'_, R>, listener: &mut impl Listener) 
             decoders.push(scope.spawn(move || Lane::new(give).decode(stream.bytes, setup, stretch)));
             let limited = !clock.counts_instructions();
             cursors.push(Cursor::new(index, *stream, take, inputs.sideband, &mut tasks, limited));
+        }
+        for cursor in &mut cursors {
+            cursor.prepare();
+            // Tasks ran before the first packet, too.
+            cursor.tell_gap(&mut tasks);
         }
         while !listener.is_done() {
             cursors.iter_mut().for_each(Cursor::prepare);

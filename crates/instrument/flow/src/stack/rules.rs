@@ -112,8 +112,26 @@ pub(crate) fn ret(stack: &mut impl TaskStack, at: &Arrival) {
     match returned_to(stack.frames(), at.ip) {
         Found::At(index) => stack.truncate(index),
         Found::Nothing if returned_elsewhere(stack, at) => {}
+        Found::BehindEntry | Found::Nothing if returned_to_unseen(stack, at) => {}
         Found::BehindEntry | Found::Nothing => jump(stack, at),
     }
+}
+
+/// A return from the outermost function that the trace knows: its caller was called before the trace began, or in a gap. Returns
+/// false if it is no such return.
+fn returned_to_unseen(stack: &mut impl TaskStack, at: &Arrival) -> bool {
+    let is_outermost = |top: &Frame| {
+        top.ret_ip == NO_RETURN
+            && !top.is_entry()
+            && top.kind != FrameKind::Signal
+            && ![top.func, top.home_func].contains(&at.func)
+    };
+    if !at.is_inside() || !stack.frames().last().is_some_and(is_outermost) {
+        return false;
+    }
+    stack.pop();
+    stack.push(at, at.func, FrameKind::Resumed, NO_RETURN, false);
+    true
 }
 
 /// A return that no call of the stack expects, but one of a stack that the program left: an earlier choice between such
@@ -311,7 +329,11 @@ pub(crate) fn exit(stack: &mut impl TaskStack, at: &Arrival) {
         return exit_from(stack, at, &entry);
     }
     if !user {
-        return jump(stack, at);
+        // Of an interrupt that came before the trace began, nothing but its end is known.
+        if !returned_to_unseen(stack, at) {
+            jump(stack, at);
+        }
+        return;
     }
     leave_kernel(stack);
     if stack.frames().is_empty() {
