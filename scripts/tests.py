@@ -23,6 +23,7 @@ import datetime
 import fnmatch
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -122,13 +123,20 @@ def execute(program, arguments, libraries):
     with tempfile.TemporaryFile() as output:
         child = subprocess.Popen([program.executable, *arguments], cwd=program.folder, env=environment, stdin=subprocess.DEVNULL,
                                  stdout=output, stderr=subprocess.STDOUT)
-        late = threading.Timer(LONGEST_S, child.kill)
+        why = None
+
+        def end():
+            nonlocal why
+            why = f"it was not over after {LONGEST_S // 60} minutes"
+            # Not by `child.kill()`, which would take the child's end from the call below if it has just ended.
+            os.kill(child.pid, signal.SIGKILL)
+
+        late = threading.Timer(LONGEST_S, end)
         late.start()
         # Only this gives the CPU time of one child, and of those that it waited for.
         _, status, usage = os.wait4(child.pid, 0)
-        child.returncode = os.waitstatus_to_exitcode(status)
-        why = f"it was not over after {LONGEST_S // 60} minutes" if late.finished.is_set() else None
         late.cancel()
+        child.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)
         printed = output.read().decode(errors="replace")
     return Ran(child.returncode, printed, why, usage.ru_utime + usage.ru_stime)

@@ -36,16 +36,6 @@ pub(super) struct Tasks<'a> {
     has_gaps: bool,
 }
 
-/// What follows where tracing is off.
-enum Ahead {
-    /// The event with which the flow is known again, and its time, ns.
-    Start(Event, u64),
-    /// The end of the stream.
-    End,
-    /// Nothing within [`LOOK_AHEAD`].
-    Far,
-}
-
 impl<'a> Tasks<'a> {
     pub fn new(sideband: &'a [Sideband]) -> Self {
         let mut renames: Vec<_> = sideband
@@ -111,6 +101,16 @@ impl<'a> Tasks<'a> {
             }
         }
     }
+}
+
+/// What a search in the records ahead found.
+enum Ahead<T> {
+    /// What was looked for.
+    Found(T),
+    /// The end of the stream.
+    End,
+    /// Nothing within [`LOOK_AHEAD`].
+    Far,
 }
 
 /// One lane on the receiving side.
@@ -387,21 +387,34 @@ impl<'a> Cursor<'a> {
 
     /// The next report of time, and the instructions up to it; `None` if it is too far away, or there is none.
     fn following(&mut self) -> Option<(u64, u64)> {
-        let (mut insns, mut from) = (0u64, 0);
+        let mut insns = 0u64;
+        let report = |record: &Record| {
+            match *record {
+                Record::Time { insns: last, ns } => return Some((ns, insns + u64::from(last))),
+                Record::Event(Event { insns: n, .. }) | Record::Packet(n) => insns += u64::from(n),
+                Record::Block(..) | Record::Define(_) => {}
+            }
+            None
+        };
+        match self.find_ahead(report) {
+            Ahead::Found(report) => Some(report),
+            Ahead::End | Ahead::Far => None,
+        }
+    }
+
+    /// What `wanted` makes of the first record behind the current one of which it makes something.
+    fn find_ahead<T>(&mut self, mut wanted: impl FnMut(&Record) -> Option<T>) -> Ahead<T> {
+        let mut from = 0;
         for batches in 0..=LOOK_AHEAD {
-            for record in &self.records.as_slice()[from..] {
-                match *record {
-                    Record::Time { insns: last, ns } => return Some((ns, insns + u64::from(last))),
-                    Record::Event(Event { insns: n, .. }) | Record::Packet(n) => insns += u64::from(n),
-                    Record::Block(..) | Record::Define(_) => {}
-                }
+            if let Some(found) = self.records.as_slice()[from..].iter().find_map(&mut wanted) {
+                return Ahead::Found(found);
             }
             from = self.records.len();
-            if batches == LOOK_AHEAD || !self.take_more() {
-                return None;
+            if batches < LOOK_AHEAD && !self.take_more() {
+                return Ahead::End;
             }
         }
-        None
+        Ahead::Far
     }
 
     /// Adds the next batch to the current one. Returns false if there is none.
@@ -425,10 +438,8 @@ impl<'a> Cursor<'a> {
                 if std::mem::replace(&mut self.on, true) && event.kind == EventKind::Start {
                     return;
                 }
-                let is_restated = event.kind == EventKind::Start && event.link != Event::AT_PSB;
-                let no_code = std::mem::take(&mut self.no_code);
-                // After a loss, a PSB+ may say that tracing is off, until a packet switches it on.
-                let is_lost = std::mem::take(&mut self.lost) || !no_code && !is_restated;
+                let is_lost = self.is_unrecorded_until(event);
+                (self.lost, self.no_code) = (false, false);
                 let ran = |task, until| is_lost.then_some((task, until));
                 // Switches up to now happened while the flow was unknown.
                 while self
@@ -492,10 +503,7 @@ impl<'a> Cursor<'a> {
     pub fn tell_gap(&mut self, tasks: &mut Tasks<'_>) -> bool {
         let (mut from, mut runs) = (self.clock.now, self.task);
         let (is_lost, until) = match self.next_start() {
-            Ahead::Start(event, until) => {
-                let is_restated = event.kind == EventKind::Start && event.link != Event::AT_PSB;
-                (self.lost || !self.no_code && !is_restated, until)
-            }
+            Ahead::Found((event, until)) => (self.is_unrecorded_until(&event), until),
             // Where programs alone are traced, the last one may have ended. Where there are gaps, this is one more.
             Ahead::End => (self.lost || !self.no_code && tasks.has_gaps, u64::MAX),
             Ahead::Far => (self.lost, u64::MAX),
@@ -512,30 +520,31 @@ impl<'a> Cursor<'a> {
         true
     }
 
-    /// Looks for the event with which the flow is known again, and its time.
-    fn next_start(&mut self) -> Ahead {
-        let is_start = |kind| matches!(kind, EventKind::Start | EventKind::Resume);
+    /// The event with which the flow is known again, and its time, ns.
+    fn next_start(&mut self) -> Ahead<(Event, u64)> {
         let mut last = self.clock.now;
-        match self.record {
-            Some(Record::Event(event)) if is_start(event.kind) => return Ahead::Start(event, last),
-            Some(Record::Time { ns, .. }) => last = ns,
-            _ => {}
-        }
-        let mut from = 0;
-        for batches in 0..=LOOK_AHEAD {
-            for record in &self.records.as_slice()[from..] {
-                match *record {
-                    Record::Time { ns, .. } => last = ns,
-                    Record::Event(event) if is_start(event.kind) => return Ahead::Start(event, last),
-                    _ => {}
+        let mut start = |record: &Record| {
+            match *record {
+                Record::Time { ns, .. } => last = ns,
+                Record::Event(event) if matches!(event.kind, EventKind::Start | EventKind::Resume) => {
+                    return Some((event, last));
                 }
+                _ => {}
             }
-            from = self.records.len();
-            if batches < LOOK_AHEAD && !self.take_more() {
-                return Ahead::End;
-            }
+            None
+        };
+        match self.record.as_ref().and_then(&mut start) {
+            Some(found) => Ahead::Found(found),
+            None => self.find_ahead(start),
         }
-        Ahead::Far
+    }
+
+    /// Whether nothing was recorded of the tasks that ran from the last stop until this event, with which the flow is known again. The
+    /// calls of unknown code go on, and so do those around code that is not traced.
+    fn is_unrecorded_until(&self, event: &Event) -> bool {
+        let is_switched_on = event.kind == EventKind::Start && event.link != Event::AT_PSB;
+        // After a loss, a PSB+ may say that tracing is off, until a packet switches it on.
+        self.lost || !self.no_code && !is_switched_on
     }
 
     /// The task switches that did not meet their records, so far.
