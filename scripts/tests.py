@@ -5,8 +5,8 @@
     tests.py CARGO PROFILE [--results FOLDER] [--since REVISION] [--only PATTERN,…]
 
 Cargo runs one program of tests after another, and most of ours wait: for a guest to boot, a browser, the kernel. So
-cargo compiles, tells the programs, and runs the documentation's examples; this script runs the programs, as many at
-once as the machine has CPUs, at most KPRISM_TEST_PROGRAMS. What a program prints is printed as a whole when it ends.
+cargo compiles, tells the programs, and runs the documentation's examples; this script runs the programs, one more at
+once than the machine has CPUs, or KPRISM_TEST_PROGRAMS. What a program prints is printed as a whole when it ends.
 
 A test that fails is run a second time, alone, by its exact name. If it passes then, it is *unsteady*: with CI set in the
 environment it is counted apart and the run goes on; without, it is a failure. Either way it is kept, with the first failure's text,
@@ -238,7 +238,7 @@ def main():
             return 1
     # Those of the command line last longest, and unit tests shortest: the long ones first, so that none is left alone.
     found.sort(key=lambda program: (program.package != "kprism", program.kind != "test", program.package, program.source))
-    at_once = int(os.environ.get("KPRISM_TEST_PROGRAMS", os.cpu_count() or 1))
+    at_once = int(os.environ.get("KPRISM_TEST_PROGRAMS", (os.cpu_count() or 1) + 1))
     libraries, lenient, total = library_path(), bool(os.environ.get("CI")), Counts()
 
     def add(ended):

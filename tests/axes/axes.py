@@ -3,10 +3,11 @@
 """Tries the product where the world varies: `tests/axes/axes.py [INSTRUMENT…] [--sample SECONDS] [--seed N] [--page FILE]`.
 
 Each instrument has a package here with its axes (`AXES`: a name → values), the combinations that cannot be (`goes`), and `run`,
-which makes an input for a choice of values, lets kprism read it, and lets another tool judge. All pairs of values of two axes are
+which makes an input for a choice of values, lets kprism read it, and lets another tool judge; `is_kept` tells whether the slow part of
+that is in the cache. All pairs of values of two axes are
 covered. A fault found outside adds an axis or a value here, not only a case.
 
-  --sample SECONDS  some cases, chosen by the seed, until the time is over (at least one)
+  --sample SECONDS  some cases, chosen by the seed, until the time is over: one, and those for which the judge's part is kept
   --seed N          which covering set, and which cases of it (default: today's date); printed
   --jobs N          cases at once (default: the CPUs)
   --page FILE       writes the section of each instrument into this page (docs/axes.md)
@@ -134,7 +135,8 @@ def run_instrument(name, options, all_pairs, program):
 
     def row(number, case):
         start = time.monotonic()
-        if options.sample and number > 1 and start - began > options.sample:
+        kept = lambda: module.is_kept(case, program, os.path.join(CACHE, "axes"))
+        if options.sample and number > 1 and (start - began > options.sample or not kept()):
             return None
         faults = try_case(module, case, program, options.keep)
         explained = [fault for fault in faults if fault.startswith(EXPLAINED)]

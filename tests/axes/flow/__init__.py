@@ -80,14 +80,26 @@ def base(case, program, cache):
     The same guest runs the same instructions whichever packets are recorded. perf needs the time of every switch to read them, so
     it is asked about the recording with cycles."""
     folder = recorded(case, program, cache)
-    exact = folder if case["times"] == "CYC" else recorded({**case, "times": "CYC"}, program, cache)
+    exact = recorded({**case, "times": "CYC"}, program, cache)
     # perf takes minutes. Another build of the observer, which records anew, seldom writes another recording.
     flows = os.path.join(cache, "flows", digest(os.path.join(exact, "export")))
+    with open(os.path.join(exact, "flows"), "w") as file:
+        file.write(flows)
     with judge.locked(flows):
         if not os.path.exists(flows):
             flows_by_perf(program, exact, flows)
     with open(flows, "rb") as file:
         return folder, pickle.load(file)
+
+
+def is_kept(case, program, cache):
+    """True if the case needs no minutes of perf."""
+    folders = [recording_of(one, program, cache)[0] for one in (case, {**case, "times": "CYC"})]
+    try:
+        with open(os.path.join(folders[1], "flows")) as file:
+            return os.path.exists(file.read()) and os.path.exists(os.path.join(folders[0], "export"))
+    except FileNotFoundError:
+        return False
 
 
 def digest(folder):
@@ -115,8 +127,8 @@ def flows_by_perf(program, exact, flows):
     os.rename(flows + ".new", flows)
 
 
-def recorded(case, program, cache):
-    """The folder with a guest's run and its export."""
+def recording_of(case, program, cache):
+    """Where a guest's run and its export are kept, and what to record: (folder, options, command, program of the guest)."""
     packets_of = {"CYC": [], "MTC": ["--cyc", "off"], "TSC": ["--cyc", "off", "--mtc", "off"], "none": ["--cyc", "off", "--mtc", "off"]}
     options = ["--smp", "2"] + packets_of[case["times"]]
     if case["mode"] == "threads":
@@ -134,7 +146,12 @@ def recorded(case, program, cache):
         with open(part, "rb") as file:
             key.update(file.read())
     key = key.hexdigest()[:20]
-    folder = os.path.join(cache, "bases", key)
+    return os.path.join(cache, "bases", key), options, command, binary
+
+
+def recorded(case, program, cache):
+    """The folder with a guest's run and its export."""
+    folder, options, command, binary = recording_of(case, program, cache)
     exported = os.path.join(folder, "export")
     with judge.locked(folder):
         if not os.path.exists(exported):

@@ -226,6 +226,13 @@ impl Running {
         let descriptor = theirs.as_raw_fd();
         let mut command = Command::new(&qemu.program);
         command.args(machine.arguments()).args(machine.bus_monitor()).args(files.arguments()).args(more);
+        // Otherwise the guest's way depends on this machine's load (the observer's `clock.rs`). A bus monitor's trace has the time of
+        // each line, by the same functions of QEMU.
+        if machine.has_exact_time() && machine.monitor.is_none() {
+            let mut plugin = option("", &crate::find_observer()?);
+            plugin.push(",clock=flushes");
+            command.args(["-plugin".into(), plugin]);
+        }
         command.args(["-chardev".to_owned(), format!("socket,id=qmp,fd={descriptor}")]);
         command.args(["-mon", "chardev=qmp,mode=control"]);
         command.stdin(Stdio::null()).stdout(Stdio::null());

@@ -49,7 +49,7 @@ pub fn can_be_ready(prepared: &Prepared) -> bool {
 pub fn made_ready(prepared: &Prepared, job: &Job, report: Report<'_>) -> Result<Option<Prepared>> {
     let cache = Cache::open()?;
     let base = &prepared.snapshot;
-    let mut key = Key::default().add("layout 1").add(base.folder.as_os_str().as_encoded_bytes());
+    let mut key = Key::default().add("layout 2").add(base.folder.as_os_str().as_encoded_bytes());
     for word in &job.argv {
         key = key.add(word);
     }

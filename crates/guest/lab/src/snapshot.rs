@@ -151,7 +151,7 @@ pub(crate) struct Boot<'a> {
 impl Boot<'_> {
     fn key(&self) -> String {
         Key::default()
-            .add("layout 5")
+            .add("layout 6")
             .add(&self.qemu.version)
             .add(self.machine.arguments().join(" "))
             .add(&self.kernel.key)

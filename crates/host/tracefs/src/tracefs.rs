@@ -98,7 +98,8 @@ pub fn join(folder: &str, name: &str) -> String {
 /// Reads a file of a special file system as text; invalid UTF-8 is replaced.
 pub fn read(path: &Path) -> Result<String> {
     match read_bytes(path) {
-        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+        Ok(bytes) => Ok(String::from_utf8(bytes)
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())),
         Err(error) => Err(refusal(path, error)),
     }
 }
