@@ -7,7 +7,7 @@ which makes an input for a choice of values, lets kprism read it, and lets anoth
 that is in the cache. All pairs of values of two axes are
 covered. A fault found outside adds an axis or a value here, not only a case.
 
-  --sample SECONDS  some cases, chosen by the seed, until the time is over: one, and those for which the judge's part is kept
+  --sample SECONDS  some cases of each instrument, chosen by the seed, until the time is over: of those whose slow part is kept, or one
   --seed N          which covering set, and which cases of it (default: today's date); printed
   --jobs N          cases at once (default: the CPUs)
   --page FILE       writes the section of each instrument into this page (docs/axes.md)
@@ -21,6 +21,7 @@ Environment: KPRISM, the program. Exits with 1 if a case has a fault, 3 if it co
 import argparse
 import concurrent.futures
 import datetime
+import functools
 import importlib
 import itertools
 import os
@@ -34,7 +35,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "kprism")
-INSTRUMENTS = ["flow"]
+INSTRUMENTS = ["flow", "guest"]
 # How a sentence of `run` begins that is no fault: the program itself says that it cannot know this.
 EXPLAINED = "explained: "
 
@@ -132,11 +133,13 @@ def run_instrument(name, options, all_pairs, program):
         cases = [{**plain, **wanted}]
     print(f"{name}: {len(cases)} cases cover all pairs; seed {options.seed}", flush=True)
     began = time.monotonic()
+    kept = functools.partial(module.is_kept, program=program, cache=os.path.join(CACHE, "axes"))
+    if options.sample:
+        cases.sort(key=kept, reverse=True)
 
     def row(number, case):
         start = time.monotonic()
-        kept = lambda: module.is_kept(case, program, os.path.join(CACHE, "axes"))
-        if options.sample and number > 1 and (start - began > options.sample or not kept()):
+        if options.sample and number > 1 and (start - began > options.sample or not kept(case)):
             return None
         faults = try_case(module, case, program, options.keep)
         explained = [fault for fault in faults if fault.startswith(EXPLAINED)]

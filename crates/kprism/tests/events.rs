@@ -344,7 +344,7 @@ fn a_file_of_trace_cmd_stands_beside_the_flow() {
     for name in ["sched_switch", "sched_waking"] {
         let listed = report.lines().filter(|line| line.contains(&format!(": {name}:"))).count();
         let ours = events.iter().filter(|event| event["name"] == format!("sched:{name}")).count();
-        assert!(listed > 3 && listed == ours, "{name}: trace-cmd has {listed}, we {ours}: {said}");
+        assert!(listed > 0 && listed == ours, "{name}: trace-cmd has {listed}, we {ours}: {said}");
     }
     assert!(said.contains(&format!("{} events of the kernel beside the flow", events.len())), "{said}");
     // Where the flow read the clock for them.

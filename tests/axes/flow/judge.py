@@ -49,11 +49,11 @@ def locked(path):
 
 
 def built(name, *options):
-    """A C program of this folder, compiled once."""
+    """A C program of this folder, or of another with its path, compiled once."""
     source = os.path.join(HERE, name + ".c")
     with open(source, "rb") as file:
         key = hashlib.sha256(" ".join(options).encode() + file.read()).hexdigest()[:20]
-    program = os.path.join(PROGRAMS, key, name)
+    program = os.path.join(PROGRAMS, key, os.path.basename(name))
     with locked(program):
         if not os.path.exists(program):
             subprocess.run(["gcc", "-O2", *options, "-o", program + ".new", source], check=True)
