@@ -16,7 +16,7 @@ static volatile int over, wild;
 static char *pages;
 static int there[2], back[2];
 
-enum { PAGES = 4096, WRITTEN = 700 };
+enum { PAGES = 16384, WRITTEN = 2000 };
 
 static void echo(void)
 {
@@ -72,13 +72,14 @@ static void forks(void)
 	for (int i = 0; i < 3; i++)
 		if (pthread_create(&threads[i], NULL, writes, NULL))
 			exit(3);
-	for (int i = 0; i < 20; i++) {
-		for (int turn = 0; turn < 150; turn++) {
+	for (int i = 0; i < 36; i++) {
+		for (int turn = 0; turn < 20 << i % 6; turn++) {
 			call();
 			for (unsigned n = 0; n < 20000; n++)
 				sink += n;
 		}
 		wild = 1;
+		usleep(10000);
 		pid_t pid = fork();
 		if (!pid)
 			_exit(0);
