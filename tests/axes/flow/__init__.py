@@ -128,7 +128,7 @@ def flows_by_perf(program, exact, flows):
 
 
 def recording_of(case, program, cache):
-    """Where a guest's run and its export are kept, and what to record: (folder, options, command, program of the guest)."""
+    """A guest's recording: (folder with its run and export, options, command, program of the guest)."""
     packets_of = {"CYC": [], "MTC": ["--cyc", "off"], "TSC": ["--cyc", "off", "--mtc", "off"], "none": ["--cyc", "off", "--mtc", "off"]}
     options = ["--smp", "2"] + packets_of[case["times"]]
     if case["mode"] == "threads":

@@ -5,6 +5,7 @@ A choice of values → the same run twice, on a machine that is left alone and o
 with the kernel's times, what the command printed with its time in ns, and each byte that was recorded must be the same.
 """
 
+import concurrent.futures
 import hashlib
 import os
 import random
@@ -74,13 +75,14 @@ def outcome(case, program, scratch, name, disturb):
     with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                           text=True) as child:
         over = threading.Event()
-        beside = threading.Thread(target=disturb, args=(child.pid, over)) if disturb else None
-        if beside:
-            beside.start()
-        told = child.communicate()[1]
-        over.set()
-        if beside:
-            beside.join()
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            disturbed = pool.submit(disturb, child.pid, over) if disturb else None
+            try:
+                told = child.communicate()[1]
+            finally:
+                over.set()
+    if disturbed and not disturbed.result():
+        raise RuntimeError(f"nothing was done beside it: {case['beside']}")
     if child.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {child.returncode}: {told.strip()[-300:]}")
     found = {}
@@ -109,24 +111,29 @@ def without_snapshots(scratch, name):
 
 
 def busy(_pid, over):
+    """Runs four busy processes. Gives how many ran until the end."""
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
     over.wait()
+    ran = sum(loop.poll() is None for loop in loops)
     for loop in loops:
         loop.kill()
         loop.wait()
+    return ran
 
 
 def stops(pid, over):
-    """Stops QEMU for some milliseconds, again and again."""
-    order = random.Random(pid)
+    """Stops QEMU for some milliseconds, again and again. Gives how often."""
+    order, stopped = random.Random(pid), 0
     while not over.wait(order.uniform(0.005, 0.1)):
         for child in children(pid):
             try:
                 os.kill(child, signal.SIGSTOP)
                 time.sleep(order.uniform(0.005, 0.15))
                 os.kill(child, signal.SIGCONT)
+                stopped += 1
             except ProcessLookupError:
                 pass
+    return stopped
 
 
 def children(pid):

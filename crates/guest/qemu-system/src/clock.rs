@@ -50,16 +50,13 @@ unsafe extern "C" fn g_get_real_time() -> i64 {
 const DATES: [(&CStr, *const ()); 2] =
     [(c"gettimeofday", gettimeofday as *const ()), (c"g_get_real_time", g_get_real_time as *const ())];
 
-/// Entries of a program's dynamic section, by `d_tag`, and kinds of relocations (System V ABI, "Dynamic Section"; AMD64 supplement,
-/// "Relocation Types").
+/// Entries of a program's dynamic section, by `d_tag` (System V ABI, "Dynamic Section").
 const DT_PLTRELSZ: i64 = 2;
 const DT_STRTAB: i64 = 5;
 const DT_SYMTAB: i64 = 6;
 const DT_RELA: i64 = 7;
 const DT_RELASZ: i64 = 8;
 const DT_JMPREL: i64 = 23;
-const R_X86_64_GLOB_DAT: u64 = 6;
-const R_X86_64_JUMP_SLOT: u64 = 7;
 
 #[repr(C)]
 struct Dyn {
@@ -74,7 +71,7 @@ struct Rela {
     addend: i64,
 }
 
-/// Where the loader put QEMU's program, and its tables of imports.
+/// QEMU's program in memory, and its tables of imports.
 #[derive(Default)]
 struct Program {
     /// Added to addresses in the file.
@@ -101,9 +98,7 @@ pub fn replace() -> Result<(), String> {
         for i in 0..bytes / size_of::<Rela>() {
             // SAFETY: the program's own table, which it does not change.
             let entry = unsafe { &*(start as *const Rela).add(i) };
-            if !matches!(entry.info & 0xffff_ffff, R_X86_64_GLOB_DAT | R_X86_64_JUMP_SLOT) {
-                continue;
-            }
+            // Whatever the kind of relocation, one with a function's symbol leaves the function's address at its place.
             // SAFETY: the entry's symbol is one of the program's, and its name ends with 0.
             let name = unsafe {
                 let symbol = &*(program.symbols as *const libc::Elf64_Sym).add((entry.info >> 32) as usize);

@@ -16,8 +16,7 @@
 //! over `ram` and writes `tlb/cpuN.miss`, and `alloc` adds the programs' allocations. `stops` lets the host read the guest's memory at exact
 //! places; it also works alone. `goal` stops a replay at one
 //! instruction. `control` lets the host begin later, in a guest of which it then knows the kernel.
-//! `clock` takes this machine's time out of QEMU's software TLB. `clock` is QEMU's own,
-//! where the lab has this library loaded before all others.
+//! `clock` takes this machine's time out of QEMU's software TLB.
 
 #![allow(missing_docs, reason = "loaded by QEMU, called by nobody else")]
 

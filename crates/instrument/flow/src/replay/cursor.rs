@@ -103,9 +103,9 @@ impl<'a> Tasks<'a> {
     }
 }
 
-/// What a search in the records ahead found.
+/// The end of a search in the records ahead.
 enum Ahead<T> {
-    /// What was looked for.
+    /// It found this.
     Found(T),
     /// The end of the stream.
     End,
@@ -402,7 +402,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// What `wanted` makes of the first record behind the current one of which it makes something.
+    /// Searches the records behind the current one for the first of which `wanted` makes something, and returns that.
     fn find_ahead<T>(&mut self, mut wanted: impl FnMut(&Record) -> Option<T>) -> Ahead<T> {
         let mut from = 0;
         for batches in 0..=LOOK_AHEAD {
