@@ -451,3 +451,54 @@ fn the_observer_is_deterministic_and_leaves_the_guest_alone() {
         }
     }
 }
+
+/// All functions of a run: calls, own and total instructions, own and total time.
+fn functions(run: &Path) -> Vec<String> {
+    let report = json(&["report", "functions", "--json", "--limit", "0", "-q", "-i", text(run)]);
+    let mut rows: Vec<_> = report["rows"].as_array().expect("rows").iter().map(Value::to_string).collect();
+    rows.sort();
+    rows
+}
+
+/// A string instruction with a repeat prefix is one instruction, and takes the time of all its turns. Its function has that time,
+/// wherever the next packet is. Judges: the program's source, and a recording of the same run with a packet at each return.
+#[test]
+fn a_repeated_instruction_takes_its_own_time() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let share = dir.path().join("share");
+    fs::create_dir(&share).unwrap();
+    build("repeated", &share, &["-static", "-fno-pie", "-no-pie"]);
+    let record = |name: &str, options: &[&str]| {
+        let run = dir.path().join(name);
+        let to = ["lab", "run", "-q", "-o", text(&run), "--share", text(&share)];
+        ok(&[&to, options, &["--", "/share/repeated"]].concat());
+        run
+    };
+    let run = record("run", &[]);
+    let report = json(&["report", "functions", "--json", "--limit", "0", "-q", "-i", text(&run)]);
+    let column = |name: &str, column: &str| value(&report, "function", name, column);
+    // Each turn is a nanosecond beside that of the instruction.
+    let turns = |name| column(name, "self_ns") - column(name, "self_instructions");
+    assert_eq!(turns("fill"), 200 * 1000 + 199 * 200 / 2);
+    assert_eq!(turns("copy"), 200 * 512 + 25 * (1 + 2 + 3 + 4 + 5 + 6 + 7));
+    assert_eq!((turns("light"), turns("outer")), (0, 0));
+    let account = report["run"]["account"].as_array().expect("an account");
+    let is_whole =
+        |entry: &Value| matches!(entry["fate"].as_str(), Some("seen" | "kept")) || entry["count"] == 0;
+    assert!(account.iter().all(is_whole), "{account:?}");
+    // Call by call.
+    let calls = ok(&["script", "calls", "--func", "outer", "--json", "-q", "-i", text(&run)]);
+    let calls: Vec<Value> =
+        serde_json::Deserializer::from_slice(&calls).into_iter().map(|call| call.unwrap()).collect();
+    let fills = calls.iter().filter(|call| call["symbol"] == "fill");
+    let longer: Vec<u64> = fills
+        .filter(|call| call["on_cpu_ns"] == call["wall_ns"])
+        .map(|call| call["wall_ns"].as_u64().unwrap() - call["insns"].as_u64().unwrap())
+        .collect();
+    assert!(longer.len() > 150, "calls that no interrupt and no page fault made longer: {}", longer.len());
+    let undisturbed = longer.iter().filter(|turns| (1000..1200).contains(*turns)).count();
+    assert!(undisturbed > 150, "{longer:?}");
+    let often = record("often", &["--retc", "off"]);
+    assert_eq!(functions(&run), functions(&often));
+}

@@ -89,7 +89,14 @@ fn markers_and_plain() {
     assert_eq!(kind(&[0x9c]), Kind::Pushf);
     assert_eq!(kind(&[0xf4]), Kind::Halt);
     assert_eq!(kind(&[0x0f, 0x01, 0xc9]), Kind::Halt); // mwait
-    assert_eq!(kind(&[0xf3, 0xa4]), Kind::Other);
+    assert_eq!(kind(&[0xf3, 0xa4]), Kind::Repeat); // rep movsb
+    assert_eq!(kind(&[0xf3, 0x48, 0xab]), Kind::Repeat); // rep stosq
+    assert_eq!(kind(&[0xf2, 0xae]), Kind::Repeat); // repne scasb
+    assert_eq!(kind(&[0xf3, 0x6c]), Kind::Repeat); // rep insb
+    assert_eq!(kind(&[0x48, 0xab]), Kind::Other); // stosq
+    assert_eq!(kind(&[0xf3, 0xaa]), classify(&[0xf3, 0xaa], IP, Mode::Bits32).unwrap().kind);
+    assert_eq!(kind(&[0xf3, 0x90]), Kind::Other); // pause
+    assert_eq!(kind(&[0xf3, 0xa8, 0]), Kind::Other); // test al, imm8
     assert_eq!(kind(&[0xf3, 0x0f, 0x1e, 0xfa]), Kind::Other); // endbr64
 }
 

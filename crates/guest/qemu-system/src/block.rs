@@ -97,7 +97,7 @@ impl Block {
             kind,
             mode,
             cpl,
-            rep: is_rep_string(last_bytes),
+            rep: kind == Kind::Repeat,
             hlt: last_bytes == [0xf4] && kind == Kind::Halt,
             ambiguous: false,
         };
@@ -177,20 +177,6 @@ impl Block {
         decoder.decode_out(&mut insn);
         (0..insn.op_count()).any(|i| insn.op_kind(i) == OpKind::Memory) || insn.is_string_instruction()
     }
-}
-
-/// `rep`/`repne` before ins, outs, movs, lods, stos, cmps, scas.
-fn is_rep_string(bytes: &[u8]) -> bool {
-    let mut rep = false;
-    for &b in bytes {
-        match b {
-            0xf2 | 0xf3 => rep = true,
-            0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf0 => {}
-            0x6c..=0x6f | 0xa4..=0xa7 | 0xaa..=0xaf => return rep,
-            _ => return false,
-        }
-    }
-    false
 }
 
 #[cfg(test)]

@@ -301,10 +301,14 @@ impl Encoder {
         match from.shape {
             Shape::Cond => self.writer.branch(!straight, self.ns),
             Shape::Call => self.writer.call(last.fall),
+            Shape::Jump => self.writer.jump(),
             Shape::Ret => self.writer.ret(va, block.mode, self.ns),
             _ => {}
         }
         self.last = Some(Last { block, va, fall: va.wrapping_add(block.size()), done: false });
+        if block.rep {
+            self.writer.before_repeat(va, self.ns);
+        }
         self.writer.tick(va, self.ns);
         true
     }
@@ -345,6 +349,9 @@ impl Encoder {
         if let Some((keep, since_ns)) = self.split.take() {
             let offset = self.writer.split(va, block.mode, self.ns, keep);
             self.add_split(Split { offset, keep, since_ns });
+        }
+        if block.rep {
+            self.writer.before_repeat(va, self.ns);
         }
         self.writer.tick(va, self.ns);
     }
@@ -413,7 +420,10 @@ impl Encoder {
                 self.ran_all(last);
                 return self.writer.branch(true, self.ns);
             }
-            Kind::Jump { target } if whole && va == target.wrapping_add(delta) => return self.ran_all(last),
+            Kind::Jump { target } if whole && va == target.wrapping_add(delta) => {
+                self.ran_all(last);
+                return self.writer.jump();
+            }
             Kind::Call { target } if whole && va == target.wrapping_add(delta) => {
                 self.ran_all(last);
                 if va != fall {
@@ -483,6 +493,9 @@ impl Encoder {
     fn ran_all(&mut self, last: Last) {
         let n = last.block.insns();
         self.count(last, n);
+        if last.block.rep {
+            self.writer.repeated();
+        }
         self.pass(n);
     }
 

@@ -44,6 +44,7 @@ pub struct Writer {
     overslept: bool,
     /// Time of the last CYC packet. Nothing else resets a processor's cycle counter (SDM, "Cycle Counter").
     counted_ns: u64,
+    repeated: Repeated,
     cr3: u64,
     mode: Mode,
     user_only: bool,
@@ -51,6 +52,31 @@ pub struct Writer {
     was_kept: bool,
     /// The flow is outside the traced range (SDM: FilterEn clear). Time, CR3 and PSBs are still sent.
     outside: bool,
+}
+
+/// Whether a repeated instruction ran since the last packet that tells a place and its time. `tnt_len` is the number of branches not
+/// sent when it ended.
+#[derive(Debug, Clone, Copy)]
+enum Repeated {
+    No,
+    Ran {
+        tnt_len: u8,
+    },
+    /// And a jump or call without a packet came after it.
+    Moved {
+        tnt_len: u8,
+    },
+}
+
+impl Repeated {
+    /// When that many branches were sent. If all of them ran before the instruction, none tells its time.
+    fn behind(self, sent: u8) -> Self {
+        match self {
+            Repeated::Ran { tnt_len } if tnt_len == sent => Repeated::Ran { tnt_len: 0 },
+            Repeated::Moved { tnt_len } if tnt_len == sent => Repeated::Moved { tnt_len: 0 },
+            _ => Repeated::No,
+        }
+    }
 }
 
 /// Return addresses of the last calls, as decoders keep them.
@@ -115,6 +141,7 @@ impl Writer {
             next_mtc_ns: u64::MAX,
             overslept: false,
             counted_ns: 0,
+            repeated: Repeated::No,
             cr3: 0,
             mode: Mode::Bits64,
             user_only: o.user_only,
@@ -214,6 +241,7 @@ impl Writer {
     /// A near call that returns to `ret`.
     #[inline]
     pub fn call(&mut self, ret: u64) {
+        self.jump();
         if let Some(s) = &mut self.ret
             && !self.outside
         {
@@ -243,6 +271,7 @@ impl Writer {
             return;
         }
         self.flush(ns);
+        self.repeated = Repeated::No;
         if traced && mode != self.mode {
             self.mode = mode;
             self.put_mode();
@@ -294,6 +323,7 @@ impl Writer {
             self.say_cycles(self.tnt_ns);
             let packet = Packet::Tnt { bits: self.tnt, len: self.tnt_len };
             self.put(packet);
+            self.repeated = self.repeated.behind(self.tnt_len);
             self.tnt = 0;
             self.tnt_len = 0;
         }
@@ -310,6 +340,39 @@ impl Writer {
         if cycles > 0 && cycles >= threshold {
             self.put(Packet::Cyc { cycles });
             self.counted_ns = ns;
+        }
+    }
+
+    /// A repeated instruction (`rep stosb`) ran to its end.
+    #[cold]
+    pub fn repeated(&mut self) {
+        if matches!(self.repeated, Repeated::No) {
+            self.repeated = Repeated::Ran { tnt_len: self.tnt_len };
+        }
+    }
+
+    /// A direct jump, for which there is no packet.
+    #[inline]
+    pub fn jump(&mut self) {
+        if let Repeated::Ran { tnt_len } = self.repeated {
+            self.repeated = Repeated::Moved { tnt_len };
+        }
+    }
+
+    /// Called before a block at `ip` with a repeated instruction. The turns of such an instruction take time that no number of
+    /// instructions tells, and readers give an interval's time to the one in it. So the time of two that run in different functions is
+    /// told between them: with the branches, or, if there is none, by a PSB+.
+    #[cold]
+    pub fn before_repeat(&mut self, ip: u64, ns: u64) {
+        match self.repeated {
+            _ if self.cyc.is_none() || self.outside => {}
+            Repeated::No => {}
+            Repeated::Ran { tnt_len } | Repeated::Moved { tnt_len } if self.tnt_len > tnt_len => {
+                self.flush_tnt()
+            }
+            Repeated::Moved { .. } => self.psb(Some(ip), ns),
+            // In one run of code, as `rep movsq` and `rep movsb` of what is left.
+            Repeated::Ran { .. } => {}
         }
     }
 
@@ -363,6 +426,7 @@ impl Writer {
     /// PSB+ (SDM: PSB, TSC, TMA, CBR, MODE.Exec, PIP, FUP if tracing, PSBEND).
     fn psb(&mut self, ip: Option<u64>, ns: u64) {
         self.flush(ns);
+        self.repeated = Repeated::No;
         self.last_psb = self.offset();
         self.put(Packet::Psb);
         self.last_ip.reset();

@@ -63,3 +63,45 @@ fn an_address_filter_leaves_out_the_kernel() {
     let psb = ["Psb", "Tsc", "Cbr", "ModeExec", "Pip", "PsbEnd"];
     assert_eq!(names, [&["TipPge", "Tnt", "Fup", "TipPgd", "Pip"][..], &psb].concat());
 }
+
+/// Number of PSBs, and of branches in each TNT packet, for a function with a repeated instruction that then does `between`, and another
+/// repeated instruction.
+fn between_repeats(words: &str, between: impl Fn(&mut Writer)) -> (usize, Vec<u8>) {
+    let mut w = writer(words);
+    w.enable(0x1000, Mode::Bits64, 0, 100);
+    w.branch(true, 110);
+    w.before_repeat(0x1010, 115);
+    w.repeated();
+    between(&mut w);
+    w.before_repeat(0x2000, 150);
+    w.repeated();
+    w.branch(true, 160);
+    w.disable(0x2010, 170);
+    let packets = packets(&w);
+    let psbs = packets.iter().filter(|p| matches!(p, Packet::Psb)).count();
+    let branches = packets.iter().filter_map(|p| match p {
+        Packet::Tnt { len, .. } => Some(*len),
+        _ => None,
+    });
+    (psbs, branches.collect())
+}
+
+#[test]
+fn the_time_is_told_between_two_repeated_instructions() {
+    assert_eq!(between_repeats("cyc=on", |_| ()), (0, vec![2]), "in one run of code");
+    assert_eq!(between_repeats("cyc=on", |w| w.branch(true, 120)), (0, vec![2, 1]));
+    assert_eq!(between_repeats("cyc=on", |w| w.call(0x1018)), (1, vec![1, 1]), "no branch is between");
+    assert_eq!(between_repeats("cyc=on", Writer::jump), (1, vec![1, 1]));
+    let branch_and_call = |w: &mut Writer| {
+        w.branch(true, 120);
+        w.call(0x1018);
+    };
+    assert_eq!(between_repeats("cyc=on", branch_and_call), (0, vec![2, 1]));
+    // A crystal's tick sends the branch before the first one, which tells nothing of it.
+    let tick_and_call = |w: &mut Writer| {
+        w.flush(120);
+        w.call(0x1018);
+    };
+    assert_eq!(between_repeats("cyc=on", tick_and_call), (1, vec![1, 1]));
+    assert_eq!(between_repeats("cyc=off", |w| w.call(0x1018)), (0, vec![2]), "no time is told");
+}

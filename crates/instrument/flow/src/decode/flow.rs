@@ -398,7 +398,11 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
                     self.hot = false;
                 }
             }
-            Packet::Pip { cr3, non_root } => self.pip(stated_cr3(cr3, non_root)),
+            Packet::Pip { cr3, non_root } => {
+                self.pip(stated_cr3(cr3, non_root));
+                // It names no place: some instructions ran since the last branch, which its time is not that of.
+                return;
+            }
             Packet::Tsc { tsc } => {
                 self.clock.on_tsc(tsc);
                 self.due = true;

@@ -6,7 +6,8 @@
 //!
 //! Marked in kernel code: instructions that switch interrupts (`cli`, `sti`, `pushf`, `popf`), change the preemption
 //! count (arithmetic on the per-CPU count, arch/x86/include/asm/preempt.h, whose address may be in a register that the function
-//! loads with it), or wait (`hlt`, `mwait`). On request: instruction patterns, addresses, and functions by name.
+//! loads with it), or wait (`hlt`, `mwait`). In all code: string instructions with a repeat prefix, which take the time of all their
+//! turns. On request: instruction patterns, addresses, and functions by name.
 
 use std::ops::Range;
 
@@ -39,6 +40,8 @@ pub(crate) enum Op {
     Wanted(u32),
     /// Matches a pattern that is only counted.
     Counted(u32),
+    /// A string instruction with a repeat prefix: all its turns ran.
+    Repeat,
 }
 
 /// Bits for an operand in an event: an amount by which the preemption count changes, or the number of a pattern.
@@ -58,6 +61,7 @@ impl Op {
             Op::Counted(n) => (7, n),
             Op::PreemptBy => (8, 0),
             Op::PreemptCall(n) => (9, n as u32),
+            Op::Repeat => (10, 0),
         };
         kind << PAYLOAD | payload & ((1 << PAYLOAD) - 1)
     }
@@ -74,6 +78,7 @@ impl Op {
             6 => Op::Wanted(payload),
             8 => Op::PreemptBy,
             9 => Op::PreemptCall((payload << 8) as i32 >> 8),
+            10 => Op::Repeat,
             _ => Op::Counted(payload),
         }
     }
@@ -82,6 +87,8 @@ impl Op {
 /// The instructions and functions to mark.
 #[derive(Debug, Clone, Default)]
 pub struct Markers {
+    /// Instructions that take more time than others, in kernel and user code: those that repeat, and those that wait.
+    pub long: bool,
     /// Kernel code that switches interrupts, counts preemption, or waits.
     pub kernel: bool,
     /// The kernel's preemption count.
@@ -108,14 +115,22 @@ impl Progress {
 
 impl Markers {
     /// No marks.
-    pub const NONE: Self = Self {
-        kernel: false,
-        preemption: Preemption { count: None, bh_disable: None, bh_enable: None },
-        patterns: Vec::new(),
-        counted: Vec::new(),
-        addresses: Vec::new(),
-        funcs: Vec::new(),
-    };
+    pub const NONE: Self = Self::only(false);
+
+    /// What whoever keeps the time needs.
+    pub const LONG: Self = Self::only(true);
+
+    const fn only(long: bool) -> Self {
+        Self {
+            long,
+            kernel: false,
+            preemption: Preemption { count: None, bh_disable: None, bh_enable: None },
+            patterns: Vec::new(),
+            counted: Vec::new(),
+            addresses: Vec::new(),
+            funcs: Vec::new(),
+        }
+    }
 
     /// Returns true if every instruction has to be checked, not only those with a [`Kind`].
     pub(crate) fn looks_at_all(&self) -> bool {
@@ -131,6 +146,7 @@ impl Markers {
     #[inline]
     pub(crate) fn may_be(&self, insn: &Insn, bytes: &[u8], ip: u64) -> bool {
         self.looks_at_all()
+            || self.long && matches!(insn.kind, Kind::Repeat | Kind::Halt)
             || self.kernel
                 && is_kernel(ip)
                 && (matches!(insn.kind, Kind::Cli | Kind::Sti | Kind::Pushf | Kind::Popf | Kind::Halt)
@@ -156,6 +172,12 @@ impl Markers {
             && let Some(op) = self.kernel_op(insn, bytes, ip, &around)
         {
             out(op.pack());
+        } else if self.long {
+            match insn.kind {
+                Kind::Repeat => out(Op::Repeat.pack()),
+                Kind::Halt => out(Op::Halt.pack()),
+                _ => {}
+            }
         }
         if !self.patterns.is_empty() {
             progress.0.resize(self.patterns.len(), Seen::default());
@@ -284,9 +306,17 @@ mod tests {
 
     #[test]
     fn ops_survive_the_packing() {
-        for op in
-            [Op::Cli, Op::Sti, Op::Pushf, Op::Popf, Op::Halt, Op::Wanted(77), Op::Counted(0), Op::PreemptBy]
-        {
+        for op in [
+            Op::Cli,
+            Op::Sti,
+            Op::Pushf,
+            Op::Popf,
+            Op::Halt,
+            Op::Wanted(77),
+            Op::Counted(0),
+            Op::PreemptBy,
+            Op::Repeat,
+        ] {
             assert_eq!(Op::unpack(op.pack()), op);
         }
         for n in [1, -1, 0x100, -0x200, 0x10000, -0x11_0000] {

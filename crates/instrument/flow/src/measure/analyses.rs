@@ -181,6 +181,8 @@ impl<'a> Analyses<'a> {
                 self.fire(at, triggers);
             }
             Op::Counted(n) => self.count(n, at.node, 1),
+            // Of use where time is kept, and no mark.
+            Op::Repeat => {}
         }
         self.changed(at, cpu);
     }

@@ -183,7 +183,7 @@ impl Plan {
     #[must_use]
     pub fn nothing() -> Self {
         Self {
-            markers: Markers { kernel: true, ..Markers::NONE },
+            markers: Markers { kernel: true, ..Markers::LONG },
             deltas: Vec::new(),
             occasions: Default::default(),
             funcs: Vec::new(),

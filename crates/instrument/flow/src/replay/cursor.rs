@@ -11,6 +11,7 @@ use kprism_image::sideband::{Record as Sideband, Switch};
 use super::lane::{Batch, Record};
 use super::{Listener, Task, TracePosition};
 use crate::decode::event::{Event, EventKind};
+use crate::decode::marks::Op;
 use crate::decode::packet_event::PacketEvent;
 use crate::stack::guessed::Guessed;
 use crate::stack::pace::Pace;
@@ -131,6 +132,8 @@ pub(super) struct Cursor<'a> {
     /// Number of them already reported.
     told: u32,
     clock: Pace,
+    /// A repeated instruction ran since the last report.
+    has_repeat: bool,
     /// No estimate of time may exceed the next report.
     limited: bool,
     /// Instructions so far.
@@ -187,6 +190,7 @@ impl<'a> Cursor<'a> {
             insns: 0,
             told: 0,
             clock: Pace::default(),
+            has_repeat: false,
             limited,
             total: 0,
             begun: false,
@@ -343,7 +347,7 @@ impl<'a> Cursor<'a> {
         match record {
             Record::Time { ns, .. } => {
                 self.next_report = None;
-                match self.clock.report(ns, self.total) {
+                match self.clock.report(ns, self.total, std::mem::take(&mut self.has_repeat)) {
                     Some(rest) if rest > 0 && self.on => {
                         let at = TracePosition { base: self.clock.now - rest, ..self.position(tasks) };
                         listener.rest(&at, rest);
@@ -354,13 +358,56 @@ impl<'a> Cursor<'a> {
                     self.look_ahead();
                 }
             }
-            Record::Event(event) => self.event(&event, tasks, listener),
+            Record::Event(event) => {
+                if event.kind == EventKind::Mark {
+                    self.mark(Op::unpack(event.func), tasks, listener);
+                }
+                self.event(&event, tasks, listener);
+            }
             Record::Packet(_) => {
                 if let Some(event) = self.packets.next() {
                     listener.packet_event(&self.position(tasks), &event);
                 }
             }
             Record::Define(_) | Record::Block(..) => {}
+        }
+    }
+
+    /// A marked instruction ran. If it is the first repeated one since the last report of time, its turns took the rest of the interval.
+    fn mark(&mut self, op: Op, tasks: &Tasks<'_>, listener: &mut impl Listener) {
+        if op != Op::Repeat || !self.on || self.clock.last_report() == 0 {
+            return;
+        }
+        self.has_repeat = true;
+        let (mut insns, mut has_left, mut is_shared) = (0u64, false, false);
+        let found = self.find_ahead(|record| match *record {
+            Record::Time { insns: last, ns } => Some(Some((ns, insns + u64::from(last)))),
+            Record::Event(event) => {
+                insns += u64::from(event.insns);
+                match event.kind {
+                    EventKind::Mark => match Op::unpack(event.func) {
+                        Op::Halt => return Some(None),
+                        Op::Repeat => is_shared |= has_left,
+                        _ => {}
+                    },
+                    EventKind::Stop => return Some(None),
+                    _ => has_left = true,
+                }
+                None
+            }
+            Record::Packet(n) => {
+                insns += u64::from(n);
+                None
+            }
+            Record::Block(..) | Record::Define(_) => None,
+        });
+        let Ahead::Found(Some((ns, insns))) = found else { return };
+        // Of those behind the first one nothing is left.
+        let rest = ns.saturating_sub(self.clock.after(insns));
+        if rest > 0 {
+            self.guessed.shared += u64::from(is_shared);
+            listener.rest(&self.position(tasks), rest);
+            self.clock.now += rest;
         }
     }
 

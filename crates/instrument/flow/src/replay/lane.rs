@@ -10,6 +10,7 @@ use kprism_pt::Packet;
 
 use super::Code;
 use crate::decode::event::{Event, EventKind, Sink, Walked};
+use crate::decode::marks::Markers;
 use crate::decode::packet_event::PacketEvent;
 use crate::decode::{Decoder, Setup, Stats};
 use crate::stream::chunks;
@@ -21,6 +22,8 @@ const BATCH: usize = 4096;
 const MAX_WALKS: usize = 1 << 16;
 
 const UNKNOWN: u32 = u32::MAX;
+
+static LONG: Markers = Markers::LONG;
 
 /// The decoder's output, in order.
 #[derive(Debug, Clone, Copy)]
@@ -73,7 +76,7 @@ impl Lane {
 
     /// Decodes the stream to its end, or until the receiving side has gone.
     pub fn decode<R: Resolve>(mut self, bytes: &[u8], setup: Setup<'_, R>, stretch: usize) -> Stats {
-        let mut decoder = Decoder::new(bytes, setup, true);
+        let mut decoder = Decoder::marking(bytes, setup, true, &LONG);
         let mut sum = Stats::default();
         for (from, to) in chunks(bytes, stretch) {
             let mut stats = decoder.run(from, to, &mut self);

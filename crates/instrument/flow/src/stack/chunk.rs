@@ -8,8 +8,8 @@
 //!
 //! Times: the decoder reports the time packet by packet, and several branches may lie between two reports. Events
 //! between two reports are timed instruction by instruction, at the pace of the interval before. If these
-//! times sum to less than the interval, the rest goes to the function that runs at the report, which is right for a function
-//! that waits. If they sum to more, all of the interval's times are shortened in proportion ([`correct`]). So the times of a chunk
+//! times sum to less than the interval, the rest is the first repeated instruction's (`rep stosb`), whose turns are one instruction. If
+//! there is none, or the CPU waits after it, the rest goes to the function that runs at the report. If they sum to more, all of the interval's times are shortened in proportion ([`correct`]). So the times of a chunk
 //! sum to the time that passed. At one instruction a tick, as in recordings that count instructions, every event gets its exact time.
 //!
 //! To shorten them, what was added since the last report must be known. That costs a little for each event, so it is noted only
@@ -24,7 +24,7 @@ use crate::decode::event::{Event, EventKind, NO_FUNC, Sink, flag};
 use crate::decode::marks::Op;
 use crate::measure::mark::{Mark, What};
 use crate::measure::window::Window;
-use crate::stack::correct::{Excess, correct};
+use crate::stack::correct::{Delay, Excess, correct};
 use crate::stack::frames::{
     Done, Found, Frame, NO_RETURN, Now, Tree, is_kernel, jumped_into, left_entry, returned_to,
 };
@@ -143,6 +143,8 @@ pub(crate) struct Chunk {
     pub tracing: Tracing,
     /// The time at which the flow last stopped.
     pub off: Option<Off>,
+    /// Intervals whose rest is that of one of several repeated instructions.
+    pub shared: u64,
 }
 
 impl Chunk {
@@ -153,7 +155,16 @@ impl Chunk {
         self.slices.clear();
         self.marks.clear();
         self.counts.clear();
-        Self { insns: 0, cpu: 0, end_ns: 0, reported: 0, tracing: Tracing::AsBefore, off: None, ..self }
+        Self {
+            insns: 0,
+            cpu: 0,
+            end_ns: 0,
+            reported: 0,
+            tracing: Tracing::AsBefore,
+            off: None,
+            shared: 0,
+            ..self
+        }
     }
 }
 
@@ -188,6 +199,22 @@ pub(crate) struct Stacks<const NOTES: bool> {
     owed_ns: u64,
     /// The first span since the last report that begins with a switch of tasks; `usize::MAX` if none does.
     undated: usize,
+    /// The first repeated instruction since the last report, if the rest of the interval may be its.
+    repeat: Option<Repeat>,
+}
+
+/// A repeated instruction that ran.
+#[derive(Debug, Clone, Copy)]
+struct Repeat {
+    node: u32,
+    /// The chunk's instructions with it.
+    insns: u64,
+    /// It ran inside the window.
+    counts: bool,
+    /// Length of the chunk's list of slices then.
+    slices: usize,
+    /// Another one ran after it, in another call.
+    is_shared: bool,
 }
 
 /// Reports in a row that may be behind the estimate.
@@ -228,8 +255,10 @@ impl<const NOTES: bool> Sink for Stacks<NOTES> {
         }
         // The rest of an interval belongs to its end. It is counted if the interval's start is.
         let counts = self.in_window();
-        match self.clock.report(ns, self.out.insns) {
+        let repeat = self.repeat.take();
+        match self.clock.report(ns, self.out.insns, repeat.is_some()) {
             None => self.begin_time(ns),
+            Some(rest) if let Some(repeat) = repeat => self.end_repeat(repeat, rest),
             Some(rest) if self.tracing == Tracing::On || self.unseen => {
                 if counts {
                     self.out.tree.nodes[self.node as usize].ns += rest;
@@ -267,6 +296,7 @@ impl<const NOTES: bool> Stacks<NOTES> {
             owing: 0,
             owed_ns: 0,
             undated: usize::MAX,
+            repeat: None,
         };
         stacks.open_span(Cause::Begin, NO_FUNC, 0, 0);
         stacks
@@ -301,8 +331,61 @@ impl<const NOTES: bool> Stacks<NOTES> {
             // Time may step back: a TSC packet corrects an estimate made before it. Then no time passed.
             let passed = ns.saturating_sub(since);
             let excess = Excess { ns: since, cpu, estimated: self.clock.now - since, passed };
-            correct(&mut self.out, &mut self.stack, &self.added, &excess);
+            excess.shorten(&mut self.out, &self.added);
+            correct(&mut self.out, &mut self.stack, &excess);
             self.clock.now = since + passed;
+        }
+    }
+
+    /// A repeated instruction ran. Of several in one run of code (`rep movsq`, and `rep movsb` for what is left) the first has most turns.
+    #[cold]
+    #[inline(never)]
+    fn repeat(&mut self) {
+        let now = Repeat {
+            node: self.node,
+            insns: self.out.insns,
+            counts: self.in_window(),
+            slices: self.out.slices.len(),
+            is_shared: false,
+        };
+        let first = self.repeat.get_or_insert(now);
+        first.is_shared |= first.node != now.node;
+    }
+
+    /// A repeated instruction took so much longer than one turn.
+    #[cold]
+    #[inline(never)]
+    fn end_repeat(&mut self, repeat: Repeat, rest: u64) {
+        if repeat.counts {
+            self.out.tree.nodes[repeat.node as usize].ns += rest;
+        }
+        self.out.shared += u64::from(repeat.is_shared && rest > 0);
+        self.out.cpu += rest;
+        correct(&mut self.out, &mut self.stack, &Delay { insns: repeat.insns, ns: rest });
+        self.drop_short_slices(repeat.slices);
+    }
+
+    /// The rest of the interval is not that of the repeated instruction before.
+    fn end_without_report(&mut self) {
+        if let Some(repeat) = self.repeat.take() {
+            self.drop_short_slices(repeat.slices);
+        }
+    }
+
+    /// Drops slices, from this one on, that are shorter than is asked for. See [`Stacks::pop`].
+    fn drop_short_slices(&mut self, from: usize) {
+        let (mut index, mut short) = (from, Vec::new());
+        let new = self.out.slices.split_off(from);
+        for done in new {
+            if done.end_ns - done.frame.start_ns >= self.slice_ns || done.frame.is_entry() {
+                self.out.slices.push(done);
+            } else {
+                short.push(index);
+            }
+            index += 1;
+        }
+        for span in self.out.spans.iter_mut().rev().take_while(|span| span.slices > from) {
+            span.slices -= short.partition_point(|&index| index < span.slices);
         }
     }
 
@@ -312,6 +395,7 @@ impl<const NOTES: bool> Stacks<NOTES> {
         if self.owing > 0 && self.clock.is_at(self.out.insns) {
             self.set_back(self.owed_ns);
         }
+        self.end_without_report();
         self.close_span();
         self.out.end_ns = self.clock.now;
         self.out.reported = self.clock.last_report();
@@ -417,11 +501,18 @@ impl<const NOTES: bool> Stacks<NOTES> {
                     _ => Tracing::Lost,
                 };
                 self.unseen = event.func == Event::NO_CODE;
+                self.end_without_report();
                 self.out.off = Some(Off { ns: now, reported: self.clock.last_report() });
             }
             EventKind::Mark => match Op::unpack(event.func) {
                 Op::Counted(pattern) => *self.counts.entry((self.node, pattern)).or_default() += 1,
-                op => self.mark(What::Insn(op), event.ip),
+                Op::Repeat => self.repeat(),
+                op => {
+                    if op == Op::Halt {
+                        self.end_without_report();
+                    }
+                    self.mark(What::Insn(op), event.ip);
+                }
             },
             EventKind::Count | EventKind::Push => {}
         }
@@ -469,7 +560,9 @@ impl<const NOTES: bool> Stacks<NOTES> {
                 Some(below) => below.node,
                 None => self.base_node(),
             };
-            if now - frame.start_ns >= self.slice_ns || frame.is_entry() {
+            // How long a repeated instruction took is known at the next report.
+            let may_be_longer = self.repeat.is_some_and(|repeat| frame.start_insns < repeat.insns);
+            if now - frame.start_ns >= self.slice_ns || frame.is_entry() || may_be_longer {
                 self.record(frame, now);
             }
         }

@@ -1,12 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Corrects estimates of time that a report shows to have run ahead.
+//! Corrects estimates of time that a report shows to have been wrong.
 //!
-//! **In:** a chunk, its open frames, the times added to nodes since the report before, and the [`Excess`]. **Out:** the same with
-//! all times of the interval between the two reports shortened in proportion, so that they sum to the time that passed. Without
-//! it, the sum of times would exceed the elapsed time wherever code runs faster than in the interval before.
+//! **In:** a chunk, its open frames, and a [`Correction`] of the interval before the report. **Out:** the same with corrected times.
+//! [`Excess`]: estimates ran ahead, and all times of the interval are shortened in proportion, so that they sum to the time that
+//! passed. [`Delay`]: an instruction took longer than was estimated, and what came after it is later.
 
 use crate::stack::chunk::{Cause, Chunk};
-use crate::stack::frames::{Done, Frame};
+use crate::stack::frames::{Done, Frame, Now};
+
+/// How the points of an interval change.
+pub(crate) trait Correction {
+    /// True for a point that changes. Those before it in their list do not, if it does not.
+    fn concerns(&self, point: &Now) -> bool;
+
+    /// Corrects such a point's times.
+    fn correct(&self, point: &mut Now);
+
+    /// Corrects the time at which the flow last stopped, ns.
+    fn correct_stop(&self, ns: &mut u64);
+}
 
 /// An interval in which more time was estimated than passed.
 #[derive(Debug, Clone, Copy)]
@@ -26,73 +38,118 @@ impl Excess {
         (product / u128::from(self.estimated.max(1))) as u64
     }
 
-    fn correct_ns(&self, ns: &mut u64) {
-        *ns = ns.checked_sub(self.ns).map_or(*ns, |part| self.ns + self.length(part));
-    }
-
-    fn correct_cpu(&self, cpu: &mut u64) {
-        *cpu = cpu.checked_sub(self.cpu).map_or(*cpu, |part| self.cpu + self.length(part));
-    }
-
-    /// Times before the interval stay. Returns false for such a frame; those below it are older.
-    fn correct_frame(&self, frame: &mut Frame) -> bool {
-        let inside = frame.start_ns > self.ns;
-        self.correct_ns(&mut frame.start_ns);
-        self.correct_cpu(&mut frame.start_cpu);
-        inside
-    }
-
-    fn correct_frames(&self, frames: &mut [Frame]) {
-        let _ = frames.iter_mut().rev().all(|frame| self.correct_frame(frame));
-    }
-
-    /// Returns false for a call that ended before the interval; so did those in the list before it.
-    fn correct_call(&self, done: &mut Done) -> bool {
-        if done.end_ns <= self.ns {
-            return false;
+    /// Shortens the times `added` to nodes, in their order.
+    pub fn shorten(&self, out: &mut Chunk, added: &[(u32, u64)]) {
+        let (mut estimated, mut passed) = (0, 0);
+        for &(node, ns) in added {
+            estimated += ns;
+            // By differences of the sum, which is exact at the end.
+            let before = std::mem::replace(&mut passed, self.length(estimated));
+            let sum = &mut out.tree.nodes[node as usize].ns;
+            *sum = (*sum - ns) + (passed - before);
         }
-        let mut end = done.frame.start_cpu + done.cpu;
-        self.correct_ns(&mut done.end_ns);
-        self.correct_cpu(&mut end);
-        self.correct_frame(&mut done.frame);
-        done.cpu = end - done.frame.start_cpu;
-        true
-    }
-
-    fn correct_calls(&self, calls: &mut [Done]) {
-        let _ = calls.iter_mut().rev().all(|done| self.correct_call(done));
     }
 }
 
-/// Shortens the interval. `added` are the estimated times of its nodes, in order.
-pub(crate) fn correct(out: &mut Chunk, open: &mut [Frame], added: &[(u32, u64)], excess: &Excess) {
-    let (mut estimated, mut passed) = (0, 0);
-    for &(node, ns) in added {
-        estimated += ns;
-        // By differences of the sum, which is exact at the end.
-        let before = std::mem::replace(&mut passed, excess.length(estimated));
-        let sum = &mut out.tree.nodes[node as usize].ns;
-        *sum = (*sum - ns) + (passed - before);
+impl Correction for Excess {
+    fn concerns(&self, point: &Now) -> bool {
+        point.ns > self.ns
     }
-    excess.correct_frames(open);
-    for span in out.spans.iter_mut().rev() {
-        let before = span.start_ns <= excess.ns;
-        excess.correct_frames(&mut span.frames);
-        excess.correct_ns(&mut span.start_ns);
-        excess.correct_cpu(&mut span.cpu);
-        span.off.iter_mut().for_each(|off| excess.correct_ns(&mut off.ns));
-        if let Cause::Exit { entry: Some(frame), .. } = &mut span.cause {
-            excess.correct_frame(frame);
+
+    fn correct(&self, point: &mut Now) {
+        point.ns = point.ns.checked_sub(self.ns).map_or(point.ns, |part| self.ns + self.length(part));
+        point.cpu = point.cpu.checked_sub(self.cpu).map_or(point.cpu, |part| self.cpu + self.length(part));
+    }
+
+    fn correct_stop(&self, ns: &mut u64) {
+        *ns = ns.checked_sub(self.ns).map_or(*ns, |part| self.ns + self.length(part));
+    }
+}
+
+/// An instruction that took longer than was estimated.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Delay {
+    /// The chunk's instructions with it.
+    pub insns: u64,
+    /// By how much, ns.
+    pub ns: u64,
+}
+
+impl Correction for Delay {
+    fn concerns(&self, point: &Now) -> bool {
+        point.insns >= self.insns
+    }
+
+    fn correct(&self, point: &mut Now) {
+        if self.concerns(point) {
+            point.ns += self.ns;
+            point.cpu += self.ns;
         }
-        if before {
+    }
+
+    /// Where the flow stops, no instruction before it takes the time after it.
+    fn correct_stop(&self, _ns: &mut u64) {}
+}
+
+/// Corrects a chunk, and its `open` frames.
+pub(crate) fn correct(out: &mut Chunk, open: &mut [Frame], by: &impl Correction) {
+    frames(open, by);
+    for span in out.spans.iter_mut().rev() {
+        let mut start = Now { ns: span.start_ns, insns: span.insns, cpu: span.cpu };
+        let is_inside = by.concerns(&start);
+        frames(&mut span.frames, by);
+        by.correct(&mut start);
+        (span.start_ns, span.cpu) = (start.ns, start.cpu);
+        span.off.iter_mut().for_each(|off| by.correct_stop(&mut off.ns));
+        if let Cause::Exit { entry: Some(entry), .. } = &mut span.cause {
+            frame(entry, by);
+        }
+        if !is_inside {
             break;
         }
     }
-    excess.correct_calls(&mut out.syscalls);
-    excess.correct_calls(&mut out.slices);
-    for mark in out.marks.iter_mut().rev().take_while(|mark| mark.ns > excess.ns) {
-        excess.correct_ns(&mut mark.ns);
+    calls(&mut out.syscalls, by);
+    calls(&mut out.slices, by);
+    for mark in out.marks.iter_mut().rev() {
+        let mut point = Now { ns: mark.ns, insns: mark.insns, cpu: 0 };
+        if !by.concerns(&point) {
+            break;
+        }
+        by.correct(&mut point);
+        mark.ns = point.ns;
     }
-    out.off.iter_mut().for_each(|off| excess.correct_ns(&mut off.ns));
-    excess.correct_cpu(&mut out.cpu);
+    let mut end = Now { ns: 0, insns: out.insns, cpu: out.cpu };
+    by.correct(&mut end);
+    out.cpu = end.cpu;
+    out.off.iter_mut().for_each(|off| by.correct_stop(&mut off.ns));
+}
+
+/// Returns false for a frame that began before; those below it are older.
+fn frame(frame: &mut Frame, by: &impl Correction) -> bool {
+    let mut start = Now { ns: frame.start_ns, insns: frame.start_insns, cpu: frame.start_cpu };
+    let is_inside = by.concerns(&start);
+    by.correct(&mut start);
+    (frame.start_ns, frame.start_cpu) = (start.ns, start.cpu);
+    is_inside
+}
+
+fn frames(frames: &mut [Frame], by: &impl Correction) {
+    let _ = frames.iter_mut().rev().all(|one| frame(one, by));
+}
+
+/// Returns false for a call that ended before; so did those in the list before it.
+fn call(done: &mut Done, by: &impl Correction) -> bool {
+    let cpu = done.frame.start_cpu + done.cpu;
+    let mut end = Now { ns: done.end_ns, insns: done.frame.start_insns + done.insns, cpu };
+    if !by.concerns(&end) {
+        return false;
+    }
+    by.correct(&mut end);
+    frame(&mut done.frame, by);
+    (done.end_ns, done.cpu) = (end.ns, end.cpu - done.frame.start_cpu);
+    true
+}
+
+fn calls(calls: &mut [Done], by: &impl Correction) {
+    let _ = calls.iter_mut().rev().all(|done| call(done, by));
 }

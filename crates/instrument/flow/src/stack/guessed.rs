@@ -15,6 +15,8 @@ pub struct Guessed {
     pub untold: u64,
     /// Records of task switches that have no place in the flow, which was followed then.
     pub unseen: u64,
+    /// Times of repeated instructions (`rep stosb`) that may be those of another one, in another call.
+    pub shared: u64,
     /// System calls that a profile has until the flow is known again, as their end was not traced.
     pub untimed: u64,
 }
@@ -28,6 +30,7 @@ impl Guessed {
             ("choices between stacks that wait at the same place", self.unsure),
             ("task switches in the flow without a record", self.untold),
             ("records of task switches without a place in the flow", self.unseen),
+            ("times of repeated instructions that may be another one's", self.shared),
             ("system calls whose end was not traced", self.untimed),
         ];
         all.into_iter().filter(|(_, count)| *count > 0)
@@ -42,6 +45,7 @@ impl Guessed {
             unsure: self.unsure + other.unsure,
             untold: self.untold + other.untold,
             unseen: self.unseen + other.unseen,
+            shared: self.shared + other.shared,
             untimed: self.untimed + other.untimed,
         }
     }

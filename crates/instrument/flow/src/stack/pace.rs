@@ -36,6 +36,12 @@ impl Pace {
         ((u128::from(insns) * u128::from(self.pace)) >> 32) as u64
     }
 
+    /// The estimate after `insns` more instructions, ns.
+    pub fn after(&self, insns: u64) -> u64 {
+        let ns = (u128::from(insns) * u128::from(self.pace)) >> 32;
+        self.now.saturating_add(ns.min(u64::MAX.into()) as u64)
+    }
+
     /// Returns the time by which the estimate exceeds a report of `ns`; 0 if it does not, or before the first report.
     #[inline(always)]
     pub fn ahead(&self, ns: u64) -> u64 {
@@ -69,9 +75,10 @@ impl Pace {
     }
 
     /// Sets the time to `ns` after `insns` instructions in all. Returns by how much that exceeds the estimate; `None`
-    /// at the first report, as nothing before it has a time.
+    /// at the first report, as nothing before it has a time. With `has_repeat`, a repeated instruction ran in the interval, which may
+    /// be why it was slow.
     #[inline(always)]
-    pub fn report(&mut self, ns: u64, insns: u64) -> Option<u64> {
+    pub fn report(&mut self, ns: u64, insns: u64, has_repeat: bool) -> Option<u64> {
         let (before, insns_before) = std::mem::replace(&mut self.since, (ns, insns));
         if self.pace == 0 {
             self.now = ns;
@@ -79,7 +86,7 @@ impl Pace {
             return None;
         }
         // Across chunks time may step back: a TSC packet corrects an estimate made before it.
-        self.measure(ns.saturating_sub(before), insns - insns_before);
+        self.measure(ns.saturating_sub(before), insns - insns_before, has_repeat);
         let rest = ns.saturating_sub(self.now);
         self.now += rest;
         Some(rest)
@@ -87,13 +94,16 @@ impl Pace {
 
     /// Updates the pace: the faster one of the last two intervals, as one of them may include a rest.
     #[inline]
-    fn measure(&mut self, ns: u64, insns: u64) {
+    fn measure(&mut self, ns: u64, insns: u64, has_repeat: bool) {
         let measured = match ns {
             _ if insns == 0 => return,
             _ if ns == insns => EXACT,
             _ if ns < insns.saturating_mul(SLOWEST) && ns < 1 << 31 => (ns << 32) / insns,
             _ => return,
         };
+        if has_repeat && measured > self.pace {
+            return;
+        }
         let before = if self.measured == 0 { EXACT } else { self.measured };
         self.pace = measured.min(before).max(1);
         self.measured = measured.max(1);

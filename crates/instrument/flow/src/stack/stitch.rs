@@ -108,6 +108,7 @@ pub(crate) struct Stitcher<'a, R> {
     untold: u64,
     unseen: u64,
     untimed: u64,
+    shared: u64,
     unended: Unended,
     /// Scratch: the global node of each local one.
     map: Vec<u32>,
@@ -145,6 +146,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             untold: 0,
             unseen: 0,
             untimed: 0,
+            shared: 0,
             unended: Unended::default(),
             map: Vec::new(),
             made: Vec::new(),
@@ -183,6 +185,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
                     None => {
                         if let Some(chunk) = lane.chunk.take() {
                             self.end_ns = self.end_ns.max(chunk.end_ns);
+                            self.shared += chunk.shared;
                             lane.pass(&chunk);
                             self.spare = Some(chunk);
                         }
@@ -227,6 +230,7 @@ impl<'a, R: Resolve> Stitcher<'a, R> {
             unsure: self.parked.unsure,
             untold: self.untold,
             untimed: self.untimed,
+            shared: self.shared,
             unseen: self.unseen + self.lanes.iter().map(Lane::without_place).sum::<u64>(),
         };
         let task = |t: Thread| Task { pid: t.pid, tgid: t.tgid, comm: t.comm, root: t.root };

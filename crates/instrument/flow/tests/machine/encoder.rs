@@ -16,6 +16,8 @@ pub struct Encoder {
     /// Time of the last CYC, and of the branch that the pending TNT ends with.
     cyc: u64,
     now: u64,
+    /// A repeated instruction ran since the last CYC.
+    has_repeated: bool,
 }
 
 impl Encoder {
@@ -30,6 +32,7 @@ impl Encoder {
             rets: Vec::new(),
             cyc: 0,
             now: 0,
+            has_repeated: false,
         }
     }
 
@@ -37,7 +40,16 @@ impl Encoder {
         if self.settings.timing && now > self.cyc {
             Packet::Cyc { cycles: now - self.cyc }.encode(&mut self.out);
             self.cyc = now;
+            self.has_repeated = false;
         }
+    }
+
+    /// A repeated instruction runs. As kprism's recorder does, the times of two are told apart.
+    pub fn repeated(&mut self) {
+        if self.has_repeated {
+            self.flush();
+        }
+        self.has_repeated = true;
     }
 
     pub fn flush(&mut self) {

@@ -2,7 +2,7 @@
 //! A simulated machine: random programs in real x86 bytes, run by random choice, traced as a processor would.
 //!
 //! It records the truth that the decoder must find: every instruction's address, each task's call stack, the time of
-//! every system call. One instruction takes one nanosecond.
+//! every system call. One instruction takes one nanosecond, a repeated one as many as it has turns.
 
 pub mod encoder;
 pub mod program;
@@ -112,6 +112,7 @@ pub struct Node {
     pub func: usize,
     pub calls: u64,
     pub insns: u64,
+    pub ns: u64,
 }
 
 /// The execution as it really was.
@@ -141,7 +142,10 @@ pub struct Machine<'p> {
     current: usize,
     ip: u64,
     insns: u64,
+    ns: u64,
     since_psb: u64,
+    /// A repeated instruction ran since the last branch that gave a packet. No decoder could tell the time of a second one from its.
+    has_repeated: bool,
     /// Addresses executed since the last branch that gave a packet. An event at one of them could as well have come on
     /// an earlier pass, which no decoder can distinguish.
     passed: HashSet<u64>,
@@ -160,7 +164,9 @@ impl<'p> Machine<'p> {
             current: 0,
             ip: program.funcs[main].entry,
             insns: 0,
+            ns: FIRST_NS,
             since_psb: 0,
+            has_repeated: false,
             passed: HashSet::new(),
         };
         machine.tasks[0].started = true;
@@ -184,13 +190,13 @@ impl<'p> Machine<'p> {
     }
 
     fn now(&self) -> u64 {
-        FIRST_NS + self.insns
+        self.ns
     }
 
     fn psb(&mut self) {
         self.since_psb = 0;
         self.truth.segments.push(Vec::new());
-        self.enc.psb(self.ip, FIRST_NS + self.insns);
+        self.enc.psb(self.ip, self.ns);
     }
 
     /// The context of `func` called from `parent`.
@@ -198,7 +204,7 @@ impl<'p> Machine<'p> {
         let task = self.current;
         let nodes = &mut self.truth.nodes;
         let node = *self.truth.children.entry((task, parent, func)).or_insert_with(|| {
-            nodes.push(Node { task, parent, func, calls: 0, insns: 0 });
+            nodes.push(Node { task, parent, func, calls: 0, insns: 0, ns: 0 });
             nodes.len() - 1
         });
         nodes[node].calls += 1;
@@ -238,6 +244,23 @@ impl<'p> Machine<'p> {
         self.insns += 1;
         self.since_psb += 1;
         self.tasks[self.current].insns += 1;
+        self.pass(1);
+    }
+
+    /// Time passes in the running function.
+    fn pass(&mut self, ns: u64) {
+        let top = self.tasks[self.current].stack.last().expect("a running function").node;
+        self.truth.nodes[top].ns += ns;
+        self.ns += ns;
+    }
+
+    /// Some turns of a repeated instruction beyond its first one.
+    fn turn(&mut self) {
+        self.enc.repeated();
+        if !std::mem::replace(&mut self.has_repeated, true) {
+            let turns = [0, 1, 7, 500][self.rng.below(4)];
+            self.pass(turns);
+        }
     }
 
     /// Runs the instruction at `ip`; false when the program is over.
@@ -254,9 +277,14 @@ impl<'p> Machine<'p> {
             && self.rng.next() % 1000 < self.settings.interrupts
             && !self.program.is_entry_code(self.ip)
         {
+            if self.program.insn(self.ip).repeats {
+                // Its first turns ran. It goes on behind the interrupt, and counts once then.
+                self.turn();
+            }
             let handler = self.program.handlers()[self.rng.below(self.program.handlers().len())];
             let from = self.ip;
             self.passed.clear();
+            self.has_repeated = false;
             self.ip = self.program.funcs[handler].entry;
             self.enc.fup(from, self.now());
             self.enc.tip(self.ip, self.now());
@@ -268,12 +296,18 @@ impl<'p> Machine<'p> {
         if matches!(insn.term, Some(Term::Ret)) && top.is_none_or(|f| f.ret == 0) {
             return false;
         }
+        if insn.repeats {
+            self.turn();
+        }
         self.retire();
         let next = self.ip + u64::from(insn.len);
         let now = self.now();
         match insn.term {
             None | Some(Term::Jmp(_) | Term::Call(_)) => _ = self.passed.insert(self.ip),
-            _ => self.passed.clear(),
+            _ => {
+                self.passed.clear();
+                self.has_repeated = false;
+            }
         }
         match insn.term.clone() {
             None => self.ip = next,

@@ -26,6 +26,8 @@ pub enum Term {
 pub struct Insn {
     pub len: u8,
     pub term: Option<Term>,
+    /// It has a repeat prefix: it may take longer than others.
+    pub repeats: bool,
 }
 
 #[derive(Debug)]
@@ -137,9 +139,14 @@ impl Program {
         for i in 0..count {
             let mut ip = entry + block(i);
             for _ in 0..rng.below(4) {
-                let nop: &[u8] = [&[0x90][..], &[0x48, 0x89, 0xd8], &[0x0f, 0x1f, 0x40, 0], &[0x83, 0xc0, 1]]
-                    [rng.below(4)];
-                ip = self.emit(ip, nop, None);
+                let plain: &[u8] = [
+                    &[0x90][..],
+                    &[0x48, 0x89, 0xd8],
+                    &[0x0f, 0x1f, 0x40, 0],
+                    &[0x83, 0xc0, 1],
+                    &[0xf3, 0xaa],
+                ][rng.below(5)];
+                ip = self.emit(ip, plain, None);
             }
             let later = |rng: &mut Rng| entry + block((i + 1 + rng.below(count)).min(count - 1));
             let any = |rng: &mut Rng| entry + block(rng.below(count));
@@ -200,7 +207,8 @@ impl Program {
 
     fn emit(&mut self, ip: u64, bytes: &[u8], term: Option<Term>) -> u64 {
         self.image.add(0, ip, bytes);
-        self.insns.insert(ip, Insn { len: bytes.len() as u8, term });
+        let repeats = bytes == [0xf3, 0xaa];
+        self.insns.insert(ip, Insn { len: bytes.len() as u8, term, repeats });
         ip + bytes.len() as u64
     }
 

@@ -125,6 +125,9 @@ pub enum Kind {
     Pushf,
     /// `hlt`, `mwait`: waits for an interrupt. Continues with the next instruction.
     Halt,
+    /// A string instruction with a repeat prefix (`rep stosb`): it retires once, and takes the time of all its turns. Continues with
+    /// the next instruction.
+    Repeat,
 }
 
 impl Kind {
@@ -143,6 +146,7 @@ impl Kind {
                 | Kind::Popf
                 | Kind::Pushf
                 | Kind::Halt
+                | Kind::Repeat
         )
     }
 }
@@ -273,6 +277,9 @@ fn kind_of(insn: &Instruction, target: u64) -> Kind {
         M::Pushf | M::Pushfd | M::Pushfq => Kind::Pushf,
         M::Hlt | M::Mwait | M::Mwaitx => Kind::Halt,
         _ if insn.is_jcc_short_or_near() => Kind::CondJump { target },
+        _ if insn.is_string_instruction() && (insn.has_rep_prefix() || insn.has_repne_prefix()) => {
+            Kind::Repeat
+        }
         _ => Kind::Other,
     }
 }

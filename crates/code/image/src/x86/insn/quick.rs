@@ -17,6 +17,8 @@ enum Form {
     Full,
     /// No operand bytes.
     Plain,
+    /// No operand bytes; with a repeat prefix it is [`Kind::Repeat`].
+    String,
     /// An 8-bit immediate.
     Imm8,
     /// A 32-bit immediate, or 16-bit with the operand size prefix.
@@ -78,7 +80,7 @@ const ONE: [Form; 256] = {
             0x6b | 0x80 | 0x83 | 0xc0 | 0xc1 => RmImm8,
             0x70..=0x7f => Jcc8,
             0x8d => Mem,
-            0xa4..=0xa7 | 0xaa..=0xaf => Plain,
+            0xa4..=0xa7 | 0xaa..=0xaf => String,
             0xb8..=0xbf => ImmV,
             0xc3 => Ret,
             0xc6 => Mov8,
@@ -189,6 +191,7 @@ fn plain_len(w: &[u8; 16]) -> usize {
     let rm_len = 1 + usize::from(has_sib) + disp;
     let len = match form {
         Form::Plain => 0,
+        Form::String if !repeat => 0,
         Form::Imm8 => 1,
         Form::ImmZ => imm,
         Form::ImmV if wide => 8,
@@ -270,6 +273,12 @@ pub(super) fn classify(bytes: &[u8], ip: u64) -> Option<Insn> {
     let len = match form {
         Form::Full => return None,
         Form::Plain => 0,
+        Form::String => {
+            if repeat {
+                kind = Kind::Repeat;
+            }
+            0
+        }
         Form::Imm8 => 1,
         Form::ImmZ => imm,
         Form::ImmV => {
