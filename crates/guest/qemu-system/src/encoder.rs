@@ -306,7 +306,7 @@ impl Encoder {
             _ => {}
         }
         self.last = Some(Last { block, va, fall: va.wrapping_add(block.size()), done: false });
-        if block.rep {
+        if block.rep || block.hlt {
             self.writer.before_repeat(va, self.ns);
         }
         self.writer.tick(va, self.ns);
@@ -350,7 +350,7 @@ impl Encoder {
             let offset = self.writer.split(va, block.mode, self.ns, keep);
             self.add_split(Split { offset, keep, since_ns });
         }
-        if block.rep {
+        if block.rep || block.hlt {
             self.writer.before_repeat(va, self.ns);
         }
         self.writer.tick(va, self.ns);

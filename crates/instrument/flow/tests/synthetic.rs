@@ -3,13 +3,13 @@
 
 mod machine;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kprism_flow::digest::segments;
 use kprism_flow::event::{Event, Sink};
 use kprism_flow::{Decoder, Setup};
 use kprism_flow::{Options, Stream, profile};
-use kprism_profile::{NO_PARENT, Profile};
+use kprism_profile::{FrameKind, NO_PARENT, Profile};
 use machine::program::Program;
 use machine::{CLOCK, Machine, Rng, Settings, Truth, settings};
 
@@ -128,8 +128,12 @@ fn found_contexts(profile: &Profile) -> Contexts {
     contexts
 }
 
+/// The shortest call that a profile lists.
+const LONG_NS: u64 = 200;
+
 #[test]
 fn call_stacks_are_what_they_were() {
+    let mut long_calls = 0;
     for seed in 0..400 {
         let settings = settings(seed);
         let Some((program, truth)) = make(seed, settings) else { continue };
@@ -138,7 +142,7 @@ fn call_stacks_are_what_they_were() {
         let is_timed = settings.timing && !settings.defer_tips;
         let mut want = real_contexts(&truth, &program);
         let run = |threads, chunk| {
-            let options = Options { threads, chunk, clock: CLOCK, slice_ns: 200, ..Options::default() };
+            let options = Options { threads, chunk, clock: CLOCK, slice_ns: LONG_NS, ..Options::default() };
             profile(&streams, &program, &truth.sideband, &options, &|_| ())
         };
         let whole = run(1, usize::MAX);
@@ -169,19 +173,36 @@ fn call_stacks_are_what_they_were() {
                 .map(|s| {
                     let task = whole.tasks[s.task as usize].pid.saturating_sub(100) as usize;
                     let func = whole.funcs[s.func as usize].start as usize;
-                    (s.start_ns, s.wall_ns, s.insns, task, func)
+                    (s.start_ns, s.wall_ns, s.on_cpu_ns, s.insns, task, func)
                 })
                 .collect();
             let mut real: Vec<_> = truth
                 .syscalls
                 .iter()
-                .map(|&(task, body, start, wall, insns)| {
-                    (start, wall, insns, task, program.funcs[body].entry as usize)
+                .map(|&(task, body, start, wall, on_cpu, insns)| {
+                    (start, wall, on_cpu, insns, task, program.funcs[body].entry as usize)
                 })
                 .collect();
             calls.sort();
             real.sort();
             assert_eq!(calls, real, "seed {seed} {settings:?}");
+            let is_long = |&(_, _, start, end): &(usize, usize, u64, u64)| end - start >= LONG_NS;
+            let long: BTreeSet<_> = whole
+                .slices
+                .iter()
+                .filter(|slice| slice.kind == FrameKind::Call)
+                .map(|slice| {
+                    let task = whole.tasks[slice.task as usize].pid.saturating_sub(100) as usize;
+                    let entry = whole.funcs[slice.func as usize].start;
+                    (task, program.func_at(entry), slice.start_ns, slice.end_ns)
+                })
+                .collect();
+            assert!(long.iter().all(is_long), "seed {seed}: shorter calls than are asked for");
+            for call in truth.calls.iter().filter(|call| is_long(call)) {
+                assert!(long.contains(call), "seed {seed} {settings:?}: {call:x?}");
+                long_calls += 1;
+            }
         }
     }
+    assert!(long_calls > 1000, "only {long_calls} calls are long");
 }

@@ -356,12 +356,13 @@ impl<const NOTES: bool> Stacks<NOTES> {
     #[cold]
     #[inline(never)]
     fn end_repeat(&mut self, repeat: Repeat, rest: u64) {
-        if repeat.counts {
-            self.out.tree.nodes[repeat.node as usize].ns += rest;
+        if rest > 0 {
+            if repeat.counts {
+                self.out.tree.nodes[repeat.node as usize].ns += rest;
+            }
+            self.out.shared += u64::from(repeat.is_shared);
+            correct(&mut self.out, &mut self.stack, &Delay { insns: repeat.insns, ns: rest });
         }
-        self.out.shared += u64::from(repeat.is_shared && rest > 0);
-        self.out.cpu += rest;
-        correct(&mut self.out, &mut self.stack, &Delay { insns: repeat.insns, ns: rest });
         self.drop_short_slices(repeat.slices);
     }
 

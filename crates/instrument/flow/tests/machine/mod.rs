@@ -92,15 +92,18 @@ pub struct Frame {
     pub ret: u64,
     pub how: How,
     node: usize,
-    /// System calls: start, and instructions of the task at the start.
-    start: (u64, u64),
+    /// Time at the start; instructions of the task, and its time on the CPU, then.
+    start: (u64, u64, u64),
     body: Option<usize>,
+    /// It jumped to another function, or its task began in it.
+    tailed: bool,
 }
 
 #[derive(Debug, Clone, Default)]
 struct Task {
     stack: Vec<Frame>,
     insns: u64,
+    ns: u64,
     started: bool,
 }
 
@@ -123,8 +126,10 @@ pub struct Truth {
     /// The tree of calling contexts.
     pub nodes: Vec<Node>,
     children: HashMap<(usize, Option<usize>, usize), usize>,
-    /// (task, body, start ns, wall ns, instructions) of finished system calls.
-    pub syscalls: Vec<(usize, usize, u64, u64, u64)>,
+    /// (task, body, start ns, wall ns, ns on the CPU, instructions) of finished system calls.
+    pub syscalls: Vec<(usize, usize, u64, u64, u64, u64)>,
+    /// (task, function, start ns, end ns) of calls that returned to their callers.
+    pub calls: Vec<(usize, usize, u64, u64)>,
     pub sideband: Vec<Record>,
     pub switches: usize,
     pub pt: Vec<u8>,
@@ -212,18 +217,21 @@ impl<'p> Machine<'p> {
     }
 
     fn push(&mut self, func: usize, ret: u64, how: How) {
-        let start = (self.now(), self.tasks[self.current].insns);
+        let Task { insns, ns, .. } = self.tasks[self.current];
+        let start = (self.now(), insns, ns);
         let parent = self.tasks[self.current].stack.last().map(|f| f.node);
         let node = self.node(parent, func);
-        self.tasks[self.current].stack.push(Frame { func, ret, how, node, start, body: None });
+        self.tasks[self.current].stack.push(Frame { func, ret, how, node, start, body: None, tailed: false });
     }
 
     fn pop(&mut self) -> Option<Frame> {
         let frame = self.tasks[self.current].stack.pop()?;
+        let (start, insns, ns) = frame.start;
+        let Task { insns: now_insns, ns: now_ns, .. } = self.tasks[self.current];
+        let (wall, on_cpu) = (self.now() - start, now_ns - ns);
         if frame.how == How::Syscall {
             let body = frame.body.unwrap_or(frame.func);
-            let insns = self.tasks[self.current].insns - frame.start.1;
-            self.truth.syscalls.push((self.current, body, frame.start.0, self.now() - frame.start.0, insns));
+            self.truth.syscalls.push((self.current, body, start, wall, on_cpu, now_insns - insns));
         }
         Some(frame)
     }
@@ -233,7 +241,7 @@ impl<'p> Machine<'p> {
         let top = self.tasks[self.current].stack.last().expect("a running function").node;
         let node = self.node(self.truth.nodes[top].parent, func);
         let top = self.tasks[self.current].stack.last_mut().expect("a running function");
-        (top.func, top.node) = (func, node);
+        (top.func, top.node, top.tailed) = (func, node, true);
     }
 
     /// One instruction retires.
@@ -251,6 +259,7 @@ impl<'p> Machine<'p> {
     fn pass(&mut self, ns: u64) {
         let top = self.tasks[self.current].stack.last().expect("a running function").node;
         self.truth.nodes[top].ns += ns;
+        self.tasks[self.current].ns += ns;
         self.ns += ns;
     }
 
@@ -335,6 +344,9 @@ impl<'p> Machine<'p> {
             Some(Term::Longjmp) => self.longjmp(),
             Some(Term::Ret) => {
                 let Some(frame) = self.pop() else { return false };
+                if !frame.tailed && frame.how == How::Call {
+                    self.truth.calls.push((self.current, frame.func, frame.start.0, now));
+                }
                 self.enc.ret(frame.ret, now);
                 self.ip = frame.ret;
                 // A task's first return leads to a function without a caller.
@@ -441,6 +453,7 @@ impl<'p> Machine<'p> {
             let switch = self.program.switch_to().expect("a switch");
             let ret = self.program.funcs[self.program.fork_return()].entry;
             self.push(switch, ret, How::Call);
+            self.tasks[next].stack[0].tailed = true;
         }
     }
 }
