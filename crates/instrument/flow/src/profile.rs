@@ -308,17 +308,28 @@ impl<'a, R: Resolve> Work<'a, R> {
         decoder: &mut Option<Decoder<'a, R>>,
         room: Chunk,
     ) -> (Chunk, Stats, bool) {
-        let decoder = decoder.get_or_insert_with(|| {
+        let new = || {
             let Stream { bytes, image, .. } = self.streams[job.stream];
             let Self { resolver, watch, .. } = *self;
             let setup =
                 Setup { image, resolver, clock: self.options.clock, watch, errata: self.options.errata };
             Decoder::marking(bytes, setup, false, &self.options.plan.markers)
-        });
+        };
         let Options { slice_ns, window, .. } = *self.options;
-        let mut sink = Stacks::<NOTES>::new(slice_ns, window, !self.switching[job.stream], room);
-        let stats = decoder.run(job.from, job.to, &mut sink);
+        let stacks = |room| Stacks::<NOTES>::new(slice_ns, window, !self.switching[job.stream], room);
+        let mut sink = stacks(room);
+        let stats = decoder.get_or_insert_with(new).run(job.from, job.to, &mut sink);
+        let rests = sink.take_rests();
         let (chunk, ahead) = sink.finish();
+        if rests.is_empty() || !window.is_some_and(|window| chunk.has_edge(&window)) {
+            return (chunk, stats, ahead);
+        }
+        // How long a repeated instruction took is known at the next report, and what ran between them was in the window or not.
+        let shared = chunk.shared;
+        let mut sink = stacks(chunk).with_rests(rests);
+        let stats = decoder.insert(new()).run(job.from, job.to, &mut sink);
+        let (mut chunk, ahead) = sink.finish();
+        chunk.shared = shared;
         (chunk, stats, ahead)
     }
 

@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kprism_flow::digest::segments;
 use kprism_flow::event::{Event, Sink};
+use kprism_flow::window::Window;
 use kprism_flow::{Decoder, Setup};
 use kprism_flow::{Options, Stream, profile};
-use kprism_profile::{FrameKind, NO_PARENT, Profile};
+use kprism_profile::{FrameKind, NO_PARENT, Profile, Task};
 use machine::program::Program;
 use machine::{CLOCK, Machine, Rng, Settings, Truth, settings};
 
@@ -186,6 +187,18 @@ fn call_stacks_are_what_they_were() {
             calls.sort();
             real.sort();
             assert_eq!(calls, real, "seed {seed} {settings:?}");
+            // A window of one call has its instructions and its time, wherever the packets with a time are.
+            for call in whole.syscalls.iter().step_by(whole.syscalls.len() / 2 + 1) {
+                let Task { pid, tgid, .. } = whole.tasks[call.task as usize];
+                let (from_ns, to_ns) = (call.start_ns, call.start_ns + call.wall_ns);
+                let window = Some(Window { pid, tgid, from_ns, to_ns });
+                for chunk in [1, usize::MAX] {
+                    let options = Options { threads: 1, chunk, clock: CLOCK, window, ..Options::default() };
+                    let part = profile(&streams, &program, &truth.sideband, &options, &|_| ());
+                    let sums = part.nodes.iter().fold((0, 0), |sum, n| (sum.0 + n.insns, sum.1 + n.ns));
+                    assert_eq!(sums, (call.insns, call.on_cpu_ns), "seed {seed} chunk {chunk} {settings:?}");
+                }
+            }
             let is_long = |&(_, _, start, end): &(usize, usize, u64, u64)| end - start >= LONG_NS;
             let long: BTreeSet<_> = whole
                 .slices

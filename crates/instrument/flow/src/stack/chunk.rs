@@ -17,6 +17,7 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
+use std::iter::Peekable;
 
 use kprism_image::code::KeyHasher;
 
@@ -148,6 +149,12 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
+    /// True if the window begins or ends in the chunk.
+    pub fn has_edge(&self, window: &Window) -> bool {
+        let start = self.spans.first().map_or(0, |span| span.start_ns);
+        [window.from_ns, window.to_ns].iter().any(|edge| (start..=self.end_ns).contains(edge))
+    }
+
     fn cleared(mut self) -> Self {
         self.tree.clear_to_remember();
         self.spans.clear();
@@ -201,6 +208,18 @@ pub(crate) struct Stacks<const NOTES: bool> {
     undated: usize,
     /// The first repeated instruction since the last report, if the rest of the interval may be its.
     repeat: Option<Repeat>,
+    /// With a window: the rests of intervals that repeated instructions took, in order.
+    rests: Vec<Rest>,
+    /// The same, if the chunk was decoded before. Then they are added at once.
+    known: Peekable<std::vec::IntoIter<Rest>>,
+}
+
+/// The rest of an interval, which a repeated instruction took.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rest {
+    /// The chunk's instructions with it.
+    insns: u64,
+    ns: u64,
 }
 
 /// A repeated instruction that ran.
@@ -297,9 +316,22 @@ impl<const NOTES: bool> Stacks<NOTES> {
             owed_ns: 0,
             undated: usize::MAX,
             repeat: None,
+            rests: Vec::new(),
+            known: Vec::new().into_iter().peekable(),
         };
         stacks.open_span(Cause::Begin, NO_FUNC, 0, 0);
         stacks
+    }
+
+    /// Takes over the rests that were found when the chunk was decoded before.
+    pub fn with_rests(mut self, rests: Vec<Rest>) -> Self {
+        self.known = rests.into_iter().peekable();
+        self
+    }
+
+    /// The rests that were found; none without a window.
+    pub fn take_rests(&mut self) -> Vec<Rest> {
+        std::mem::take(&mut self.rests)
     }
 
     /// The switches of tasks since the last report were before this one.
@@ -350,6 +382,13 @@ impl<const NOTES: bool> Stacks<NOTES> {
         };
         let first = self.repeat.get_or_insert(now);
         first.is_shared |= first.node != now.node;
+        if let Some(rest) = self.known.next_if(|rest| rest.insns == now.insns) {
+            if now.counts {
+                self.out.tree.nodes[now.node as usize].ns += rest.ns;
+            }
+            self.out.cpu += rest.ns;
+            self.clock.now += rest.ns;
+        }
     }
 
     /// A repeated instruction took so much longer than one turn.
@@ -362,6 +401,9 @@ impl<const NOTES: bool> Stacks<NOTES> {
             }
             self.out.shared += u64::from(repeat.is_shared);
             correct(&mut self.out, &mut self.stack, &Delay { insns: repeat.insns, ns: rest });
+            if self.window.is_some() {
+                self.rests.push(Rest { insns: repeat.insns, ns: rest });
+            }
         }
         self.drop_short_slices(repeat.slices);
     }
