@@ -60,7 +60,7 @@ def run(case, program, cache, scratch):
     names = sorted(alone.keys() | beside.keys())
     faults = [f"{name}: {alone.get(name, 'not there')} alone, {beside.get(name, 'not there')} {case['beside']}"
               for name in names if alone.get(name) != beside.get(name)]
-    if len(alone) < 2:
+    if len(alone) < 3:
         faults.append(f"nothing to compare but {', '.join(names)}")
     return faults[:3] + ([f"and {len(faults) - 3} files more"] if len(faults) > 3 else [])
 
@@ -83,9 +83,10 @@ def outcome(case, program, scratch, name, disturb):
                 over.set()
     if disturbed and not disturbed.result():
         raise RuntimeError(f"nothing was done beside it: {case['beside']}")
-    if child.returncode:
+    # A recorder that has filled the guest's memory stops, at the same event each time, and keeps what it has.
+    if child.returncode and "stopped early" not in told:
         raise RuntimeError(f"{' '.join(command)} ended with {child.returncode}: {told.strip()[-300:]}")
-    found = {}
+    found = {"exit code": str(child.returncode)}
     for folder, _, names in os.walk(place):
         for file in names:
             path = os.path.join(folder, file)

@@ -132,7 +132,7 @@ pub(super) struct Cursor<'a> {
     /// Number of them already reported.
     told: u32,
     clock: Pace,
-    /// A repeated instruction ran since the last report.
+    /// A repeated instruction ran since the last report, and the CPU did not wait after it.
     has_repeat: bool,
     /// No estimate of time may exceed the next report.
     limited: bool,
@@ -375,7 +375,9 @@ impl<'a> Cursor<'a> {
 
     /// A marked instruction ran. If it is the first repeated one since the last report of time, its turns took the rest of the interval.
     fn mark(&mut self, op: Op, tasks: &Tasks<'_>, listener: &mut impl Listener) {
-        if op != Op::Repeat || !self.on || self.clock.last_report() == 0 {
+        self.has_repeat &= op != Op::Halt;
+        // Of those behind the first one nothing is left, and the report may be far.
+        if op != Op::Repeat || !self.on || self.clock.last_report() == 0 || self.has_repeat {
             return;
         }
         self.has_repeat = true;
@@ -402,7 +404,6 @@ impl<'a> Cursor<'a> {
             Record::Block(..) | Record::Define(_) => None,
         });
         let Ahead::Found(Some((ns, insns))) = found else { return };
-        // Of those behind the first one nothing is left.
         let rest = ns.saturating_sub(self.clock.after(insns));
         if rest > 0 {
             self.guessed.shared += u64::from(is_shared);
@@ -511,6 +512,7 @@ impl<'a> Cursor<'a> {
                     self.lost = event.func == Event::LOST;
                 }
                 (self.on, self.off_reported) = (false, self.clock.last_report());
+                self.has_repeat = false;
                 tasks.has_gaps |= self.tell_gap(tasks);
             }
             EventKind::Switch => {
