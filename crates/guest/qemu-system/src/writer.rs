@@ -359,7 +359,7 @@ impl Writer {
         }
     }
 
-    /// Called before a block at `ip` with a repeated instruction, or one that waits. The turns of such an instruction take time that no number of
+    /// Called before a block at `ip` with a repeated instruction, or one that waits. Such an instruction takes time that no number of
     /// instructions tells, and readers give an interval's time to the one in it. So the time of two that run in different functions is
     /// told between them: with the branches, or, if there is none, by a PSB+.
     #[cold]

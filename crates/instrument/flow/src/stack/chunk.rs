@@ -9,8 +9,8 @@
 //! Times: the decoder reports the time packet by packet, and several branches may lie between two reports. Events
 //! between two reports are timed instruction by instruction, at the pace of the interval before. If these
 //! times sum to less than the interval, the rest is the first repeated instruction's (`rep stosb`), whose turns are one instruction. If
-//! there is none, or the CPU waits after it, the rest goes to the function that runs at the report. If they sum to more, all of the interval's times are shortened in proportion ([`correct`]). So the times of a chunk
-//! sum to the time that passed. At one instruction a tick, as in recordings that count instructions, every event gets its exact time.
+//! there is none, or the CPU waits after it, the rest goes to the function that runs at the report. If they sum to more, all of the
+//! interval's times are shortened in proportion ([`correct`]). So the times of a chunk sum to the time that passed. At one instruction a tick, as in recordings that count instructions, every event gets its exact time.
 //!
 //! To shorten them, what was added since the last report must be known. That costs a little for each event, so it is noted only
 //! where it is needed: a chunk in which an estimate runs ahead ([`Stacks::finish`]) is decoded again, with [`NOTED`].
@@ -276,7 +276,10 @@ impl<const NOTES: bool> Sink for Stacks<NOTES> {
         let counts = self.in_window();
         let repeat = self.repeat.take();
         match self.clock.report(ns, self.out.insns, repeat.is_some()) {
-            None => self.begin_time(ns),
+            None => {
+                self.begin_time(ns);
+                repeat.into_iter().for_each(|repeat| self.drop_short_slices(repeat.slices));
+            }
             Some(rest) if let Some(repeat) = repeat => self.end_repeat(repeat, rest),
             Some(rest) if self.tracing == Tracing::On || self.unseen => {
                 if counts {

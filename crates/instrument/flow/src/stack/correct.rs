@@ -57,7 +57,7 @@ impl Correction for Excess {
     }
 
     fn correct(&self, point: &mut Now) {
-        point.ns = point.ns.checked_sub(self.ns).map_or(point.ns, |part| self.ns + self.length(part));
+        self.correct_stop(&mut point.ns);
         point.cpu = point.cpu.checked_sub(self.cpu).map_or(point.cpu, |part| self.cpu + self.length(part));
     }
 
