@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The current step, on standard error: a live line on terminals, plain lines of the steps elsewhere.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use kprism_session::{Progress, Update};
 
 use kprism_report::plain::plain;
+
+/// Between two turns of the spinner.
+const TICK: Duration = Duration::from_millis(120);
 
 /// Verbosity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,21 +32,17 @@ pub fn progress(level: Level) -> Progress {
 /// Standard error: a live line if it is a terminal and not told to be quiet.
 struct Terminal {
     level: Level,
-    bar: Option<ProgressBar>,
-    /// The live line was begun and not cleared: clearing one that never was would draw it.
-    begun: AtomicBool,
+    live: bool,
+    /// The live line that is shown now. Each one is a new bar: [`ProgressBar::reset`] would draw the cleared one once more, and
+    /// what the user's command writes would stand behind it.
+    bar: Mutex<Option<ProgressBar>>,
 }
 
 impl Terminal {
     fn new(level: Level) -> Self {
         use std::io::IsTerminal as _;
         let live = level != Level::Quiet && std::io::stderr().is_terminal();
-        let bar = live.then(|| {
-            let bar = ProgressBar::new_spinner();
-            bar.set_style(spinner());
-            bar
-        });
-        Terminal { level, bar, begun: AtomicBool::new(false) }
+        Terminal { level, live, bar: Mutex::new(None) }
     }
 
     fn show(&self, update: Update<'_>) {
@@ -60,13 +59,23 @@ impl Terminal {
         }
     }
 
+    /// The live line, if there is one now. A bar is a handle: its copies are the same line.
+    fn shown(&self) -> Option<ProgressBar> {
+        self.bar.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The live line, begun if there is none; none where no line may be live.
+    fn line(&self) -> Option<ProgressBar> {
+        let mut bar = self.bar.lock().unwrap_or_else(PoisonError::into_inner);
+        self.live.then(|| bar.get_or_insert_with(ProgressBar::new_spinner).clone())
+    }
+
     /// Without a live line, `plain` decides who is told.
     fn begin(&self, text: &str, plain: Level) {
-        match &self.bar {
+        match self.line() {
             Some(bar) => {
-                self.begun.store(true, Ordering::Relaxed);
                 bar.set_style(spinner());
-                bar.enable_steady_tick(Duration::from_millis(120));
+                bar.enable_steady_tick(TICK);
                 bar.set_prefix(text.to_owned());
                 bar.set_message("");
             }
@@ -76,18 +85,15 @@ impl Terminal {
     }
 
     fn detail(&self, text: &str) {
-        match &self.bar {
-            Some(bar) => {
-                bar.set_message(text.chars().filter(|c| !c.is_control()).take(100).collect::<String>())
-            }
-            None if self.level == Level::Verbose => eprintln!("kprism:   {}", plain(text)),
-            None => {}
+        if let Some(bar) = self.shown() {
+            bar.set_message(text.chars().filter(|c| !c.is_control()).take(100).collect::<String>());
+        } else if !self.live && self.level == Level::Verbose {
+            eprintln!("kprism:   {}", plain(text));
         }
     }
 
     fn amount(&self, text: &str, done: u64, total: u64) {
-        if let Some(bar) = &self.bar {
-            self.begun.store(true, Ordering::Relaxed);
+        if let Some(bar) = self.line() {
             if bar.length() != Some(total) {
                 bar.set_style(gauge());
                 bar.set_length(total);
@@ -97,28 +103,28 @@ impl Terminal {
         }
     }
 
-    /// The words hold their own time: that of the bar begins anew when it was cleared.
+    /// The words hold their own time: that of a line begins anew when another one was cleared.
     fn state(&self, text: &str) {
-        if let Some(bar) = &self.bar {
+        let begins = self.shown().is_none();
+        if let Some(bar) = self.line() {
             bar.set_style(state());
             bar.set_prefix(text.to_owned());
-            if !self.begun.swap(true, Ordering::Relaxed) {
-                bar.enable_steady_tick(Duration::from_millis(120));
+            if begins {
+                bar.enable_steady_tick(TICK);
             }
         }
     }
 
     fn clear(&self) {
-        if let (Some(bar), true) = (&self.bar, self.begun.swap(false, Ordering::Relaxed)) {
+        if let Some(bar) = self.bar.lock().unwrap_or_else(PoisonError::into_inner).take() {
             bar.disable_steady_tick();
             bar.finish_and_clear();
-            bar.reset();
         }
     }
 
     fn say(&self, text: &str) {
         let text = plain(text);
-        match &self.bar {
+        match self.shown() {
             Some(bar) => bar.suspend(|| eprintln!("{text}")),
             None => eprintln!("{text}"),
         }
