@@ -73,7 +73,18 @@ fn qemu_img(arguments: &[&str]) {
 /// A QEMU that has a disk, and does nothing. It answers once it has opened the disk.
 fn holding(drive: &str) -> Child {
     let mut command = Command::new("qemu-system-x86_64");
-    command.args(["-accel", "tcg", "-display", "none", "-nodefaults", "-S", "-qmp", "stdio", "-drive", drive]);
+    command.args([
+        "-accel",
+        "tcg",
+        "-display",
+        "none",
+        "-nodefaults",
+        "-S",
+        "-qmp",
+        "stdio",
+        "-drive",
+        drive,
+    ]);
     let mut qemu = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     qemu.stdin.as_mut().unwrap().write_all(b"{\"execute\": \"qmp_capabilities\"}\n").unwrap();
     let answers = BufReader::new(qemu.stdout.as_mut().unwrap());

@@ -113,15 +113,19 @@ impl Cache {
         Ok(text)
     }
 
-    /// Marks the entry as just used, and removes all but the `keep` most recently used of its kind; or as many as
-    /// `$KPRISM_CACHE_KEEP` says, if that is more.
+    /// Marks the entry as just used, and removes all but the `keep` most recently used of its kind. `$KPRISM_CACHE_KEEP` says of
+    /// how many `used` shall be, if that is more: so what one program needs stays when another one, which does not set it, runs.
     pub fn keep_recent(&self, kind: &str, used: &Path, keep: usize) {
         let asked = std::env::var("KPRISM_CACHE_KEEP").ok().and_then(|number| number.parse().ok());
-        self.keep_number(kind, used, keep.max(asked.unwrap_or(0)));
+        self.keep_number(kind, used, keep, asked);
     }
 
-    /// As `keep_recent`, with the number as it is.
-    fn keep_number(&self, kind: &str, used: &Path, keep: usize) {
+    /// As `keep_recent`, with what is asked for.
+    fn keep_number(&self, kind: &str, used: &Path, keep: usize, asked: Option<usize>) {
+        // The file first: it changes the folder's time.
+        if let Some(asked) = asked.filter(|asked| *asked > keep && *asked > kept_among(used)) {
+            fs::write(used.join(KEEP), asked.to_string()).ok();
+        }
         if let Ok(folder) = File::open(used) {
             folder.set_modified(SystemTime::now()).ok();
         }
@@ -134,10 +138,19 @@ impl Cache {
             .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
             .collect();
         dated.sort_unstable_by(|a, b| b.cmp(a));
-        for (_, path) in dated.iter().skip(keep).filter(|(_, path)| path != used) {
+        let old = dated.iter().enumerate().skip(keep);
+        for (_, (_, path)) in old.filter(|(rank, (_, path))| path != used && *rank >= kept_among(path)) {
             remove(path).ok();
         }
     }
+}
+
+/// File in an entry: among how many of the most recently used of its kind it stays.
+const KEEP: &str = ".keep";
+
+/// What the file says; 0 without one.
+fn kept_among(entry: &Path) -> usize {
+    fs::read_to_string(entry.join(KEEP)).ok().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
 /// A folder for temporary files, removed on drop. Nobody else has its name, which is random: machines and containers that share
@@ -344,11 +357,32 @@ mod tests {
         let cache = scratch("recent");
         for key in ["a", "b", "c"] {
             let place = cache.entry("kind", key, 1, |_| Ok(())).unwrap();
-            cache.keep_number("kind", &place, 2);
+            cache.keep_number("kind", &place, 2, None);
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
         assert!(!cache.folder().join("kind/a").exists());
         assert!(cache.folder().join("kind/b").exists() && cache.folder().join("kind/c").exists());
+        remove(cache.folder()).unwrap();
+    }
+
+    #[test]
+    fn what_is_to_stay_longer_outlives_what_others_keep() {
+        let cache = scratch("kept");
+        let asked = |key: &str, asked| {
+            let place = cache.entry("kind", key, 1, |_| Ok(())).unwrap();
+            cache.keep_number("kind", &place, 1, asked);
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        };
+        asked("a", Some(3));
+        asked("b", None);
+        asked("c", None);
+        let is_there = |key: &str| cache.folder().join("kind").join(key).exists();
+        assert!(is_there("a") && !is_there("b") && is_there("c"));
+        asked("d", Some(3));
+        asked("e", Some(3));
+        // Three were used after it.
+        asked("f", None);
+        assert!(!is_there("a") && !is_there("c") && is_there("d") && is_there("e") && is_there("f"));
         remove(cache.folder()).unwrap();
     }
 }
