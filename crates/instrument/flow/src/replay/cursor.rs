@@ -403,7 +403,15 @@ impl<'a> Cursor<'a> {
             }
             Record::Block(..) | Record::Define(_) => None,
         });
-        let Ahead::Found(Some((ns, insns))) = found else { return };
+        let (ns, insns) = match found {
+            Ahead::Found(Some(report)) => report,
+            Ahead::Found(None) | Ahead::End => return,
+            // What is left goes where the report is.
+            Ahead::Far => {
+                self.guessed.shared += 1;
+                return;
+            }
+        };
         let rest = ns.saturating_sub(self.clock.after(insns));
         if rest > 0 {
             self.guessed.shared += u64::from(is_shared);
