@@ -131,6 +131,7 @@ export interface IntervalKind {
   per_task: boolean;
   restarted: number;
   unfinished: number;
+  halts: number | null;
   ns: Values;
   insns: Values;
   sites: SiteRow[];

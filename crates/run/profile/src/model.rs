@@ -230,6 +230,10 @@ pub struct Delta {
     pub restarted: u64,
     /// Number of intervals cut off by a loss of data or the end of the trace.
     pub unfinished: u64,
+    /// How often a CPU halted in an interval from interrupts or preemption off to on. One ends there, and another one begins with what
+    /// the CPU runs next, so that no waiting is in them; the kernel's own tracers do so too (`stop_critical_timings`). `None` if
+    /// waiting may be in them: the tables are of an older version.
+    pub halts: Option<u64>,
 }
 
 impl Delta {

@@ -308,6 +308,16 @@ impl<'a> Table<'a> {
         Ok(levels.iter().map(|&l| if l > 0 { values.next() } else { None }).collect())
     }
 
+    /// A column that an older version's table has not: no value then.
+    pub(crate) fn added_u64(&self, name: &str, rows: usize) -> Result<Vec<Option<u64>>> {
+        if !self.has(name) {
+            return Ok(vec![None; rows]);
+        }
+        let (values, levels) = self.read(name, "INT64", int64)?;
+        let mut values = values.into_iter().map(i64::cast_unsigned);
+        Ok(levels.iter().map(|&level| if level > 0 { values.next() } else { None }).collect())
+    }
+
     pub(crate) fn bool(&self, name: &str) -> Result<Vec<bool>> {
         self.required(name, "BOOLEAN", |reader| match reader {
             ColumnReader::BoolColumnReader(r) => Some(r),

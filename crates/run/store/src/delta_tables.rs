@@ -5,7 +5,7 @@
 //!
 //! | table | content of a row | columns |
 //! |---|---|---|
-//! | deltas | a kind of interval | delta_id, name, from_marker, to_marker, counted_per (`cpu`, `task`), restarted, unfinished |
+//! | deltas | a kind of interval | delta_id, name, from_marker, to_marker, counted_per (`cpu`, `task`), restarted, unfinished, halts |
 //! | delta_bins | a bin of its histogram | delta_id, quantity (`ns`, `insns`), low_value, high_value, intervals, total, smallest, largest |
 //! | delta_longest | one of its longest intervals | delta_id, task_id, cpu, start_ns, duration_ns, insns, from_ip, to_ip, from_node_id, to_node_id |
 //! | delta_sites | a context in which it began | delta_id, node_id, intervals, total_ns, insns, max_ns |
@@ -47,6 +47,7 @@ pub(crate) fn save_deltas(to: &mut Saver<'_>, deltas: &[Delta], counts: &[Count]
             ),
             ("restarted", Column::u64s(deltas, |d| d.restarted)),
             ("unfinished", Column::u64s(deltas, |d| d.unfinished)),
+            ("halts", Column::owned_opt_u64s(deltas.iter().map(|d| d.halts).collect())),
         ],
     )?;
     let bins: Vec<(u32, &str, &Histogram, &Bin)> = numbered(deltas)
@@ -114,9 +115,11 @@ fn numbered(deltas: &[Delta]) -> impl Iterator<Item = (u32, &Delta)> {
 pub(crate) fn load_deltas(run: &Run, marks: &Marks, limits: &Limits) -> Result<(Vec<Delta>, Vec<Count>)> {
     let path = run.table("deltas");
     let t = Table::open(&path, marks)?;
-    let mut deltas = rows!(t, name: t.str("name")?, from: t.str("from_marker")?, to: t.str("to_marker")?, scope: scopes(&t)?,
-        restarted: t.u64("restarted")?, unfinished: t.u64("unfinished")?
-        => Delta { name, from, to, scope, restarted, unfinished, ..Delta::default() });
+    let names = t.str("name")?;
+    let added = t.added_u64("halts", names.len())?;
+    let mut deltas = rows!(t, name: names, from: t.str("from_marker")?, to: t.str("to_marker")?, scope: scopes(&t)?,
+        restarted: t.u64("restarted")?, unfinished: t.u64("unfinished")?, halts: added
+        => Delta { name, from, to, scope, restarted, unfinished, halts, ..Delta::default() });
 
     let path = run.table("delta_bins");
     let t = Table::open(&path, marks)?;

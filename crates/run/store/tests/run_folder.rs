@@ -91,6 +91,7 @@ fn small_profile() -> Profile {
                 sites: vec![Site { node: 2, count: 3, ns: 263, insns: 21, max_ns: 257 }],
                 restarted: 1,
                 unfinished: 2,
+                halts: Some(4),
             },
             Delta { name: "none".into(), scope: Scope::Task, ..Delta::default() },
         ],
@@ -322,23 +323,26 @@ fn tables_of_another_schema_are_refused() {
     );
 }
 
-/// A table of an older version does not tell whether calls ended: that is not known, and no end.
+/// Tables of an older version do not tell whether calls ended, nor whether idle is left out: that is not known, and not no.
 #[test]
-fn an_older_table_does_not_tell_whether_calls_ended() {
+fn older_tables_do_not_tell_what_they_have_no_column_for() {
     let dir = tempfile::tempdir().unwrap();
     let run = Run::create(&dir.path().join("r")).unwrap();
     save_profile(&run, &small_profile()).unwrap();
-    assert_eq!(load_profile(&run).unwrap().slices[0].ending, Some(Ending::Left));
+    let new = load_profile(&run).unwrap();
+    assert_eq!((new.slices[0].ending, new.deltas[0].halts), (Some(Ending::Left), Some(4)));
     let mut python = python_with(&["pyarrow.parquet"]);
-    let script = "import sys, pyarrow.parquet as p\nf = sys.argv[1]\nt = p.read_table(f)\n\
-        p.write_table(t.select([c for c in t.column_names if c != 'ending']), f, compression='none')";
-    assert!(python.args(["-c", script]).arg(run.table("slices")).status().unwrap().success());
+    let script = "import sys, pyarrow.parquet as p\nfor f in sys.argv[1:]:\n    t = p.read_table(f)\n    \
+        p.write_table(t.select([c for c in t.column_names if c not in ('ending', 'halts')]), f, compression='none')";
+    let tables = ["slices", "deltas"].map(|name| run.table(name));
+    assert!(python.args(["-c", script]).args(tables).status().unwrap().success());
     let old = load_profile(&run).unwrap();
-    assert_eq!(old.slices[0].ending, None);
+    assert_eq!((old.slices[0].ending, old.deltas[0].halts), (None, None));
     assert!(old.slices[0].unended().unwrap().contains("did not record"));
     // Saved again, it is not known still.
     save_profile(&run, &old).unwrap();
-    assert_eq!(load_profile(&run).unwrap().slices[0].ending, None);
+    let again = load_profile(&run).unwrap();
+    assert_eq!((again.slices[0].ending, again.deltas[0].halts), (None, None));
 }
 
 #[test]

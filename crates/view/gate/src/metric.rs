@@ -194,15 +194,23 @@ pub const METRICS: [Kind; 23] = [
         },
     )
     .of(Instrument::Durations),
-    entry("irqs_off.max", Argument::No, Unit::Ns, "longest time with interrupts off", |s, _| {
-        interval(s, "irqs", |i| i.max)
-    }),
+    entry(
+        "irqs_off.max",
+        Argument::No,
+        Unit::Ns,
+        "longest time with interrupts off, idle left out",
+        |s, _| interval(s, "irqs", |i| i.max),
+    ),
     entry("irqs_off.p99", Argument::No, Unit::Ns, "99th percentile of those times", |s, _| {
         interval(s, "irqs", |i| i.p99)
     }),
-    entry("preempt_off.max", Argument::No, Unit::Ns, "longest time with preemption off", |s, _| {
-        interval(s, "preempt", |i| i.max)
-    }),
+    entry(
+        "preempt_off.max",
+        Argument::No,
+        Unit::Ns,
+        "longest time with preemption off, idle left out",
+        |s, _| interval(s, "preempt", |i| i.max),
+    ),
     entry("preempt_off.p99", Argument::No, Unit::Ns, "99th percentile of those times", |s, _| {
         interval(s, "preempt", |i| i.p99)
     }),

@@ -258,10 +258,17 @@ pub fn to_text(profile: &Profile, delta: &Delta, rows: usize, style: Style) -> S
         ("began in contexts that are not listed, the least of them", delta.ns.count.saturating_sub(listed)),
         ("began again before they ended; the later beginning counted", delta.restarted),
         ("had no end: data was lost, or the recording ended", delta.unfinished),
+        (
+            "times the CPU halted in one: it ended there, and another one began when the CPU woke",
+            delta.halts.unwrap_or(0),
+        ),
     ] {
         if n > 0 {
             let _ = writeln!(out, "{} {note}", units::grouped(n));
         }
+    }
+    if delta.halts.is_none() && delta.ns.count > 0 && delta.from.ends_with("-off") {
+        out.push_str("an older kprism wrote this table: what the CPU waited is in them\n");
     }
     let longest = longest(profile, delta);
     let not_listed = not_listed(delta, &longest);
@@ -357,6 +364,7 @@ pub fn to_json(profile: &Profile, delta: &Delta, rows: usize) -> (Value, usize) 
         "scope": match delta.scope { Scope::Cpu => "cpu", Scope::Task => "task" },
         "ns": histogram(&delta.ns), "instructions": histogram(&delta.insns),
         "restarted": delta.restarted, "unfinished": delta.unfinished,
+        "halts": delta.halts,
         "sites": sites.to_json(),
         "longest": longest.to_json(),
         "not_listed": not_listed,

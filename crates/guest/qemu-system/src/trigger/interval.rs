@@ -4,9 +4,9 @@
 //!
 //! An interval that was open before the recording began is not measured.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use kprism_expr::watch::Interval;
 use kprism_image::insn::{Amount, Far, GsWord, Kind, Mode, added_to_gs, classify};
@@ -34,6 +34,7 @@ pub enum Op {
     Popf,
     Iret,
     Sysret,
+    Halt,
     /// Adds an amount to this word.
     Add(GsWord, Amount),
 }
@@ -47,6 +48,7 @@ impl Op {
             Kind::Popf => Op::Popf,
             Kind::Far(Far::Iret) => Op::Iret,
             Kind::Far(Far::Sysret) => Op::Sysret,
+            Kind::Halt => Op::Halt,
             _ => {
                 let (word, amount) = added_to_gs(bytes, va.wrapping_add(bytes.len() as u64))?;
                 Op::Add(word, amount)
@@ -69,6 +71,10 @@ pub struct Ended {
 pub struct Intervals {
     /// Begin in ns, by CPU or by address of a `task_struct`.
     open: Mutex<HashMap<u64, u64>>,
+    /// CPUs that halted in an interval, which ended there. With what such a CPU runs next another one begins: its waiting is in none,
+    /// as in the kernel's own tracers (`stop_critical_timings`).
+    halted: Mutex<HashSet<u64>>,
+    halts: AtomicUsize,
     /// Begins in ns of locks that are held, by CPU, the last one at the end.
     held: Mutex<HashMap<u64, Vec<u64>>>,
     /// Calls of functions that lock.
@@ -81,8 +87,8 @@ impl Intervals {
     #[inline]
     pub fn concern(&self, interval: &Interval, va: u64) -> bool {
         match interval {
-            Interval::IrqsOff { entries } => entries.contains(&va),
-            Interval::PreemptOff { .. } => false,
+            Interval::IrqsOff { entries } => self.is_any_halted() || entries.contains(&va),
+            Interval::PreemptOff { .. } => self.is_any_halted(),
             Interval::Locked { locks, unlocks } => {
                 self.locking.may_return_to(va)
                     || locks.binary_search(&va).is_ok()
@@ -95,6 +101,9 @@ impl Intervals {
     /// Handles a block that begins at `va`; `is_gate` if an interrupt or an exception led there.
     pub fn block(&self, interval: &Interval, at: &At<'_>, va: u64, is_gate: bool) -> Option<Ended> {
         let (cpu, ns, tid) = (u64::from(at.cpu), at.ns, at.task.pid);
+        if self.is_any_halted() && self.wakes(cpu) {
+            lock(&self.open).insert(cpu, ns);
+        }
         match interval {
             Interval::IrqsOff { entries } => {
                 if is_gate || entries.contains(&va) {
@@ -141,6 +150,7 @@ impl Intervals {
     /// Handles an instruction that is about to run on a vCPU; `ns` is the time after it.
     pub fn instruction(&self, interval: &Interval, cpu: u32, op: Op, ns: u64) -> Option<Ended> {
         let (before, after) = match (interval, op) {
+            (_, Op::Halt) => return self.halt(cpu.into()),
             (Interval::IrqsOff { .. }, op) => {
                 let stack = |offset: u64| guest::word(guest::register(Reg::RSP).wrapping_add(offset));
                 let after = match op {
@@ -150,7 +160,7 @@ impl Intervals {
                     // RIP and CS lie before RFLAGS.
                     Op::Iret => stack(16)?,
                     Op::Sysret => guest::register(Reg::R11),
-                    Op::Add(..) => return None,
+                    Op::Halt | Op::Add(..) => return None,
                 };
                 (guest::register(Reg::EFLAGS) & IF == 0, after & IF == 0)
             }
@@ -182,6 +192,29 @@ impl Intervals {
             (true, false) => self.end(cpu.into(), None),
             _ => None,
         }
+    }
+
+    #[inline]
+    fn is_any_halted(&self) -> bool {
+        self.halts.load(Ordering::Relaxed) != 0
+    }
+
+    /// A CPU halts. An open interval ends.
+    fn halt(&self, cpu: u64) -> Option<Ended> {
+        let ended = self.end(cpu, None)?;
+        if lock(&self.halted).insert(cpu) {
+            self.halts.fetch_add(1, Ordering::Relaxed);
+        }
+        Some(ended)
+    }
+
+    /// A CPU goes on. Returns true if it halted in an interval.
+    fn wakes(&self, cpu: u64) -> bool {
+        let had_halted = lock(&self.halted).remove(&cpu);
+        if had_halted {
+            self.halts.fetch_sub(1, Ordering::Relaxed);
+        }
+        had_halted
     }
 
     /// A CPU takes a lock.
@@ -233,6 +266,19 @@ mod tests {
     }
 
     #[test]
+    fn waiting_is_in_no_interval() {
+        let intervals = Intervals::default();
+        assert_eq!(intervals.halt(1), None);
+        assert!(!intervals.is_any_halted());
+        lock(&intervals.open).insert(1, 40);
+        assert_eq!(intervals.halt(1), Some(Ended { since_ns: 40, task: None }));
+        assert!(
+            intervals.is_any_halted() && !intervals.wakes(0) && intervals.wakes(1) && !intervals.wakes(1)
+        );
+        assert!(!intervals.is_any_halted());
+    }
+
+    #[test]
     fn instructions_are_told_apart() {
         for (bytes, op) in [
             (&[0xfa][..], Some(Op::Cli)),
@@ -244,6 +290,7 @@ mod tests {
                 &[0x65, 0xff, 0x04, 0x25, 0x08, 0x2d, 0x03, 0x00],
                 Some(Op::Add(GsWord::At(0x3_2d08), Amount::Const(1))),
             ),
+            (&[0xf4], Some(Op::Halt)),
             (&[0x90], None),
         ] {
             assert_eq!(Op::of(bytes, 0xffff_ffff_8100_0000), op, "{bytes:x?}");

@@ -85,6 +85,7 @@ impl Triggers {
         self.0.iter().any(|(_, trigger)| match &trigger.watch.event {
             Event::Interval(Interval::IrqsOff { .. }) => !matches!(op, Op::Add(..)),
             Event::Interval(Interval::PreemptOff { count }) => match op {
+                Op::Halt => true,
                 Op::Add(GsWord::At(address), _) => address == *count,
                 // Known when it runs.
                 Op::Add(GsWord::Behind { .. }, _) => true,

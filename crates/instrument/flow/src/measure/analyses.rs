@@ -88,6 +88,8 @@ pub(crate) struct Analyses<'a> {
     cpus: Vec<Cpu>,
     /// The CPU halted. The next mark on it is its wake-up.
     halted: Vec<bool>,
+    /// Intervals that the halt ended, one bit for each: with the wake-up others begin.
+    cut: Vec<u64>,
     tasks: Vec<Task>,
     intervals: Vec<Intervals>,
     funcs: HashMap<u32, FuncPlan>,
@@ -107,6 +109,7 @@ impl<'a> Analyses<'a> {
             plan,
             cpus: vec![Cpu::default(); lanes],
             halted: vec![false; lanes],
+            cut: vec![0; lanes],
             tasks: Vec::new(),
             intervals: plan
                 .deltas
@@ -130,6 +133,8 @@ impl<'a> Analyses<'a> {
         }
         if std::mem::take(&mut self.halted[at.lane]) {
             self.occasion(at, Occasion::Wake);
+            let from = std::mem::take(&mut self.cut[at.lane]);
+            self.fire(at, Triggers { from, to: 0 });
         }
         match what {
             What::Insn(op) => self.insn(at, op),
@@ -171,6 +176,7 @@ impl<'a> Analyses<'a> {
             Op::PreemptBy => now.count_argument(),
             Op::Halt => {
                 self.halted[at.lane] = true;
+                self.halt(at);
                 self.occasion(at, Occasion::Halt);
             }
             Op::Wanted(n) => {
@@ -316,6 +322,7 @@ impl<'a> Analyses<'a> {
     /// The CPU executed code that is not traced. The state of interrupts and preemption is now unknown.
     pub fn off(&mut self, at: &At) {
         let before = std::mem::take(&mut self.cpus[at.lane]);
+        self.cut[at.lane] = 0;
         if std::mem::take(&mut self.halted[at.lane]) {
             self.forget(at, &[Occasion::Halt, Occasion::Wake]);
         }
@@ -328,7 +335,7 @@ impl<'a> Analyses<'a> {
     /// Trace data of this CPU was lost while a task ran.
     pub fn lost(&mut self, at: &At) {
         self.cpus[at.lane] = Cpu::default();
-        self.halted[at.lane] = false;
+        (self.halted[at.lane], self.cut[at.lane]) = (false, 0);
         if let Some(task) = self.tasks.get_mut(at.task) {
             task.saved = Saved::default();
             task.call = None;
@@ -365,16 +372,9 @@ impl<'a> Analyses<'a> {
         if triggers.is_empty() {
             return;
         }
-        let mut rest = triggers.from | triggers.to;
-        while rest != 0 {
-            let n = rest.trailing_zeros() as usize;
-            rest &= rest - 1;
+        for n in numbers(triggers.from | triggers.to) {
+            let (scope, point) = self.point(n, at);
             let intervals = &mut self.intervals[n];
-            let (scope, insns) = match self.plan.deltas[n].scope {
-                Some(Scope::Task) => (at.task, at.task_insns),
-                _ => (at.lane, at.cpu_insns),
-            };
-            let point = Point { ns: at.ns, insns, ip: at.ip, node: at.node };
             if triggers.to >> n & 1 == 1 {
                 intervals.end(scope, &point, at.task as u32, at.cpu);
             }
@@ -384,13 +384,30 @@ impl<'a> Analyses<'a> {
         }
     }
 
+    /// The CPU halts: what it waits is in none of the intervals that leave that out.
+    fn halt(&mut self, at: &At) {
+        let mut cut = 0;
+        for n in numbers(self.plan.without_idle()) {
+            let (scope, point) = self.point(n, at);
+            let was_open = self.intervals[n].halt(scope, &point, at.task as u32, at.cpu);
+            cut |= u64::from(was_open) << n;
+        }
+        self.cut[at.lane] = cut;
+    }
+
+    /// The CPU or task whose interval this is, and its counters at the mark.
+    fn point(&self, interval: usize, at: &At) -> (usize, Point) {
+        let (scope, insns) = match self.plan.deltas[interval].scope {
+            Some(Scope::Task) => (at.task, at.task_insns),
+            _ => (at.lane, at.cpu_insns),
+        };
+        (scope, Point { ns: at.ns, insns, ip: at.ip, node: at.node })
+    }
+
     /// Drops the open intervals that begin or end at one of these occasions.
     fn forget(&mut self, at: &At, occasions: &[Occasion]) {
         let triggers = occasions.iter().map(|&occasion| self.plan.occasions[occasion as usize]);
-        let mut rest = triggers.fold(0, |all, triggers| all | triggers.from | triggers.to);
-        while rest != 0 {
-            let n = rest.trailing_zeros() as usize;
-            rest &= rest - 1;
+        for n in numbers(triggers.fold(0, |all, triggers| all | triggers.from | triggers.to)) {
             match self.plan.deltas[n].scope {
                 Some(Scope::Task) => self.intervals[n].forget(at.task),
                 _ => self.intervals[n].forget(at.lane),
@@ -414,7 +431,78 @@ impl<'a> Analyses<'a> {
     }
 }
 
+/// The intervals of a set, one bit for each.
+#[inline]
+fn numbers(mut set: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let n = (set != 0).then(|| set.trailing_zeros() as usize)?;
+        set &= set - 1;
+        Some(n)
+    })
+}
+
 fn add(part: &mut Part, more: Part) {
     part.ns += more.ns;
     part.insns += more.insns;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kprism_image::symbols::kallsyms::Preemption;
+
+    /// A CPU waits with preemption off. What it waits is idle, and not in an interval that holds others up.
+    #[test]
+    fn waiting_is_idle_and_nothing_else() {
+        let known = Preemption { count: Some(0x3_2d08), ..Preemption::default() };
+        let plan = Plan::default().with_preemption(known);
+        let mut analyses = Analyses::new(&plan, 1);
+        let interrupt = What::Enter { kind: FrameKind::Interrupt, func: 7 };
+        for (ns, what) in [
+            (0, What::Leave { user: true }),
+            (10, What::Enter { kind: FrameKind::Syscall, func: 1 }),
+            (100, What::Insn(Op::Preempt(1))),
+            (200, What::Insn(Op::Halt)),
+            (5000, interrupt),
+            (5100, What::Leave { user: false }),
+            (5150, What::Insn(Op::Halt)),
+            (7150, interrupt),
+            (7200, What::Leave { user: false }),
+            (7250, What::Insn(Op::Preempt(-1))),
+        ] {
+            let at = At { ns, cpu_insns: ns / 10, task_insns: ns / 10, ..At::default() };
+            analyses.mark(&at, what, &|_| "asm_sysvec_apic_timer_interrupt".into());
+        }
+        let (deltas, _) = analyses.finish();
+        let of = |name: &str| {
+            let delta = deltas.iter().find(|delta| delta.name == name).unwrap();
+            let mut times: Vec<_> = delta.longest.iter().map(|i| (i.start_ns, i.ns)).collect();
+            times.sort_unstable();
+            (times, delta.halts)
+        };
+        assert_eq!(of("preempt"), (vec![(100, 100), (5000, 150), (7150, 100)], Some(2)));
+        assert_eq!(of("idle"), (vec![(200, 4800), (5150, 2000)], Some(0)));
+    }
+
+    /// An interval of the user's that ends elsewhere has the time that passed.
+    #[test]
+    fn other_intervals_have_what_was_waited() {
+        let spec = crate::measure::delta::Spec {
+            name: "x".into(),
+            from: "syscall".into(),
+            to: "interrupt".into(),
+            scope: Some(Scope::Cpu),
+            nested: false,
+        };
+        let plan = Plan::new(&[spec], &[], &|_| None).unwrap();
+        let mut analyses = Analyses::new(&plan, 1);
+        for (ns, what) in [
+            (10, What::Enter { kind: FrameKind::Syscall, func: 1 }),
+            (200, What::Insn(Op::Halt)),
+            (5000, What::Enter { kind: FrameKind::Interrupt, func: 7 }),
+        ] {
+            analyses.mark(&At { ns, ..At::default() }, what, &|_| String::new());
+        }
+        assert_eq!(analyses.finish().0[0].ns.max, 4990);
+    }
 }

@@ -268,6 +268,14 @@ impl Plan {
         uses && self.markers.preemption.count.is_none()
     }
 
+    /// The intervals from off to on, of interrupts or of preemption, one bit for each: a CPU that halts in one waits, and holds nobody up.
+    pub(crate) fn without_idle(&self) -> u64 {
+        let [irqs_off, irqs_on, preempt_off, preempt_on] =
+            [Occasion::IrqsOff, Occasion::IrqsOn, Occasion::PreemptOff, Occasion::PreemptOn]
+                .map(|occasion| self.occasions[occasion as usize]);
+        irqs_off.from & irqs_on.to | preempt_off.from & preempt_on.to
+    }
+
     /// Adds a marker. Returns true if it belongs to a task rather than a CPU.
     fn add(
         &mut self,

@@ -105,6 +105,7 @@ pub(crate) struct Intervals {
     sites: HashMap<u32, Site, BuildHasherDefault<KeyHasher>>,
     restarted: u64,
     unfinished: u64,
+    halts: u64,
 }
 
 impl Intervals {
@@ -161,6 +162,16 @@ impl Intervals {
         site.max_ns = site.max_ns.max(interval.ns);
     }
 
+    /// The CPU halts. An open interval ends here; returns true if there was one, which goes on when the CPU wakes.
+    pub fn halt(&mut self, scope: usize, at: &Point, task: u32, cpu: u16) -> bool {
+        let is_open = self.open.get(scope).is_some_and(|open| !open.is_empty());
+        if is_open {
+            self.end(scope, at, task, cpu);
+            self.halts += 1;
+        }
+        is_open
+    }
+
     /// Drops the open beginnings of a CPU or task, whose ends will not be seen.
     pub fn forget(&mut self, scope: usize) {
         if let Some(open) = self.open.get_mut(scope) {
@@ -191,6 +202,7 @@ impl Intervals {
             sites,
             restarted: self.restarted,
             unfinished,
+            halts: Some(self.halts),
         }
     }
 }
@@ -238,6 +250,18 @@ mod tests {
         let d = finish(i);
         assert_eq!(d.longest.iter().map(|l| l.insns).collect::<Vec<_>>(), [8, 1]);
         assert_eq!(d.sites, [Site { node: 1, count: 2, ns: 90, insns: 9, max_ns: 80 }]);
+    }
+
+    #[test]
+    fn waiting_is_in_none() {
+        let mut i = Intervals::new(false);
+        assert!(!i.halt(0, &at(1), 0, 0));
+        i.begin(0, at(2));
+        assert!(i.halt(0, &at(5), 0, 0));
+        i.begin(0, at(90));
+        i.end(0, &at(91), 0, 0);
+        let d = finish(i);
+        assert_eq!((d.ns.count, d.ns.sum, d.ns.max, d.halts, d.unfinished), (2, 40, 30, Some(1), 0));
     }
 
     #[test]
