@@ -141,7 +141,7 @@ export function intervals(data: Data, showAt: ((kind: string, interval: LongestI
     const said: string[] = [];
     if (kind.restarted > 0) said.push(`${exact(kind.restarted)} began again before they ended: the later beginning counted.`);
     if (kind.unfinished > 0) said.push(`${exact(kind.unfinished)} had no end: data was lost, or the recording ended.`);
-    if (kind.halts) said.push(`The CPU halted ${plural(kind.halts, "time")} in one: it ended there, and another one began when the CPU woke.`);
+    if (kind.halts) said.push(`The CPU halted ${plural(kind.halts, "time")} in one: it ended there, and another one begins where the CPU wakes.`);
     notes.textContent = said.join(" ");
     sites.setRows(kind.sites);
     omitted.textContent = kind.sites_omitted > 0 ? `${plural(kind.sites_omitted, "place")} with less time left out of this file.` : "";

@@ -64,16 +64,17 @@ impl Terminal {
         self.bar.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The live line, begun if there is none; none where no line may be live.
-    fn line(&self) -> Option<ProgressBar> {
+    /// The live line, and whether it begins now; none where no line may be live.
+    fn line(&self) -> Option<(ProgressBar, bool)> {
         let mut bar = self.bar.lock().unwrap_or_else(PoisonError::into_inner);
-        self.live.then(|| bar.get_or_insert_with(ProgressBar::new_spinner).clone())
+        let begins = bar.is_none();
+        self.live.then(|| (bar.get_or_insert_with(ProgressBar::new_spinner).clone(), begins))
     }
 
     /// Without a live line, `plain` decides who is told.
     fn begin(&self, text: &str, plain: Level) {
         match self.line() {
-            Some(bar) => {
+            Some((bar, _)) => {
                 bar.set_style(spinner());
                 bar.enable_steady_tick(TICK);
                 bar.set_prefix(text.to_owned());
@@ -93,7 +94,7 @@ impl Terminal {
     }
 
     fn amount(&self, text: &str, done: u64, total: u64) {
-        if let Some(bar) = self.line() {
+        if let Some((bar, _)) = self.line() {
             if bar.length() != Some(total) {
                 bar.set_style(gauge());
                 bar.set_length(total);
@@ -105,8 +106,7 @@ impl Terminal {
 
     /// The words hold their own time: that of a line begins anew when another one was cleared.
     fn state(&self, text: &str) {
-        let begins = self.shown().is_none();
-        if let Some(bar) = self.line() {
+        if let Some((bar, begins)) = self.line() {
             bar.set_style(state());
             bar.set_prefix(text.to_owned());
             if begins {

@@ -113,8 +113,8 @@ impl Cache {
         Ok(text)
     }
 
-    /// Marks the entry as just used, and removes all but the `keep` most recently used of its kind. `$KPRISM_CACHE_KEEP` says of
-    /// how many `used` shall be, if that is more: so what one program needs stays when another one, which does not set it, runs.
+    /// Marks the entry as just used, and removes all but the `keep` most recently used of its kind. `$KPRISM_CACHE_KEEP` is a number for
+    /// `used` alone, if it is more: so what one program needs stays when another one, which does not set it, runs.
     pub fn keep_recent(&self, kind: &str, used: &Path, keep: usize) {
         let asked = std::env::var("KPRISM_CACHE_KEEP").ok().and_then(|number| number.parse().ok());
         self.keep_number(kind, used, keep, asked);
@@ -123,8 +123,13 @@ impl Cache {
     /// As `keep_recent`, with what is asked for.
     fn keep_number(&self, kind: &str, used: &Path, keep: usize, asked: Option<usize>) {
         // The file first: it changes the folder's time.
-        if let Some(asked) = asked.filter(|asked| *asked > keep && *asked > kept_among(used)) {
-            fs::write(used.join(KEEP), asked.to_string()).ok();
+        if let Some(asked) = asked.filter(|asked| *asked != kept_among(used)) {
+            // By a rename: who reads it meanwhile removes nothing.
+            let whole = tempfile::NamedTempFile::new_in(used).and_then(|mut file| {
+                io::Write::write_all(&mut file, asked.to_string().as_bytes())?;
+                file.persist(used.join(KEEP)).map_err(|error| error.error)
+            });
+            whole.ok();
         }
         if let Ok(folder) = File::open(used) {
             folder.set_modified(SystemTime::now()).ok();

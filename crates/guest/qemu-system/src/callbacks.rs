@@ -84,7 +84,7 @@ callback!(on_leaving_block, |_state, v, block: Block| {
 callback!(on_watched_block, |state, v, block: Block| {
     let is_gate = block.vector().is_some();
     let is_measured = block.flags.load(Ordering::Relaxed) & MEASURED != 0;
-    let concerns = v.on && state.triggers.concern(block.va, is_gate);
+    let concerns = v.on && state.triggers.concern(v.cpu, block.va, is_gate);
     if (concerns || v.on && is_measured)
         && let Some(ns) = state.clock_before(block)
     {

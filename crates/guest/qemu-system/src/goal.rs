@@ -6,12 +6,14 @@
 //! exactly. Nothing is written. Out: the index of the instruction in the block that starts ([`taken`]), at which
 //! [`leave`](crate::leave) stops the guest.
 
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use serde_json::json;
 
 use crate::block::Block;
 use crate::stops;
+use crate::trigger::Cpus;
 
 /// The instruction to stop at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,8 +49,8 @@ const NONE: usize = usize::MAX;
 static ARMED: AtomicUsize = AtomicUsize::new(NONE);
 /// True once the guest was held, or the goal was missed: nothing is counted any more.
 static DONE: AtomicBool = AtomicBool::new(false);
-/// True if the condition holds at the block that starts.
-static HOLDS: AtomicBool = AtomicBool::new(false);
+/// CPUs on which the condition holds at the block that starts there next. After `hlt`, others run before it.
+static HOLDS: LazyLock<Cpus> = LazyLock::new(Cpus::default);
 /// Number of times that the condition held.
 static HELD: AtomicU64 = AtomicU64::new(0);
 /// Number of the instruction that the block begins with, and guest time in ns there.
@@ -60,15 +62,15 @@ pub fn is_done() -> bool {
     DONE.load(Ordering::Relaxed)
 }
 
-/// The condition holds at the block that starts.
-pub fn condition_holds() {
-    HOLDS.store(true, Ordering::Relaxed);
+/// The condition holds at the block that starts next on `cpu`.
+pub fn condition_holds(cpu: u32) {
+    HOLDS.add(cpu);
 }
 
 /// A block starts on `cpu` at `va` and `ns`; `before` instructions of the recording ran there before it, and it is `in_part`, the
 /// part that is recorded.
 pub fn block_starts(goal: Goal, cpu: u32, block: &Block, va: u64, (before, ns): (u64, u64), in_part: bool) {
-    let holds = HOLDS.swap(false, Ordering::Relaxed);
+    let holds = HOLDS.take(cpu);
     ARMED.store(NONE, Ordering::Relaxed);
     let index = match goal {
         Goal::Insn { cpu: of, .. } if of != cpu || !in_part => return,

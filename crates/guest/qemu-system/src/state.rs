@@ -186,17 +186,17 @@ impl State {
     /// Handles a block that [`Triggers::concern`]s, which begins at `va` `at` this moment: splits the streams where a condition is
     /// met. Returns the begin of what triggered a snapshot, in ns, if it has one.
     pub fn block_triggers(&self, at: &At<'_>, va: u64, is_gate: bool) -> Option<u64> {
-        self.triggers.block_starts(at, va, is_gate).filter_map(|met| self.take_effect(met)).min()
+        self.triggers.block_starts(at, va, is_gate).filter_map(|met| self.take_effect(at.cpu, met)).min()
     }
 
     /// Handles an instruction, `at` the moment after it. Returns the same.
     pub fn instruction_triggers(&self, at: &At<'_>, op: Op) -> Option<u64> {
-        self.triggers.instruction(at, op).filter_map(|met| self.take_effect(met)).min()
+        self.triggers.instruction(at, op).filter_map(|met| self.take_effect(at.cpu, met)).min()
     }
 
-    fn take_effect(&self, Met { effect, since_ns }: Met) -> Option<u64> {
+    fn take_effect(&self, cpu: u32, Met { effect, since_ns }: Met) -> Option<u64> {
         if effect == Effect::Hold {
-            goal::condition_holds();
+            goal::condition_holds(cpu);
             return None;
         }
         let open = self.keeps(self.splits.load(Ordering::SeqCst));

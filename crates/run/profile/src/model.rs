@@ -230,13 +230,30 @@ pub struct Delta {
     pub restarted: u64,
     /// Number of intervals cut off by a loss of data or the end of the trace.
     pub unfinished: u64,
-    /// How often a CPU halted in an interval from interrupts or preemption off to on. One ends there, and another one begins with what
-    /// the CPU runs next, so that no waiting is in them; the kernel's own tracers do so too (`stop_critical_timings`). `None` if
-    /// waiting may be in them: the tables are of an older version.
+    /// How often a CPU halted in an interval of a kind that leaves idle out ([`leaves_idle_out`]). One ends there, and another one
+    /// begins with what the CPU runs next; the kernel's own tracers do so too (`stop_critical_timings`). `None` if idle is in them:
+    /// the kind is another one, or the table is of an older version.
     pub halts: Option<u64>,
 }
 
+/// Whether intervals between these two markers leave out what a CPU waits for work: those from interrupts or preemption off to on, on one
+/// CPU. A CPU that waits holds nobody up.
+#[must_use]
+pub fn leaves_idle_out(from: &str, to: &str, scope: Scope) -> bool {
+    let from_off_to_on = matches!(
+        (from, to),
+        ("irqs-off" | "superCLI", "irqs-on" | "superSTI") | ("preempt-off", "preempt-on")
+    );
+    from_off_to_on && scope == Scope::Cpu
+}
+
 impl Delta {
+    /// True if an older version measured it, and had idle in it.
+    #[must_use]
+    pub fn has_idle(&self) -> bool {
+        self.halts.is_none() && leaves_idle_out(&self.from, &self.to, self.scope)
+    }
+
     /// All intervals, as far as they are known: those that were kept, or the longest if there are no others.
     #[must_use]
     pub fn known(&self) -> Option<AllIntervals> {

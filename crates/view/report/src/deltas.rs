@@ -259,7 +259,7 @@ pub fn to_text(profile: &Profile, delta: &Delta, rows: usize, style: Style) -> S
         ("began again before they ended; the later beginning counted", delta.restarted),
         ("had no end: data was lost, or the recording ended", delta.unfinished),
         (
-            "times the CPU halted in one: it ended there, and another one began when the CPU woke",
+            "times the CPU halted in one: it ended there, and another one begins where the CPU wakes",
             delta.halts.unwrap_or(0),
         ),
     ] {
@@ -267,8 +267,8 @@ pub fn to_text(profile: &Profile, delta: &Delta, rows: usize, style: Style) -> S
             let _ = writeln!(out, "{} {note}", units::grouped(n));
         }
     }
-    if delta.halts.is_none() && delta.ns.count > 0 && delta.from.ends_with("-off") {
-        out.push_str("an older kprism wrote this table: what the CPU waited is in them\n");
+    if delta.has_idle() && delta.ns.count > 0 {
+        out.push_str("an older kprism measured them: what the CPU waited is in them\n");
     }
     let longest = longest(profile, delta);
     let not_listed = not_listed(delta, &longest);

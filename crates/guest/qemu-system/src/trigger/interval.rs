@@ -4,9 +4,9 @@
 //!
 //! An interval that was open before the recording began is not measured.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use kprism_expr::watch::Interval;
 use kprism_image::insn::{Amount, Far, GsWord, Kind, Mode, added_to_gs, classify};
@@ -66,6 +66,43 @@ pub struct Ended {
     pub task: Option<u64>,
 }
 
+/// CPUs that a set can have: as many as QEMU's q35 machine has.
+const MAX_CPUS: usize = 4096;
+
+/// A set of CPUs.
+#[derive(Debug)]
+pub struct Cpus([AtomicU64; MAX_CPUS / 64]);
+
+impl Default for Cpus {
+    fn default() -> Self {
+        Cpus(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+impl Cpus {
+    /// The word of a CPU, and its bit there.
+    #[inline]
+    fn place(&self, cpu: u32) -> Option<(&AtomicU64, u64)> {
+        Some((self.0.get(cpu as usize / 64)?, 1 << (cpu % 64)))
+    }
+
+    #[inline]
+    pub fn has(&self, cpu: u32) -> bool {
+        self.place(cpu).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+    }
+
+    pub fn add(&self, cpu: u32) {
+        if let Some((word, bit)) = self.place(cpu) {
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns true if the set had it.
+    pub fn take(&self, cpu: u32) -> bool {
+        self.place(cpu).is_some_and(|(word, bit)| word.fetch_and(!bit, Ordering::Relaxed) & bit != 0)
+    }
+}
+
 /// The open intervals of one condition.
 #[derive(Debug, Default)]
 pub struct Intervals {
@@ -73,8 +110,7 @@ pub struct Intervals {
     open: Mutex<HashMap<u64, u64>>,
     /// CPUs that halted in an interval, which ended there. With what such a CPU runs next another one begins: its waiting is in none,
     /// as in the kernel's own tracers (`stop_critical_timings`).
-    halted: Mutex<HashSet<u64>>,
-    halts: AtomicUsize,
+    halted: Cpus,
     /// Begins in ns of locks that are held, by CPU, the last one at the end.
     held: Mutex<HashMap<u64, Vec<u64>>>,
     /// Calls of functions that lock.
@@ -85,10 +121,10 @@ pub struct Intervals {
 impl Intervals {
     /// Quick test: returns true if a block that begins at `va` may begin or end an interval.
     #[inline]
-    pub fn concern(&self, interval: &Interval, va: u64) -> bool {
+    pub fn concern(&self, interval: &Interval, cpu: u32, va: u64) -> bool {
         match interval {
-            Interval::IrqsOff { entries } => self.is_any_halted() || entries.contains(&va),
-            Interval::PreemptOff { .. } => self.is_any_halted(),
+            Interval::IrqsOff { entries } => self.halted.has(cpu) || entries.contains(&va),
+            Interval::PreemptOff { .. } => self.halted.has(cpu),
             Interval::Locked { locks, unlocks } => {
                 self.locking.may_return_to(va)
                     || locks.binary_search(&va).is_ok()
@@ -101,7 +137,7 @@ impl Intervals {
     /// Handles a block that begins at `va`; `is_gate` if an interrupt or an exception led there.
     pub fn block(&self, interval: &Interval, at: &At<'_>, va: u64, is_gate: bool) -> Option<Ended> {
         let (cpu, ns, tid) = (u64::from(at.cpu), at.ns, at.task.pid);
-        if self.is_any_halted() && self.wakes(cpu) {
+        if self.halted.has(at.cpu) && self.halted.take(at.cpu) {
             lock(&self.open).insert(cpu, ns);
         }
         match interval {
@@ -150,7 +186,7 @@ impl Intervals {
     /// Handles an instruction that is about to run on a vCPU; `ns` is the time after it.
     pub fn instruction(&self, interval: &Interval, cpu: u32, op: Op, ns: u64) -> Option<Ended> {
         let (before, after) = match (interval, op) {
-            (_, Op::Halt) => return self.halt(cpu.into()),
+            (Interval::IrqsOff { .. } | Interval::PreemptOff { .. }, Op::Halt) => return self.halt(cpu),
             (Interval::IrqsOff { .. }, op) => {
                 let stack = |offset: u64| guest::word(guest::register(Reg::RSP).wrapping_add(offset));
                 let after = match op {
@@ -194,27 +230,11 @@ impl Intervals {
         }
     }
 
-    #[inline]
-    fn is_any_halted(&self) -> bool {
-        self.halts.load(Ordering::Relaxed) != 0
-    }
-
     /// A CPU halts. An open interval ends.
-    fn halt(&self, cpu: u64) -> Option<Ended> {
-        let ended = self.end(cpu, None)?;
-        if lock(&self.halted).insert(cpu) {
-            self.halts.fetch_add(1, Ordering::Relaxed);
-        }
+    fn halt(&self, cpu: u32) -> Option<Ended> {
+        let ended = self.end(cpu.into(), None)?;
+        self.halted.add(cpu);
         Some(ended)
-    }
-
-    /// A CPU goes on. Returns true if it halted in an interval.
-    fn wakes(&self, cpu: u64) -> bool {
-        let had_halted = lock(&self.halted).remove(&cpu);
-        if had_halted {
-            self.halts.fetch_sub(1, Ordering::Relaxed);
-        }
-        had_halted
     }
 
     /// A CPU takes a lock.
@@ -267,15 +287,16 @@ mod tests {
 
     #[test]
     fn waiting_is_in_no_interval() {
-        let intervals = Intervals::default();
-        assert_eq!(intervals.halt(1), None);
-        assert!(!intervals.is_any_halted());
-        lock(&intervals.open).insert(1, 40);
-        assert_eq!(intervals.halt(1), Some(Ended { since_ns: 40, task: None }));
-        assert!(
-            intervals.is_any_halted() && !intervals.wakes(0) && intervals.wakes(1) && !intervals.wakes(1)
-        );
-        assert!(!intervals.is_any_halted());
+        for cpu in [0, 65, 4095] {
+            let intervals = Intervals::default();
+            assert_eq!(intervals.halt(cpu), None);
+            assert!(!intervals.halted.has(cpu));
+            lock(&intervals.open).insert(cpu.into(), 40);
+            assert_eq!(intervals.halt(cpu), Some(Ended { since_ns: 40, task: None }));
+            assert!(intervals.halted.has(cpu) && !intervals.halted.has(cpu ^ 1));
+            assert!(intervals.halted.take(cpu) && !intervals.halted.take(cpu));
+        }
+        assert!(!Cpus::default().has(1 << 20));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::hooks::Hooks;
 use crate::options::Keep;
 use crate::side::Task;
 use calls::{Calls, Open, argument};
-pub use interval::Op;
+pub use interval::{Cpus, Op};
 use interval::{Ended, Intervals};
 
 /// Effect of a condition.
@@ -76,8 +76,8 @@ impl Triggers {
     /// Quick test: returns true if a block that begins at `va` may meet a condition, or lead to meeting it; `is_gate` if an
     /// interrupt or an exception leads there.
     #[inline]
-    pub fn concern(&self, va: u64, is_gate: bool) -> bool {
-        self.0.iter().any(|(_, trigger)| trigger.concerns(va, is_gate))
+    pub fn concern(&self, cpu: u32, va: u64, is_gate: bool) -> bool {
+        self.0.iter().any(|(_, trigger)| trigger.concerns(cpu, va, is_gate))
     }
 
     /// Returns true if instructions of this kind may begin or end an interval that a condition measures.
@@ -102,7 +102,7 @@ impl Triggers {
         va: u64,
         is_gate: bool,
     ) -> impl Iterator<Item = Met> + 'a {
-        let concerned = self.0.iter().filter(move |(_, trigger)| trigger.concerns(va, is_gate));
+        let concerned = self.0.iter().filter(move |(_, trigger)| trigger.concerns(at.cpu, va, is_gate));
         concerned.filter_map(move |(effect, trigger)| {
             let since_ns = trigger.block(at, va, is_gate)?;
             Some(Met { effect: *effect, since_ns })
@@ -176,11 +176,11 @@ impl Trigger {
     }
 
     #[inline]
-    fn concerns(&self, va: u64, is_gate: bool) -> bool {
+    fn concerns(&self, cpu: u32, va: u64, is_gate: bool) -> bool {
         match &self.watch.event {
             Event::Call { entry, .. } => va == *entry || self.calls.may_return_to(va),
             Event::Interval(Interval::IrqsOff { .. }) if is_gate => true,
-            Event::Interval(interval) => self.intervals.concern(interval, va),
+            Event::Interval(interval) => self.intervals.concern(interval, cpu, va),
         }
     }
 
@@ -285,7 +285,7 @@ mod tests {
             r#"{"event":{"call":{"entry":4096,"at_return":true,"slots":2}},"condition":null}"#,
         )
         .unwrap();
-        assert!(t.concerns(4096, false) && !t.concerns(8192, false));
+        assert!(t.concerns(0, 4096, false) && !t.concerns(0, 8192, false));
         for bad in ["", "0x10", "{}", r#"{"event":{"call":{"entry":-1,"at_return":true,"slots":2}}}"#] {
             assert!(Trigger::parse("when", bad).is_err(), "{bad}");
         }

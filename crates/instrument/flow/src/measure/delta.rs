@@ -24,7 +24,7 @@ use kprism_image::insn::pattern::{Pattern, PatternError};
 use kprism_image::symbols::kallsyms::Preemption;
 
 use crate::decode::marks::Markers;
-use kprism_profile::Scope;
+use kprism_profile::{Scope, leaves_idle_out};
 
 /// Maximum of intervals measured at once.
 const MAX_DELTAS: usize = 64;
@@ -268,12 +268,11 @@ impl Plan {
         uses && self.markers.preemption.count.is_none()
     }
 
-    /// The intervals from off to on, of interrupts or of preemption, one bit for each: a CPU that halts in one waits, and holds nobody up.
+    /// The intervals that leave idle out, one bit for each.
     pub(crate) fn without_idle(&self) -> u64 {
-        let [irqs_off, irqs_on, preempt_off, preempt_on] =
-            [Occasion::IrqsOff, Occasion::IrqsOn, Occasion::PreemptOff, Occasion::PreemptOn]
-                .map(|occasion| self.occasions[occasion as usize]);
-        irqs_off.from & irqs_on.to | preempt_off.from & preempt_on.to
+        let is_one =
+            |spec: &Spec| leaves_idle_out(spec.from.trim(), spec.to.trim(), spec.scope.unwrap_or_default());
+        self.deltas.iter().enumerate().map(|(n, spec)| u64::from(is_one(spec)) << n).sum()
     }
 
     /// Adds a marker. Returns true if it belongs to a task rather than a CPU.

@@ -105,7 +105,8 @@ pub(crate) struct Intervals {
     sites: HashMap<u32, Site, BuildHasherDefault<KeyHasher>>,
     restarted: u64,
     unfinished: u64,
-    halts: u64,
+    /// Of a kind that leaves idle out.
+    halts: Option<u64>,
 }
 
 impl Intervals {
@@ -117,6 +118,11 @@ impl Intervals {
     pub fn keeping(self, time: Option<Range<u64>>) -> Self {
         let list = time.map(|time| List { time, room: MAX_KEPT, kept: AllIntervals::default() });
         Self { list, ..self }
+    }
+
+    /// Whether an interval ends where its CPU halts.
+    pub fn leaving_idle_out(self, leaves_idle_out: bool) -> Self {
+        Self { halts: leaves_idle_out.then_some(0), ..self }
     }
 
     pub fn begin(&mut self, scope: usize, point: Point) {
@@ -167,7 +173,7 @@ impl Intervals {
         let is_open = self.open.get(scope).is_some_and(|open| !open.is_empty());
         if is_open {
             self.end(scope, at, task, cpu);
-            self.halts += 1;
+            *self.halts.get_or_insert(0) += 1;
         }
         is_open
     }
@@ -202,7 +208,7 @@ impl Intervals {
             sites,
             restarted: self.restarted,
             unfinished,
-            halts: Some(self.halts),
+            halts: self.halts,
         }
     }
 }
@@ -254,7 +260,7 @@ mod tests {
 
     #[test]
     fn waiting_is_in_none() {
-        let mut i = Intervals::new(false);
+        let mut i = Intervals::new(false).leaving_idle_out(true);
         assert!(!i.halt(0, &at(1), 0, 0));
         i.begin(0, at(2));
         assert!(i.halt(0, &at(5), 0, 0));

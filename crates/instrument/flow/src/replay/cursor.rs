@@ -134,6 +134,8 @@ pub(super) struct Cursor<'a> {
     clock: Pace,
     /// A repeated instruction ran since the last report, and the CPU did not wait after it.
     has_repeat: bool,
+    /// Its report is too far ahead: what is left goes where the report is, and not where that instruction is.
+    is_far: bool,
     /// No estimate of time may exceed the next report.
     limited: bool,
     /// Instructions so far.
@@ -191,6 +193,7 @@ impl<'a> Cursor<'a> {
             told: 0,
             clock: Pace::default(),
             has_repeat: false,
+            is_far: false,
             limited,
             total: 0,
             begun: false,
@@ -347,8 +350,10 @@ impl<'a> Cursor<'a> {
         match record {
             Record::Time { ns, .. } => {
                 self.next_report = None;
+                let was_far = std::mem::take(&mut self.is_far);
                 match self.clock.report(ns, self.total, std::mem::take(&mut self.has_repeat)) {
                     Some(rest) if rest > 0 && self.on => {
+                        self.guessed.shared += u64::from(was_far);
                         let at = TracePosition { base: self.clock.now - rest, ..self.position(tasks) };
                         listener.rest(&at, rest);
                     }
@@ -406,9 +411,8 @@ impl<'a> Cursor<'a> {
         let (ns, insns) = match found {
             Ahead::Found(Some(report)) => report,
             Ahead::Found(None) | Ahead::End => return,
-            // What is left goes where the report is.
             Ahead::Far => {
-                self.guessed.shared += 1;
+                self.is_far = true;
                 return;
             }
         };

@@ -18,8 +18,8 @@ use kprism_flow::Options;
 use kprism_flow::delta::Plan;
 use kprism_flow::replay::{Inputs, Listener, Replayed, replay};
 use kprism_flow::window::Window;
-use kprism_profile::Profile;
 use kprism_profile::units::grouped;
+use kprism_profile::{Delta, Profile};
 use kprism_store::{Account, Fate, Instrument, Manifest, OptionKey, Run, load_profile, save_profile};
 
 use kprism_tracefs::beside::RecordedEvents;
@@ -42,6 +42,11 @@ pub fn open(run: &Run, progress: &Progress) -> Result<(Profile, Manifest)> {
     if run.has_tables() {
         progress.step("reading the tables");
         match load_profile(run) {
+            Ok(profile) if profile.deltas.iter().any(Delta::has_idle) && run.code_dict().exists() => {
+                progress.note(
+                    "an older kprism made the tables, with idle in the intervals; decoding the streams again",
+                );
+            }
             Ok(profile) => return Ok((profile, run.manifest()?)),
             // Tables are made from the streams: damaged ones, or those of an older kprism, are made again.
             Err(error) if run.code_dict().exists() => {
