@@ -6,7 +6,6 @@
 //! exactly. Nothing is written. Out: the index of the instruction in the block that starts ([`taken`]), at which
 //! [`leave`](crate::leave) stops the guest.
 
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use serde_json::json;
@@ -50,7 +49,7 @@ static ARMED: AtomicUsize = AtomicUsize::new(NONE);
 /// True once the guest was held, or the goal was missed: nothing is counted any more.
 static DONE: AtomicBool = AtomicBool::new(false);
 /// CPUs on which the condition holds at the block that starts there next. After `hlt`, others run before it.
-static HOLDS: LazyLock<Cpus> = LazyLock::new(Cpus::default);
+static HOLDS: Cpus = Cpus::new();
 /// Number of times that the condition held.
 static HELD: AtomicU64 = AtomicU64::new(0);
 /// Number of the instruction that the block begins with, and guest time in ns there.

@@ -75,11 +75,15 @@ pub struct Cpus([AtomicU64; MAX_CPUS / 64]);
 
 impl Default for Cpus {
     fn default() -> Self {
-        Cpus(std::array::from_fn(|_| AtomicU64::new(0)))
+        Self::new()
     }
 }
 
 impl Cpus {
+    pub const fn new() -> Self {
+        Cpus([const { AtomicU64::new(0) }; MAX_CPUS / 64])
+    }
+
     /// The word of a CPU, and its bit there.
     #[inline]
     fn place(&self, cpu: u32) -> Option<(&AtomicU64, u64)> {
@@ -137,7 +141,7 @@ impl Intervals {
     /// Handles a block that begins at `va`; `is_gate` if an interrupt or an exception led there.
     pub fn block(&self, interval: &Interval, at: &At<'_>, va: u64, is_gate: bool) -> Option<Ended> {
         let (cpu, ns, tid) = (u64::from(at.cpu), at.ns, at.task.pid);
-        if self.halted.has(at.cpu) && self.halted.take(at.cpu) {
+        if self.halted.take(at.cpu) {
             lock(&self.open).insert(cpu, ns);
         }
         match interval {

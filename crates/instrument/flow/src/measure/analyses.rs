@@ -88,8 +88,7 @@ pub(crate) struct Analyses<'a> {
     cpus: Vec<Cpu>,
     /// The CPU halted. The next mark on it is its wake-up.
     halted: Vec<bool>,
-    /// Intervals that leave idle out, one bit for each; and those that the halt ended: with the wake-up others begin.
-    without_idle: u64,
+    /// Intervals that the halt ended, one bit for each: with the wake-up others begin.
     cut: Vec<u64>,
     tasks: Vec<Task>,
     intervals: Vec<Intervals>,
@@ -110,16 +109,13 @@ impl<'a> Analyses<'a> {
             plan,
             cpus: vec![Cpu::default(); lanes],
             halted: vec![false; lanes],
-            without_idle: plan.without_idle(),
             cut: vec![0; lanes],
             tasks: Vec::new(),
             intervals: plan
                 .deltas
                 .iter()
-                .enumerate()
-                .map(|(n, d)| {
-                    let leaves_idle_out = plan.without_idle() >> n & 1 == 1;
-                    Intervals::new(d.nested).leaving_idle_out(leaves_idle_out).keeping(plan.kept.clone())
+                .map(|d| {
+                    Intervals::new(d.nested).leaving_idle_out(d.leaves_idle_out()).keeping(plan.kept.clone())
                 })
                 .collect(),
             funcs: HashMap::new(),
@@ -393,7 +389,7 @@ impl<'a> Analyses<'a> {
     /// The CPU halts: what it waits is in none of the intervals that leave that out.
     fn halt(&mut self, at: &At) {
         let mut cut = 0;
-        for n in numbers(self.without_idle) {
+        for n in 0..self.intervals.len() {
             let (scope, point) = self.point(n, at);
             let was_open = self.intervals[n].halt(scope, &point, at.task as u32, at.cpu);
             cut |= u64::from(was_open) << n;

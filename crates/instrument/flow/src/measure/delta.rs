@@ -75,6 +75,11 @@ impl Spec {
             })
             .collect()
     }
+
+    /// Whether what a CPU waits is in none of them.
+    pub(crate) fn leaves_idle_out(&self) -> bool {
+        leaves_idle_out(self.from.trim(), self.to.trim(), self.scope.unwrap_or_default())
+    }
 }
 
 /// Errors in a marker.
@@ -266,13 +271,6 @@ impl Plan {
             [Occasion::PreemptOff, Occasion::PreemptOn].map(|occasion| self.occasions[occasion as usize]);
         let uses = of_preemption.iter().any(|triggers| (triggers.from | triggers.to) >> delta & 1 == 1);
         uses && self.markers.preemption.count.is_none()
-    }
-
-    /// The intervals that leave idle out, one bit for each.
-    pub(crate) fn without_idle(&self) -> u64 {
-        let is_one =
-            |spec: &Spec| leaves_idle_out(spec.from.trim(), spec.to.trim(), spec.scope.unwrap_or_default());
-        self.deltas.iter().enumerate().map(|(n, spec)| u64::from(is_one(spec)) << n).sum()
     }
 
     /// Adds a marker. Returns true if it belongs to a task rather than a CPU.

@@ -105,7 +105,7 @@ pub(crate) struct Intervals {
     sites: HashMap<u32, Site, BuildHasherDefault<KeyHasher>>,
     restarted: u64,
     unfinished: u64,
-    /// Of a kind that leaves idle out.
+    /// Of a kind that leaves idle out: how often a CPU halted in one.
     halts: Option<u64>,
 }
 
@@ -168,14 +168,14 @@ impl Intervals {
         site.max_ns = site.max_ns.max(interval.ns);
     }
 
-    /// The CPU halts. An open interval ends here; returns true if there was one, which goes on when the CPU wakes.
+    /// The CPU halts. An open interval of a kind that leaves idle out ends here; returns true if there was one: with the wake-up another
+    /// one begins.
     pub fn halt(&mut self, scope: usize, at: &Point, task: u32, cpu: u16) -> bool {
         let is_open = self.open.get(scope).is_some_and(|open| !open.is_empty());
-        if is_open {
-            self.end(scope, at, task, cpu);
-            *self.halts.get_or_insert(0) += 1;
-        }
-        is_open
+        let Some(halts) = self.halts.as_mut().filter(|_| is_open) else { return false };
+        *halts += 1;
+        self.end(scope, at, task, cpu);
+        true
     }
 
     /// Drops the open beginnings of a CPU or task, whose ends will not be seen.

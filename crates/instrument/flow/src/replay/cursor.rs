@@ -134,7 +134,7 @@ pub(super) struct Cursor<'a> {
     clock: Pace,
     /// A repeated instruction ran since the last report, and the CPU did not wait after it.
     has_repeat: bool,
-    /// Its report is too far ahead: what is left goes where the report is, and not where that instruction is.
+    /// The report behind the last such instruction was too far ahead: what is left goes where the report is.
     is_far: bool,
     /// No estimate of time may exceed the next report.
     limited: bool,
@@ -350,10 +350,10 @@ impl<'a> Cursor<'a> {
         match record {
             Record::Time { ns, .. } => {
                 self.next_report = None;
-                let was_far = std::mem::take(&mut self.is_far);
-                match self.clock.report(ns, self.total, std::mem::take(&mut self.has_repeat)) {
+                let has_repeat = std::mem::take(&mut self.has_repeat);
+                match self.clock.report(ns, self.total, has_repeat) {
                     Some(rest) if rest > 0 && self.on => {
-                        self.guessed.shared += u64::from(was_far);
+                        self.guessed.shared += u64::from(has_repeat && self.is_far);
                         let at = TracePosition { base: self.clock.now - rest, ..self.position(tasks) };
                         listener.rest(&at, rest);
                     }
@@ -408,14 +408,8 @@ impl<'a> Cursor<'a> {
             }
             Record::Block(..) | Record::Define(_) => None,
         });
-        let (ns, insns) = match found {
-            Ahead::Found(Some(report)) => report,
-            Ahead::Found(None) | Ahead::End => return,
-            Ahead::Far => {
-                self.is_far = true;
-                return;
-            }
-        };
+        self.is_far = matches!(found, Ahead::Far);
+        let Ahead::Found(Some((ns, insns))) = found else { return };
         let rest = ns.saturating_sub(self.clock.after(insns));
         if rest > 0 {
             self.guessed.shared += u64::from(is_shared);
