@@ -9,6 +9,7 @@
 //! `trace.dat`, or `trace.txt`, or `cpuN.raw`, `stats/cpuN`, `header_page`, `events/SYSTEM/NAME/format`, `dmesg` and
 //! `cmdline` of a boot, `saved_cmdlines`, `saved_tgids`, `trace_clock`, `tracer`, `tracing_thresh`, `version`.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufReader, BufWriter, ErrorKind, Read, Seek, Write};
 use std::path::{Path, PathBuf};
@@ -36,7 +37,7 @@ pub enum Ftrace {
 /// There are several recordings, or a log without data of a boot.
 pub fn detect(path: &Path) -> Result<Option<Ftrace>, ImportError> {
     if path.is_dir() {
-        if (0..MOST_CPUS).any(|cpu| pages(path, cpu).is_some()) {
+        if cpus(path).into_iter().any(|cpu| pages(path, cpu).is_some()) {
             return Ok(Some(Ftrace::Raw(path.to_owned())));
         }
         let pair = Pair::within(path)?;
@@ -103,8 +104,19 @@ const MOST_LOG: u64 = 1 << 28;
 /// Number of bytes that determine a file's kind.
 const HEAD: u64 = 1 << 16;
 
-/// Maximum number of CPUs searched: NR_CPUS with MAXSMP (arch/x86/Kconfig), the most of any architecture.
+/// Maximum number of CPUs: NR_CPUS with MAXSMP (arch/x86/Kconfig), the most of any architecture.
 const MOST_CPUS: u32 = 8192;
+
+/// The CPUs that names in the folder mention, in order. To list it is cheaper than to ask for each CPU's names.
+fn cpus(dir: &Path) -> BTreeSet<u32> {
+    let number = |path: PathBuf| {
+        let (_, rest) = path.file_name()?.to_str()?.rsplit_once("cpu")?;
+        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        rest[..end].parse().ok().filter(|&cpu| cpu < MOST_CPUS)
+    };
+    let places = [dir.to_owned(), dir.join("per_cpu"), dir.join("stats")];
+    places.iter().flat_map(|place| files(place)).filter_map(number).collect()
+}
 
 /// The file with a CPU's pages, under any of its names.
 fn pages(dir: &Path, cpu: u32) -> Option<PathBuf> {
@@ -219,7 +231,7 @@ pub fn copy(
 }
 
 fn folder(dir: &Path, to: &Path, notes: &mut Vec<String>) -> Result<(), ImportError> {
-    for cpu in 0..MOST_CPUS {
+    for cpu in cpus(dir) {
         if let Some(path) = pages(dir, cpu) {
             copy_file(&path, &to.join(format!("cpu{cpu}.raw")))?;
         }

@@ -12,6 +12,8 @@ use object::{Object, ObjectSymbol};
 
 use crate::{ImportError, PAGE, Region};
 
+const ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
+
 /// Executable segments, relocated by `slide`. Pages of zeros are holes: there was no code, or none was copied.
 pub(crate) fn code(path: &Path, bytes: &Bytes, slide: u64) -> Result<Vec<Region>, ImportError> {
     let bad = |error: object::Error| ImportError::format(path, "ELF header", format!("64-bit ELF ({error})"));
@@ -32,8 +34,10 @@ pub(crate) fn code(path: &Path, bytes: &Bytes, slide: u64) -> Result<Vec<Region>
             continue;
         }
         let page = PAGE as usize;
+        // Compared as a whole: a kernel's text has thousands of holes.
+        let is_hole = |page: &[u8]| page == &ZEROS[..page.len()];
         let pages = (va..).step_by(page).zip((at..).step_by(page)).zip(there.chunks(page));
-        for ((va, at), page) in pages.filter(|(_, page)| page.iter().any(|&b| b != 0)) {
+        for ((va, at), page) in pages.filter(|(_, page)| !is_hole(page)) {
             match pieces.last_mut() {
                 Some((start, range)) if range.end == at && start.wrapping_add(range.len() as u64) == va => {
                     range.end += page.len();

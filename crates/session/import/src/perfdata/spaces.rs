@@ -95,23 +95,25 @@ pub(crate) fn find(
     // Number of records before the place where one is missing.
     let mut missing = None;
     let (mut passed, mut last_ns, mut gap) = (0, 0, false);
+    let mut begun = false;
     walk(&trace.pt, clock, |mut offset, packet, now| {
-        if spaces.first_ns == 0 {
-            spaces.first_ns = now;
-        }
-        fine |= matches!(packet, Packet::Mtc { .. } | Packet::Cyc { .. });
-        while spaces.offsets.len() < wanted.len() && wanted[spaces.offsets.len()] <= now {
-            spaces.offsets.push(offset as u64);
-            spaces.apart.push(if last_ns > 0 && ran && !fine { now - last_ns } else { 0 });
-        }
-        if now > last_ns {
+        if now > last_ns || !begun {
+            begun = true;
+            if spaces.first_ns == 0 {
+                spaces.first_ns = now;
+            }
+            fine |= matches!(packet, Packet::Mtc { .. } | Packet::Cyc { .. });
+            while spaces.offsets.len() < wanted.len() && wanted[spaces.offsets.len()] <= now {
+                spaces.offsets.push(offset as u64);
+                spaces.apart.push(if last_ns > 0 && ran && !fine { now - last_ns } else { 0 });
+            }
             let up_to = passed + who.turns[passed..].partition_point(|turn| turn.0 <= now);
             // Of the switches before the first time, nothing is in the stream. Where the flow tells each, their order does, unless
             // some of it is missing.
             if last_ns > 0 && up_to - passed > 1 && (gap || !entries) {
                 spaces.doubtful += (up_to - passed) as u64;
             }
-            evidence.settle(|| who.between(last_ns, now));
+            evidence.settle(|| who.between(passed, last_ns, now));
             (passed, last_ns, gap, ran) = (up_to, now, false, false);
         }
         let (ip, begins) = match packet {
@@ -180,7 +182,7 @@ pub(crate) fn find(
     });
     spaces.offsets.resize(wanted.len(), trace.pt.len() as u64);
     spaces.apart.resize(wanted.len(), 0);
-    evidence.settle(|| who.between(last_ns, u64::MAX));
+    evidence.settle(|| who.between(passed, last_ns, u64::MAX));
     Told { uses: spaces.uses, guessed: spaces.guessed, unknown: spaces.unknown } =
         evidence.resolve(&history.lives);
     if cr3.is_none() {
@@ -245,7 +247,12 @@ impl<'h> RunningTask<'h> {
     }
 
     fn at(&self, ns: u64) -> Option<(Thread, Option<usize>)> {
-        let thread = match self.passed(ns).checked_sub(1) {
+        self.after(self.passed(ns), ns)
+    }
+
+    /// The task and its program at a time up to which `passed` records lie.
+    fn after(&self, passed: usize, ns: u64) -> Option<(Thread, Option<usize>)> {
+        let thread = match passed.checked_sub(1) {
             Some(last) => self.turns[last].1,
             // The trace may begin before the first record.
             None => self.first.or_else(|| Some(self.turns.first()?.1))?,
@@ -259,14 +266,13 @@ impl<'h> RunningTask<'h> {
         Some((thread, life))
     }
 
-    /// The programs that ran after one time and up to another.
-    fn between(&self, from: u64, to: u64) -> Ran {
-        let begun = self.passed(from);
+    /// The programs that ran after one time, up to which `begun` records lie, and up to another.
+    fn between(&self, begun: usize, from: u64, to: u64) -> Ran {
         let turns = self.turns[begun..].iter().map(|turn| turn.0).take_while(|&ns| ns <= to);
         let (mut found, mut known) = (Ran::Nobody, HashSet::new());
-        let mut since = from;
+        let (mut since, mut passed) = (from, begun);
         for until in turns.chain([to]) {
-            if let Some((thread, first)) = self.at(since) {
+            if let Some((thread, first)) = self.after(passed, since) {
                 let lives = self.lives.get(&thread.1).map_or(&[][..], Vec::as_slice);
                 let begun = lives.partition_point(|life| life.0 <= since);
                 let later = lives[begun..].iter().take_while(|life| life.0 <= until).map(|life| life.1);
@@ -287,6 +293,7 @@ impl<'h> RunningTask<'h> {
                 }
             }
             since = until;
+            passed += self.turns[passed..].iter().take_while(|turn| turn.0 <= since).count();
         }
         found
     }
