@@ -26,6 +26,7 @@ AXES = {
     "snapshot": ["kept", "made anew"],
     "warm": ["0", "2"],
     "memory": ["1024", "512", "3000"],
+    "storage": ["memory", "nvme", "hdd"],
     "kernel": ["plain", "PTI", "full preemption", "no mitigations"],
 }
 
@@ -51,7 +52,7 @@ def goes(case):
 def is_kept(case, program, cache):
     """True if the case has no slow part: no guest is booted, but for the first case with its kernel and machine. With each of its
     functions recorded the work `forks` takes minutes."""
-    return case["snapshot"] == "kept" and not (case["work"] == "forks" and case["recorder"].startswith("durations"))
+    return case["snapshot"] == "kept" and case["storage"] == "memory" and not (case["work"] == "forks" and case["recorder"].startswith("durations"))
 
 
 def run(case, program, cache, scratch):
@@ -70,7 +71,7 @@ def outcome(case, program, scratch, name, disturb):
     """Runs the command. Gives what must be the same: for each file its bytes and a hash."""
     binary = judge.built(os.path.join(HERE, "works"), "-static", "-pthread")
     place = os.path.join(scratch, name)
-    command = [program, *RECORDER[case["recorder"]], "--smp", case["cpus"], "--mem", case["memory"], "--warm", case["warm"],
+    command = [program, *RECORDER[case["recorder"]], "--smp", case["cpus"], "--mem", case["memory"], "--warm", case["warm"], "--storage", case["storage"],
                *KERNEL[case["kernel"]], "--share", f"{binary}:/works", "-o", place, "--", "/works", case["work"]]
     environment = os.environ | ({"XDG_CACHE_HOME": without_snapshots(scratch, name)} if case["snapshot"] == "made anew" else {})
     with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,

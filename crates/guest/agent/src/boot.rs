@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Starts the guest: file systems, modules, random numbers.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::os::fd::AsRawFd;
@@ -95,17 +95,14 @@ pub fn load_modules() -> io::Result<()> {
         depmod();
     }
     let Ok(list) = fs::read_to_string(MODULE_LIST) else { return Ok(()) };
-    for line in list.lines().filter(|line| !line.is_empty()) {
-        let (path, optional) = match line.strip_prefix(OPTIONAL_MODULE) {
-            Some(path) => (path, true),
-            None => (line, false),
-        };
-        match load_module(path) {
-            Err(error) if optional => {
-                fs::write("/dev/kmsg", format!("kprism: optional module not loaded: {error}\n")).ok();
-            }
-            other => other?,
-        }
+    list.lines().filter(|line| !line.is_empty()).try_for_each(|line| load_listed(line, c""))
+}
+
+/// Loads the module of a line of the list, with these parameters.
+pub fn load_listed(line: &str, parameters: &CStr) -> io::Result<()> {
+    let Some(path) = line.strip_prefix(OPTIONAL_MODULE) else { return load_with(line, parameters) };
+    if let Err(error) = load_with(path, parameters) {
+        fs::write("/dev/kmsg", format!("kprism: optional module not loaded: {error}\n")).ok();
     }
     Ok(())
 }
@@ -117,9 +114,13 @@ pub fn depmod() {
 
 /// Loads a module. One that is loaded already is no error.
 pub fn load_module(path: &str) -> io::Result<()> {
+    load_with(path, c"")
+}
+
+fn load_with(path: &str, parameters: &CStr) -> io::Result<()> {
     let file = File::open(path).map_err(|error| io::Error::other(format!("{path}: {error}")))?;
     // SAFETY: the parameters end in NUL; the kernel checks everything else.
-    let result = unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), c"".as_ptr(), 0) };
+    let result = unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), parameters.as_ptr(), 0) };
     match io::Error::last_os_error() {
         _ if result == 0 => Ok(()),
         error if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),

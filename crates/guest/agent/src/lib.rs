@@ -50,6 +50,12 @@ pub const OVERLAY: &str = "overlay";
 pub const CONTAINER_MARK: &str = "/.kprism/container";
 /// The agent in an initramfs that is the user's root, whose own `/init` stays. The kernel finds it by `rdinit=`.
 pub const OWN_INIT: &str = "/.kprism/init";
+/// The [`StoragePlan`], as JSON, if files of the guest are on a device whose requests take time.
+pub const STORAGE_FILE: &str = "/.kprism/storage";
+/// Folder on which the file system of that device is mounted.
+pub const STORAGE: &str = "/storage";
+/// Folders of the guest whose files are on that device: the command's own folder, and those for files that come and go.
+pub const STORED: [&str; 3] = ["/root", "/tmp", "/var/tmp"];
 /// State of an init that has started everything.
 pub const INIT_READY: &str = "running";
 /// The user's disks and root file system, and what to start in it.
@@ -63,6 +69,21 @@ pub struct RootPlan {
     pub init: Option<String>,
     /// File systems that are modules of the kernel: name, paths of modules in an order in which they can be loaded.
     pub filesystems: Vec<(String, Vec<String>)>,
+}
+
+/// A device of the guest kernel's own whose requests take time (drivers/block/null_blk), with ext4 on it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoragePlan {
+    /// Time that a request takes, ns.
+    pub request_ns: u64,
+    /// Number of requests that the device works on at a time.
+    pub depth: u32,
+    /// True for a disk that turns.
+    pub rotates: bool,
+    /// Size of the device, MiB. It is memory of the guest's, taken as it is written.
+    pub mib: u64,
+    /// Lines as in [`MODULE_LIST`]: the modules of the device and of its file system.
+    pub modules: Vec<String>,
 }
 
 /// One command to run in the guest.

@@ -7,6 +7,7 @@ mod job;
 mod network;
 mod ports;
 mod root;
+mod storage;
 mod unpack;
 
 use std::fs;
@@ -86,6 +87,7 @@ fn serve() -> io::Result<()> {
     boot::seed_random();
     network::start();
     boot::load_modules()?;
+    storage::set_up()?;
     match root::set_up()? {
         Some(state) => say(&Message::Init { state }),
         // An init of the guest's own does this, too.

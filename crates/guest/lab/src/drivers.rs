@@ -7,7 +7,7 @@
 use std::fs;
 use std::path::Path;
 
-use kprism_agent::OVERLAY;
+use kprism_agent::{OPTIONAL_MODULE, OVERLAY};
 use serde::{Deserialize, Serialize};
 
 use crate::cache::Cache;
@@ -25,6 +25,10 @@ const NETWORK: [&str; 2] = ["virtio_pci", "virtio_net"];
 /// File systems that may hold a root.
 const FILE_SYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
 
+/// Driver and file system of storage whose requests take time. The driver comes with the file system that configures it.
+const STORAGE: [(&str, &str); 2] =
+    [("null_blk", "CONFIG_BLK_DEV_NULL_BLK and CONFIG_CONFIGFS_FS"), ("ext4", "CONFIG_EXT4_FS")];
+
 /// Modules of what most images mount: an EFI system partition, and systemd's automounts. They are loaded if the kernel
 /// has them, because the image's own modules are those of another kernel.
 const COMMON: [&str; 5] = ["vfat", "nls_cp437", "nls_ascii", "nls_iso8859_1", "autofs4"];
@@ -36,6 +40,8 @@ pub(crate) struct Drivers {
     pub modules: Vec<Module>,
     /// File systems with the paths of their modules, for [`kprism_agent::RootPlan`].
     pub filesystems: Vec<(String, Vec<String>)>,
+    /// Lines of the modules of storage whose requests take time, for [`kprism_agent::StoragePlan`].
+    pub storage: Vec<String>,
 }
 
 /// The file `list` of a cache entry. The contents of its modules lie beside it, under their numbers.
@@ -99,7 +105,7 @@ impl Drivers {
             let contents = fs::read(&path).at("read", &path)?;
             modules.push(Module { guest, contents, load, users: None, optional });
         }
-        Ok(Self { modules, filesystems: list.filesystems })
+        Ok(Self { modules, filesystems: list.filesystems, storage: Vec::new() })
     }
 
     fn collect(kernel: &Kernel) -> Result<Self> {
@@ -157,15 +163,38 @@ impl Drivers {
         Ok(())
     }
 
+    /// Adds what storage whose requests take time needs. The agent loads it.
+    ///
+    /// # Errors
+    /// The kernel has no such driver, or no such file system.
+    pub fn add_storage(&mut self, kernel: &Kernel) -> Result<()> {
+        for (name, options) in STORAGE {
+            let found = modules::of(kernel, name)?.ok_or_else(|| {
+                Error::Option(format!(
+                    "{} has no module {name}: storage with time needs {options}",
+                    kernel.name()
+                ))
+            })?;
+            let line = |module: &Module| {
+                let mark = if module.optional { OPTIONAL_MODULE } else { "" };
+                format!("{mark}/{}", module.guest)
+            };
+            self.storage.extend(found.iter().map(line));
+            self.add(found, false, true);
+        }
+        Ok(())
+    }
+
     /// Adds the drivers to modules of the user's. Of two with one name the user's is loaded, in place of the driver.
     pub fn merge_into(&mut self, modules: &mut Vec<Module>) {
         for driver in std::mem::take(&mut self.modules) {
             let (guest, name) = (driver.guest.clone(), driver.name());
             merge(modules, driver);
             let users = modules.iter().find(|module| module.name() == name);
-            for path in self.filesystems.iter_mut().flat_map(|(_, paths)| paths) {
-                if let (Some(users), true) = (users, path.strip_prefix('/') == Some(&guest)) {
-                    *path = format!("/{}", users.guest);
+            let paths = self.filesystems.iter_mut().flat_map(|(_, paths)| paths);
+            for path in paths.chain(&mut self.storage) {
+                if let (Some(users), true) = (users, path.ends_with(&format!("/{guest}"))) {
+                    *path = path.replace(&guest, &users.guest);
                 }
             }
         }
@@ -212,6 +241,7 @@ mod tests {
                 "ext4".into(),
                 vec!["/kernel/fs/jbd2.ko".into(), "/kernel/fs/ext4.ko".into()],
             )],
+            storage: vec!["?/kernel/fs/ext4.ko".into()],
         };
         let mut modules = vec![module("updates/mine.ko", "", true), module("updates/ext4.ko", "mine", true)];
         drivers.merge_into(&mut modules);
@@ -219,6 +249,7 @@ mod tests {
         assert_eq!(found, ["updates/mine.ko", "updates/ext4.ko", "kernel/fs/jbd2.ko"]);
         assert_eq!(modules[1].contents, b"mine");
         assert_eq!(drivers.filesystems[0].1, ["/kernel/fs/jbd2.ko", "/updates/ext4.ko"]);
+        assert_eq!(drivers.storage, ["?/updates/ext4.ko"]);
     }
 
     #[test]
@@ -234,6 +265,7 @@ mod tests {
         let drivers = Drivers {
             modules: vec![module("a.ko", true), module("b.ko", false)],
             filesystems: vec![("ext4".into(), vec!["/b.ko".into()])],
+            storage: Vec::new(),
         };
         drivers.write(folder.path()).unwrap();
         assert_eq!(Drivers::read(folder.path()).unwrap(), drivers);

@@ -7,8 +7,11 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use kprism_agent::{
-    AGENT_FOLDER, DEPMOD_WANTED, MODULE_LIST, OPTIONAL_MODULE, OWN_INIT, ROOT_FILE, RootPlan,
+    AGENT_FOLDER, DEPMOD_WANTED, MODULE_LIST, OPTIONAL_MODULE, OWN_INIT, ROOT_FILE, RootPlan, STORAGE_FILE,
+    StoragePlan,
 };
+
+use serde::Serialize;
 
 use crate::archive::Archive;
 use crate::cache::{Cache, Key};
@@ -36,6 +39,8 @@ pub(crate) struct Overlay<'a> {
     pub modules: &'a [Module],
     /// What to do with a root file system of the user's.
     pub root: Option<&'a RootPlan>,
+    /// The device that the command's files are on.
+    pub storage: Option<&'a StoragePlan>,
 }
 
 /// An initramfs in the cache.
@@ -54,10 +59,8 @@ impl Initramfs {
     pub(crate) fn find(base: &Base<'_>, over: &Overlay<'_>, cache: &Cache) -> Result<Self> {
         let modules = over.modules;
         let agent = fs::read(over.agent).at("read", over.agent)?;
-        let root = match over.root {
-            Some(plan) => serde_json::to_vec(plan).map_err(std::io::Error::other).at("write", over.agent)?,
-            None => Vec::new(),
-        };
+        let root = json(over.root, over.agent)?;
+        let storage = json(over.storage, over.agent)?;
         let mut key = Key::default().add("layout 1").add(&agent);
         let lower = match base {
             Base::Root(rootfs) => {
@@ -77,6 +80,9 @@ impl Initramfs {
         };
         if !root.is_empty() {
             key = key.add("root").add(&root);
+        }
+        if !storage.is_empty() {
+            key = key.add("storage").add(&storage);
         }
         for module in modules {
             key = key
@@ -111,7 +117,7 @@ impl Initramfs {
             };
             written.at("write", &path)?;
             let init = if matches!(base, Base::Memory(_)) { OWN_INIT } else { "/init" };
-            overlay(&mut output, (init, &agent), modules, &root)
+            overlay(&mut output, (init, &agent), modules, [(ROOT_FILE, &root), (STORAGE_FILE, &storage)])
                 .and_then(|()| output.flush())
                 .at("write", &path)
         })?;
@@ -120,11 +126,17 @@ impl Initramfs {
     }
 }
 
+/// A plan as the agent reads it; empty if there is none.
+fn json<T: Serialize>(plan: Option<&T>, agent: &Path) -> Result<Vec<u8>> {
+    let text = plan.map(serde_json::to_vec).transpose().map_err(std::io::Error::other).at("write", agent)?;
+    Ok(text.unwrap_or_default())
+}
+
 fn overlay(
     output: &mut dyn Write,
     (init, agent): (&str, &[u8]),
     modules: &[Module],
-    root: &[u8],
+    plans: [(&str, &[u8]); 2],
 ) -> std::io::Result<()> {
     let mut archive = Archive::new(output);
     archive.folder(AGENT_FOLDER.trim_start_matches('/'), 0o755)?;
@@ -146,8 +158,8 @@ fn overlay(
     if !modules.is_empty() {
         archive.file(DEPMOD_WANTED.trim_start_matches('/'), 0o644, &[])?;
     }
-    if !root.is_empty() {
-        archive.file(ROOT_FILE.trim_start_matches('/'), 0o644, root)?;
+    for (file, plan) in plans.into_iter().filter(|(_, plan)| !plan.is_empty()) {
+        archive.file(file.trim_start_matches('/'), 0o644, plan)?;
     }
     archive.finish()?;
     Ok(())

@@ -172,10 +172,14 @@ pub fn prepare(options: &Options, report: Report<'_>) -> Result<Prepared> {
     has_room_for(&images, options.mem_mib)?;
     let rootfs = match options.initrd.is_some() || options.root.is_some() {
         true => None,
-        false => Some(match &image {
-            Some(image) => image.programs(&options.packages)?,
-            None => RootFs::find(&options.packages, &cache, options.refresh, report)?,
-        }),
+        false => {
+            let tools = options.storage.device().map(|_| FILE_SYSTEM_TOOLS.to_owned());
+            let packages: Vec<String> = options.packages.iter().cloned().chain(tools).collect();
+            Some(match &image {
+                Some(image) => image.programs(&packages)?,
+                None => RootFs::find(&packages, &cache, options.refresh, report)?,
+            })
+        }
     };
     let base = match (&rootfs, &options.initrd, &memory_root) {
         (Some(rootfs), ..) => Base::Root(rootfs),
@@ -190,7 +194,12 @@ pub fn prepare(options: &Options, report: Report<'_>) -> Result<Prepared> {
         drivers.add_overlay(&kernel)?;
     }
     drivers.add_network(options.network, &kernel)?;
+    let device = options.storage.device();
+    if device.is_some() {
+        drivers.add_storage(&kernel)?;
+    }
     drivers.merge_into(&mut modules);
+    let storage = device.map(|device| device.plan(options.mem_mib, drivers.storage));
     let root = (options.root.is_some() || !images.is_empty()).then(|| RootPlan {
         disks: images.len(),
         on_disk,
@@ -198,7 +207,8 @@ pub fn prepare(options: &Options, report: Report<'_>) -> Result<Prepared> {
         init: if options.root.is_some() { options.init.clone() } else { Some(String::new()) },
         filesystems: drivers.filesystems,
     });
-    let overlay = Overlay { agent: &agent, modules: &modules, root: root.as_ref() };
+    let overlay =
+        Overlay { agent: &agent, modules: &modules, root: root.as_ref(), storage: storage.as_ref() };
     let initramfs = Initramfs::find(&base, &overlay, &cache)?;
     let disks = images.iter().map(|image| image.bytes).collect();
     let machine = Machine {
@@ -245,6 +255,9 @@ pub fn prepare(options: &Options, report: Report<'_>) -> Result<Prepared> {
     })
 }
 
+/// The package with `mkfs.ext4`.
+const FILE_SYSTEM_TOOLS: &str = "e2fsprogs";
+
 fn check(options: &Options) -> Result<()> {
     let wrong = |text: &str| Err(Error::Option(text.into()));
     if !(1..=64).contains(&options.smp) {
@@ -256,6 +269,12 @@ fn check(options: &Options) -> Result<()> {
     if (options.initrd.is_some() || options.root.is_some()) && !options.packages.is_empty() {
         return wrong(
             "packages go into Debian's programs, which the given initrd or root file system replaces",
+        );
+    }
+    if (options.initrd.is_some() || options.root.is_some()) && options.storage.device().is_some() {
+        return wrong(
+            "storage with time is made by mkfs.ext4 of Debian's programs, which the given initrd or root file system \
+             replaces: leave out --storage",
         );
     }
     if options.initrd.is_some() && options.root.is_some() {

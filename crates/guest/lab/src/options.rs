@@ -10,6 +10,7 @@ use kprism_agent::{CounterReading, Warm};
 use crate::cpu::CpuFeature;
 use crate::like_host::LikeHost;
 use crate::network::{Forward, Network};
+use crate::storage::Storage;
 use crate::written::Written;
 
 /// The guest for which a snapshot is made.
@@ -40,6 +41,8 @@ pub struct Options {
     /// More disks of the guest: images, raw or of a format of QEMU's. In the guest
     /// they are [`kprism_agent::DISK_LINK`] with their numbers.
     pub disks: Vec<PathBuf>,
+    /// Where the command's files are.
+    pub storage: Storage,
     /// Modules loaded at boot, with their dependencies: names, or paths of .ko files.
     pub modules: Vec<String>,
     /// Modules that are available but not loaded, for `modprobe` or `insmod` in the command.
@@ -70,6 +73,7 @@ impl Default for Options {
             root: None,
             init: None,
             disks: Vec::new(),
+            storage: Storage::Memory,
             modules: Vec::new(),
             with_modules: Vec::new(),
             packages: Vec::new(),

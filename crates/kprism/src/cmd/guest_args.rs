@@ -4,7 +4,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use kprism_lab::{CpuFeature, Forward, Job, KernelSource, LikeHost, Network, Options, Pace, Share, Warm};
+use kprism_lab::{
+    CpuFeature, Forward, Job, KernelSource, LikeHost, Network, Options, Pace, Share, Storage, Warm,
+};
 use kprism_profile::parse;
 use kprism_record::guest::{self, Guest, Observe, Packets};
 use kprism_record::here::OWN_STDIN;
@@ -13,7 +15,7 @@ use kprism_record::like_host;
 use crate::given::Given;
 
 /// Ids of the options of [`GuestArgs`].
-pub const GUEST: [&str; 19] = [
+pub const GUEST: [&str; 20] = [
     "kernel",
     "modules",
     "tree",
@@ -21,6 +23,7 @@ pub const GUEST: [&str; 19] = [
     "root",
     "init",
     "disk",
+    "storage",
     "module",
     "with_module",
     "package",
@@ -131,6 +134,9 @@ pub struct GuestArgs {
     /// Give the guest this disk image, as /dev/disk0 or, beside --root, /dev/disk1; the image is not changed (can be repeated)
     #[arg(long, value_name = "IMAGE", help_heading = "Guest")]
     disk: Vec<PathBuf>,
+    /// Put the command's files on ext4 on a device each of whose requests takes time, by a preset or that time (see docs/guest.md)
+    #[arg(long, value_name = "nvme|ssd|hdd|TIME|memory", default_value = "memory", value_parser = guest::storage, help_heading = "Guest")]
+    storage: Storage,
     #[command(flatten)]
     pub machine: MachineArgs,
     /// Have this kernel module at hand, not loaded (can be repeated)
@@ -293,6 +299,7 @@ impl GuestArgs {
             root: self.root.clone(),
             init: self.init.as_ref().map(|init| if init == "none" { String::new() } else { init.clone() }),
             disks: self.disk.clone(),
+            storage: self.storage.clone(),
             with_modules: self.with_module.clone(),
             refresh: self.refresh,
             boot_timeout: Duration::from_secs(self.boot_timeout),

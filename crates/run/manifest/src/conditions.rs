@@ -7,11 +7,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kprism_profile::units::{counted, grouped, printable, syscall_name};
+use kprism_profile::units::{counted, duration, grouped, printable, syscall_name};
 use kprism_profile::{NO_PARENT, Profile};
 use serde::Serialize;
 
-use crate::{HugePageMode, HugePages, Instrument, Manifest, OptionKey, RunKind};
+use crate::{HugePageMode, HugePages, Instrument, Manifest, OptionKey, RunKind, StorageFacts};
 
 /// System calls that wait for a disk on a machine.
 const SYNCS: [&str; 6] = ["fsync", "fdatasync", "sync", "syncfs", "msync", "sync_file_range"];
@@ -41,6 +41,8 @@ pub const LIKE_HOST_NOTE: &str = "--like-host";
 pub enum ConditionKind {
     /// Files are in the guest's memory: nothing waits for a disk.
     FilesInMemory,
+    /// The command's files are on a device of the guest each of whose requests takes the same time.
+    StorageWithTime,
     /// CPUs run one after the other.
     CpusTakeTurns,
     /// Huge pages are given by another mode than the machine's.
@@ -57,6 +59,7 @@ impl ConditionKind {
     pub const fn name(self) -> &'static str {
         match self {
             Self::FilesInMemory => "files_in_memory",
+            Self::StorageWithTime => "storage_with_time",
             Self::CpusTakeTurns => "cpus_take_turns",
             Self::HugePages => "huge_pages",
             Self::LikeHost => "like_host",
@@ -110,6 +113,7 @@ impl Manifest {
         if self.kind != RunKind::Lab {
             return None;
         }
+        let storage = self.option_facts().storage;
         let mut by_func = vec![0_u64; profile.funcs.len()];
         for call in &profile.syscalls {
             if let Some(count) = by_func.get_mut(call.func as usize) {
@@ -130,11 +134,14 @@ impl Manifest {
         }
         let calls: Vec<String> =
             counts.iter().map(|(name, &count)| format!("{} {name}", grouped(count))).collect();
+        if let Some(device) = storage {
+            return Some(on_a_device(&device, &calls, counts));
+        }
         let has_disks = self.option(OptionKey::Disk).and_then(|disks| disks.as_array());
         let remedy = if has_disks.is_some_and(|disks| !disks.is_empty()) {
             "the work of the disks' file systems is in the run; measure the time of a device on a machine that has one"
         } else {
-            "`--disk IMAGE` adds the work of a file system on a block device; measure the time of a device on a machine that has one"
+            "`--storage nvme` (ssd, hdd, or the time of a request) gives the command's files a device whose requests take time"
         };
         Some(Condition {
             what: ConditionKind::FilesInMemory,
@@ -263,6 +270,23 @@ impl HugePages {
     }
 }
 
+/// Syncs of a guest with a device: those of files that are elsewhere took no time, and no call tells where its file is.
+fn on_a_device(device: &StorageFacts, calls: &[String], mut numbers: BTreeMap<String, u64>) -> Condition {
+    let name = device.name.as_ref().map(|name| format!(" (`{}`)", printable(name))).unwrap_or_default();
+    numbers.insert("request_ns".to_owned(), device.request_ns);
+    Condition {
+        what: ConditionKind::StorageWithTime,
+        text: format!(
+            "storage: {} on a model of a device{name}, each of whose requests takes {}",
+            calls.join(", "),
+            duration(device.request_ns)
+        ),
+        numbers,
+        remedy: "`--storage TIME` gives a request the time that your device takes (docs/guest.md says how to measure it)"
+            .to_owned(),
+    }
+}
+
 /// The function by which a run may have set the mode of huge pages, if one was called.
 fn sets_huge_pages(profile: &Profile) -> Option<&'static str> {
     SET_MODE.into_iter().find(|name| calls_of(profile, name) > 0)
@@ -351,11 +375,22 @@ mod tests {
         let first = manifest.conditions(Some(&calls)).remove(0);
         assert_eq!(first.text, "files are in memory: 2 fsync, 1 msync took no time of a disk");
         assert_eq!(first.numbers, BTreeMap::from([("fsync".to_owned(), 2), ("msync".to_owned(), 1)]));
-        assert!(first.remedy.contains("--disk"), "{}", first.remedy);
+        assert!(first.remedy.contains("--storage"), "{}", first.remedy);
         // A disk of the guest is memory as well.
         manifest.set(OptionKey::Disk, serde_json::json!(["disk.ext4"]));
         let with_disk = manifest.conditions(Some(&calls)).remove(0);
-        assert_eq!((with_disk.what, with_disk.remedy.contains("--disk")), (first.what, false));
+        assert_eq!((with_disk.what, with_disk.remedy.contains("--storage")), (first.what, false));
+        // A device's requests take time, which is the guest's own.
+        manifest.set(
+            OptionKey::Storage,
+            serde_json::json!({"name": "nvme", "request_ns": 20_000, "depth": 64, "rotates": false}),
+        );
+        let timed = manifest.conditions(Some(&calls)).remove(0);
+        assert_eq!(timed.what, ConditionKind::StorageWithTime);
+        let text = "storage: 2 fsync, 1 msync on a model of a device (`nvme`), each of whose requests takes 20.000 µs";
+        assert_eq!((timed.text.as_str(), timed.numbers["request_ns"]), (text, 20_000));
+        manifest.set(OptionKey::Storage, "nvme");
+        assert_eq!(manifest.option_facts().misread, ["storage"]);
         assert_eq!(kinds(&manifest.conditions(None)), [ConditionKind::TimeIsWork]);
     }
 
@@ -463,8 +498,8 @@ mod tests {
         assert_eq!(value[0]["what"], "time_is_work");
         assert_eq!(value[0]["numbers"], serde_json::json!({"ns_per_instruction": 1}));
         assert!(value[0]["text"].is_string() && value[0]["remedy"].is_string());
-        use ConditionKind::{CpusTakeTurns, FilesInMemory, HugePages, LikeHost, TimeIsWork};
-        for kind in [FilesInMemory, CpusTakeTurns, HugePages, LikeHost, TimeIsWork] {
+        use ConditionKind::{CpusTakeTurns, FilesInMemory, HugePages, LikeHost, StorageWithTime, TimeIsWork};
+        for kind in [FilesInMemory, StorageWithTime, CpusTakeTurns, HugePages, LikeHost, TimeIsWork] {
             assert_eq!(serde_json::to_value(kind).expect("JSON"), kind.name());
         }
     }

@@ -31,5 +31,5 @@ pub use manifest::{
     Clock, Kernel, KernelModule, KernelTree, Manifest, NO_CLOCK, PerfClock, Processor, RunKind, table_path,
 };
 pub use option::{Bearing, OptionKey, SettingKey};
-pub use option_facts::OptionFacts;
+pub use option_facts::{OptionFacts, StorageFacts};
 pub use recorded::Recorded;

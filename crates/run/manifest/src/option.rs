@@ -134,6 +134,8 @@ keys! {
         Snapshots = "snapshots", Nothing, "Number of snapshots.";
         Source = "source", Nothing, "The file or the command that a recording came from.";
         Stdin = "stdin", Nothing, "The command's standard input.";
+        // Part of the environment.
+        Storage = "storage", Nothing, "The device that the command's files were on; none: memory.";
         StopAfter = "stop_after", Choice, "Number of hits after which a recording of probes ended.";
         Timeout = "timeout", Nothing, "The time that the command had, s.";
         Unsettled = "unsettled", Nothing, "Counters that went on while they were read.";

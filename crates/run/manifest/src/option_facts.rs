@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{Manifest, OptionKey, SettingKey};
@@ -31,6 +32,8 @@ pub struct OptionFacts {
     pub warm: Option<u64>,
     /// Values of the recording machine that the guest took over, by kind and name.
     pub like_host: Option<BTreeMap<String, BTreeMap<String, String>>>,
+    /// The device that the command's files were on. `None`: memory.
+    pub storage: Option<StorageFacts>,
     /// Number of windows.
     pub windows: Option<u64>,
     /// Number of snapshots.
@@ -65,6 +68,15 @@ pub struct OptionFacts {
     pub import_notes: Vec<String>,
     /// Keys whose value is of another type than expected.
     pub misread: Vec<String>,
+}
+
+/// A device of a guest whose requests take time ([`OptionKey::Storage`]).
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct StorageFacts {
+    /// Name of the preset; `None`: the user gave the time.
+    pub name: Option<String>,
+    /// Time that a request takes, ns.
+    pub request_ns: u64,
 }
 
 /// Reads options one by one, and keeps the keys of those that are of another type.
@@ -126,6 +138,7 @@ impl Manifest {
             until: reader.text(OptionKey::Until),
             warm: reader.number(OptionKey::Warm),
             like_host: reader.read(OptionKey::LikeHost, |value| serde_json::from_value(value.clone()).ok()),
+            storage: reader.read(OptionKey::Storage, |value| serde_json::from_value(value.clone()).ok()),
             windows: reader.number(OptionKey::Windows),
             snapshots: reader.number(OptionKey::Snapshots),
             short_snapshots: reader.number(OptionKey::ShortSnapshots),

@@ -39,7 +39,7 @@ pub use kprism_manifest::{
     About, Account, Bearing, CallLosses, Clock, Condition, ConditionKind, Difference, DurationFacts, Entry,
     Environment, Fate, HugePageMode, HugePages, Instrument, Kernel, KernelModule, KernelTests, KernelTree,
     LIKE_HOST_NOTE, Manifest, NO_CLOCK, NOT_ENDED, NOT_WHOLE, OptionFacts, OptionKey, PLACES, PerfClock,
-    ProbeFacts, Processor, Recorded, RunKind, WHOLE, begun, date, recorded, this_kernel,
+    ProbeFacts, Processor, Recorded, RunKind, StorageFacts, WHOLE, begun, date, recorded, this_kernel,
 };
 pub use manifest_tables::{NamedTable, manifest_tables};
 pub use records::{Values, save_records};

@@ -10,8 +10,9 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Result, bail};
 use kprism_lab::{
     CpuFeature, Ended, Forward, Full, Job, KernelSource, ModuleFile, Network, NotTaken, ObserverOptions,
-    Options, Outcome, Pace, Prepared, Report, Share, Span, TakenOver,
+    Options, Outcome, Pace, Prepared, Report, Share, Span, Storage, TakenOver,
 };
+use kprism_profile::parse;
 use kprism_session::{Progress, date, flow};
 use kprism_store::{
     Environment, HugePageMode, HugePages, Instrument, Kernel, KernelModule, KernelTests, KernelTree,
@@ -79,6 +80,18 @@ pub struct Packets {
     pub cyc: Option<String>,
     /// The kernel's flow is left out. Then nothing tells when tasks are switched, so that there is no profile.
     pub user_only: bool,
+}
+
+/// Storage of the guest as a user writes it: a preset, or the time that each request takes.
+///
+/// # Errors
+/// It is none.
+pub fn storage(text: &str) -> Result<Storage, String> {
+    if let Some(preset) = Storage::preset(text) {
+        return Ok(preset);
+    }
+    let expected = |_| "expected memory, nvme, ssd, hdd, or the time of a request such as 80us".to_owned();
+    parse::duration(text).map_err(expected).and_then(Storage::taking)
 }
 
 /// A period of MTC packets as a user writes it: 2^N crystal ticks (SDM, IA32_RTIT_CTL.MTCFreq), or `off`.
@@ -215,6 +228,10 @@ impl Settings {
             "--like-host",
             job.like_host.as_ref().map(serde_json::to_string).transpose()?.unwrap_or_default(),
         );
+        option(
+            "--storage",
+            self.guest.storage.device().map(|_| self.guest.storage.to_string()).unwrap_or_default(),
+        );
         option("--warm", if job.warm.turns == 0 { String::new() } else { job.warm.turns.to_string() });
         option(
             "--env",
@@ -297,6 +314,7 @@ pub(crate) fn manifest_options(
         (OptionKey::Root, path(&guest.root).into()),
         (OptionKey::Init, guest.init.clone().into()),
         (OptionKey::Disk, guest.disks.iter().map(|disk| disk.display().to_string()).collect()),
+        (OptionKey::Storage, serde_json::json!(guest.storage.device())),
         (OptionKey::KeepDisks, job.keeps_disks.into()),
         (OptionKey::Module, guest.modules.clone().into()),
         (OptionKey::WithModule, guest.with_modules.clone().into()),

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use kprism_profile::Profile;
-use kprism_profile::units::{counted, grouped, printable, quoted};
-use kprism_store::{Instrument, Manifest, NOT_WHOLE, OptionKey, PerfClock, RunKind, WHOLE};
+use kprism_profile::units::{counted, duration, grouped, printable, quoted};
+use kprism_store::{Instrument, Manifest, NOT_WHOLE, OptionKey, PerfClock, RunKind, StorageFacts, WHOLE};
 
 /// The profile of a run's tables; `None` without tables, or why they cannot be read.
 pub type Tables<'t> = Result<Option<&'t Profile>, &'t str>;
@@ -44,6 +44,10 @@ pub fn to_text(dir: &Path, instruments: &[Instrument], m: &Manifest, tables: Tab
     }
     if let Some(turns @ 1..) = facts.warm {
         line("warm-up", format!("{} of the command before the recorded one", counted(turns, "turns")));
+    }
+    if let Some(StorageFacts { name, request_ns }) = &facts.storage {
+        let name = name.as_ref().map(|name| format!(" (`{}`)", printable(name))).unwrap_or_default();
+        line("storage", format!("a device whose requests take {}{name}", duration(*request_ns)));
     }
     for (kind, values) in facts.like_host.iter().flatten().filter(|(_, values)| !values.is_empty()) {
         let values: Vec<String> = values.iter().map(|(name, value)| format!("{name}={value}")).collect();

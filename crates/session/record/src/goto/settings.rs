@@ -2,7 +2,9 @@
 //! The settings of a run, read back from its manifest.
 
 use anyhow::{Context, Error, Result, bail, ensure};
-use kprism_lab::{CpuFeature, Job, KernelSource, LikeHost, Network, Options, Pace, Share, Span, Warm};
+use kprism_lab::{
+    CpuFeature, Job, KernelSource, LikeHost, Network, Options, Pace, Share, Span, Storage, Warm,
+};
 use kprism_store::{Manifest, OptionKey, Run, RunKind};
 use serde_json::Value;
 
@@ -79,6 +81,14 @@ pub(crate) fn like_host(manifest: &Manifest) -> Result<Option<LikeHost>> {
     recorded.map(LikeHost::recorded).transpose().map_err(Error::msg).context("`like_host`")
 }
 
+/// The storage of a run's guest, whatever the presets are today.
+fn storage(manifest: &Manifest) -> Result<Storage> {
+    let recorded = manifest.option(OptionKey::Storage).filter(|value| !value.is_null());
+    let device =
+        recorded.map(|value| serde_json::from_value(value.clone())).transpose().context("`storage`")?;
+    Ok(device.map_or(Storage::Memory, Storage::Device))
+}
+
 fn guest(manifest: &Manifest, options: &Given<'_>) -> Result<Options> {
     let tree = manifest.kernel.as_ref().and_then(|kernel| kernel.tree.as_ref());
     let paths = |key: OptionKey| options.list(key).into_iter().map(Into::into).collect();
@@ -100,6 +110,7 @@ fn guest(manifest: &Manifest, options: &Given<'_>) -> Result<Options> {
         root: options.text(OptionKey::Root).map(Into::into),
         init: options.text(OptionKey::Init),
         disks: paths(OptionKey::Disk),
+        storage: storage(manifest)?,
         modules: options.list(OptionKey::Module),
         with_modules: options.list(OptionKey::WithModule),
         packages: options.list(OptionKey::Package),

@@ -27,6 +27,7 @@ pub(super) fn command_line(settings: &Settings, output: &Path, timeout: Option<u
         root,
         init,
         disks,
+        storage,
         modules,
         with_modules,
         packages,
@@ -96,6 +97,9 @@ pub(super) fn command_line(settings: &Settings, output: &Path, timeout: Option<u
         }
     }
     disks.iter().for_each(|disk| add("disk", disk.into()));
+    if storage.device().is_some() {
+        add("storage", storage.to_string().into());
+    }
     let lists = [
         ("module", modules),
         ("with-module", with_modules),
@@ -145,6 +149,7 @@ mod tests {
             kernel: KernelSource::Image("/k".into()),
             module_folder: Some("/m".into()),
             packages: vec!["libc6-dbg".into()],
+            storage: kprism_lab::Storage::preset("ssd").expect("a preset"),
             ..Options::default()
         };
         let job = Job {
@@ -156,7 +161,7 @@ mod tests {
         let settings = Settings::new("run".into(), guest, job);
         assert_eq!(
             command_line(&settings, Path::new("run-whole"), Some(9)),
-            "kprism lab run -o run-whole --kernel=/k --modules=/m --package=libc6-dbg --append=-x '--append=a b' '--env=A=b c' --smp=2 --mem=512M \
+            "kprism lab run -o run-whole --kernel=/k --modules=/m --storage=ssd --package=libc6-dbg --append=-x '--append=a b' '--env=A=b c' --smp=2 --mem=512M \
              --like-host=run --warm=2 --timeout=9 -- sh -c 'ls | wc'"
         );
     }
