@@ -249,6 +249,35 @@ fn inits_of_a_root_in_memory() {
     assert!(said.contains("Kernel panic") && said.contains("CONFIG_BLK_DEV_INITRD"), "{said}");
 }
 
+/// The init of an initrd stays in its place. It is started if the user says so, and otherwise it is told that it was not.
+#[test]
+fn the_init_of_an_initrd() {
+    needs(&[QEMU, APT]);
+    let _alone = alone();
+    let place = Place::new();
+    let root = place.root("root");
+    let initrd = place.path("initrd");
+    let mut archive = fs::File::create(&initrd).unwrap();
+    let mut add = |name: &str, mode: u32, bytes: &[u8]| {
+        let entry = cpio::newc::Builder::new(name).mode(mode);
+        let mut writer = entry.write(&mut archive, bytes.len() as u32);
+        writer.write_all(bytes).unwrap();
+        writer.finish().unwrap();
+    };
+    add("bin", 0o040_755, b"");
+    add("bin/busybox", 0o100_755, &fs::read(root.join("bin/busybox")).unwrap());
+    add("bin/sh", 0o120_777, b"busybox");
+    add("init", 0o100_755, b"#!/bin/sh\necho mine > /was; while :; do busybox sleep 1000; done\n");
+    cpio::newc::trailer(&mut archive).unwrap();
+    let script = "busybox cat /was; busybox head -n 1 /init";
+    let (code, said, error) = place.run(&["--initrd", text(&initrd)], script);
+    assert_eq!((code, said.as_str()), (Some(0), "#!/bin/sh\n"), "{error}");
+    assert!(error.contains("/init of the initrd was not started; `--init /init` starts it"), "{error}");
+    let (_, said, error) = place.run(&["--initrd", text(&initrd), "--init", "/init"], script);
+    assert_eq!(said, "mine\n#!/bin/sh\n", "{error}");
+    assert!(!error.contains("was not started"), "{error}");
+}
+
 /// A module of the user's with the name of a disk's driver, told apart by its build ID.
 #[test]
 fn a_driver_of_the_users_is_loaded() {

@@ -67,6 +67,9 @@ pub struct RootPlan {
     pub on_disk: bool,
     /// Program to start as process 1. `None`: `/sbin/init` if there is one. Empty: none; the agent stays process 1.
     pub init: Option<String>,
+    /// True if an `/init` that is not started is told: that of an initrd, of which the user says nothing.
+    #[serde(default)]
+    pub tells_unused_init: bool,
     /// File systems that are modules of the kernel: name, paths of modules in an order in which they can be loaded.
     pub filesystems: Vec<(String, Vec<String>)>,
 }

@@ -93,6 +93,9 @@ fn serve() -> io::Result<()> {
         // An init of the guest's own does this, too.
         None => network::connect()?,
     }
+    if let Some(state) = root::unused_init() {
+        say(&Message::Init { state });
+    }
     let before = modules();
     let mut job = wait_for_job(&before)?;
     say(&Message::Accepted);

@@ -59,6 +59,14 @@ pub fn set_up() -> io::Result<Option<String>> {
     init.map(start).transpose()
 }
 
+/// Of the user's initrd with an `/init`, that it was not started, unless the user wants none.
+pub fn unused_init() -> Option<String> {
+    let text = fs::read(ROOT_FILE).ok()?;
+    let plan: RootPlan = serde_json::from_slice(&text).ok()?;
+    let is_unused = plan.tells_unused_init && has("/init");
+    is_unused.then(|| "/init of the initrd was not started; `--init /init` starts it".to_owned())
+}
+
 /// Refuses a root file system for another processor: none of its programs could run.
 ///
 /// # Errors

@@ -32,9 +32,16 @@ pub(crate) enum Base<'a> {
     Disk,
 }
 
+impl Base<'_> {
+    /// True if its files are the user's, `/init` among them.
+    fn is_the_users(&self) -> bool {
+        matches!(self, Base::File(_) | Base::Memory(_))
+    }
+}
+
 /// The layer over it.
 pub(crate) struct Overlay<'a> {
-    /// The program that becomes /init; [`OWN_INIT`] over [`Base::Memory`].
+    /// The program that becomes /init; [`OWN_INIT`] over the user's files, whose own `/init` stays.
     pub agent: &'a Path,
     pub modules: &'a [Module],
     /// What to do with a root file system of the user's.
@@ -50,7 +57,7 @@ pub struct Initramfs {
     pub image: PathBuf,
     /// Identifies its content.
     pub key: String,
-    /// True if it is a root file system of the user's: its `/init`, if it has one, is the user's too.
+    /// True if its files are the user's: its `/init`, if it has one, is the user's too.
     pub(crate) is_the_users_root: bool,
 }
 
@@ -69,7 +76,7 @@ impl Initramfs {
             }
             Base::File(path) => {
                 let contents = fs::read(path).at("read", path)?;
-                key = key.add(&contents);
+                key = key.add("file 2").add(&contents);
                 contents
             }
             Base::Memory(root) => {
@@ -116,13 +123,13 @@ impl Initramfs {
                 Base::Disk => Ok(()),
             };
             written.at("write", &path)?;
-            let init = if matches!(base, Base::Memory(_)) { OWN_INIT } else { "/init" };
+            let init = if base.is_the_users() { OWN_INIT } else { "/init" };
             overlay(&mut output, (init, &agent), modules, [(ROOT_FILE, &root), (STORAGE_FILE, &storage)])
                 .and_then(|()| output.flush())
                 .at("write", &path)
         })?;
         cache.keep_recent("initramfs", &place, 8);
-        Ok(Self { image: place.join("initramfs"), key, is_the_users_root: matches!(base, Base::Memory(_)) })
+        Ok(Self { image: place.join("initramfs"), key, is_the_users_root: base.is_the_users() })
     }
 }
 

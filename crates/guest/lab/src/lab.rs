@@ -200,11 +200,13 @@ pub fn prepare(options: &Options, report: Report<'_>) -> Result<Prepared> {
     }
     drivers.merge_into(&mut modules);
     let storage = device.map(|device| device.plan(options.mem_mib, drivers.storage));
-    let root = (options.root.is_some() || !images.is_empty()).then(|| RootPlan {
+    let has_init = options.root.is_some() || options.init.is_some();
+    let root = (has_init || options.initrd.is_some() || !images.is_empty()).then(|| RootPlan {
         disks: images.len(),
         on_disk,
-        // Without a root of the user's there is no init.
-        init: if options.root.is_some() { options.init.clone() } else { Some(String::new()) },
+        // Without a root of the user's there is no init, unless the user names that of an initrd.
+        init: if has_init { options.init.clone() } else { Some(String::new()) },
+        tells_unused_init: options.initrd.is_some() && options.init.is_none(),
         filesystems: drivers.filesystems,
     });
     let overlay =
@@ -221,7 +223,7 @@ pub fn prepare(options: &Options, report: Report<'_>) -> Result<Prepared> {
         features: options.cpu_features.clone(),
     };
     let mut command_line = Machine::command_line(&options.append);
-    if memory_root.is_some() {
+    if initramfs.is_the_users_root {
         command_line.push_str(&format!(" rdinit={}", kprism_agent::OWN_INIT));
     }
     let boot = Boot {
@@ -293,8 +295,8 @@ fn check(options: &Options) -> Result<()> {
              folder have their own",
         );
     }
-    if options.init.is_some() && options.root.is_none() {
-        return wrong("an init is that of a root file system of your own: give that too");
+    if options.init.is_some() && options.root.is_none() && options.initrd.is_none() {
+        return wrong("an init is that of a root file system or an initrd of your own: give that too");
     }
     Ok(())
 }

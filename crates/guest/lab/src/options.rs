@@ -36,7 +36,7 @@ pub struct Options {
     /// A root file system of the user's instead of Debian's programs: a disk image, a folder, a tar archive or a container
     /// image.
     pub root: Option<PathBuf>,
-    /// Program of that root to start as process 1. `None`: `/sbin/init` if it has one. Empty: none.
+    /// Program of that root, or of the initrd, to start as process 1. `None`: `/sbin/init` of a root that has one. Empty: none.
     pub init: Option<String>,
     /// More disks of the guest: images, raw or of a format of QEMU's. In the guest
     /// they are [`kprism_agent::DISK_LINK`] with their numbers.

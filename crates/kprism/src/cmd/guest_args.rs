@@ -123,13 +123,13 @@ pub struct GuestArgs {
     #[arg(long, value_name = "DIR", conflicts_with = "kernel", help_heading = "Guest")]
     tree: Option<PathBuf>,
     /// Use this initramfs instead of Debian's programs
-    #[arg(long, value_name = "FILE", help_heading = "Guest")]
+    #[arg(long, value_name = "FILE", group = "own_root", help_heading = "Guest")]
     initrd: Option<PathBuf>,
     /// Use this root file system and start its init: a disk image, folder, tar archive or container image, which is only read
-    #[arg(long, value_name = "PATH", conflicts_with = "initrd", help_heading = "Guest")]
+    #[arg(long, value_name = "PATH", group = "own_root", help_heading = "Guest")]
     root: Option<PathBuf>,
-    /// Start this program of --root as process 1 instead of /sbin/init, or `none`
-    #[arg(long, value_name = "PATH", value_parser = clap::builder::NonEmptyStringValueParser::new(), requires = "root", help_heading = "Guest")]
+    /// Start this program of --root or --initrd as process 1, or `none` [default: /sbin/init of --root, none of --initrd]
+    #[arg(long, value_name = "PATH", value_parser = clap::builder::NonEmptyStringValueParser::new(), requires = "own_root", help_heading = "Guest")]
     init: Option<String>,
     /// Give the guest this disk image, as /dev/disk0 or, beside --root, /dev/disk1; the image is not changed (can be repeated)
     #[arg(long, value_name = "IMAGE", help_heading = "Guest")]
