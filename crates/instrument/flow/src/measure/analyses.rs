@@ -342,12 +342,7 @@ impl<'a> Analyses<'a> {
             task.saved = Saved::default();
             task.call = None;
         }
-        for (spec, intervals) in self.plan.deltas.iter().zip(&mut self.intervals) {
-            match spec.scope {
-                Some(Scope::Task) => intervals.forget(at.task),
-                _ => intervals.forget(at.lane),
-            }
-        }
+        (0..self.intervals.len()).for_each(|n| self.forget_one(at, n));
     }
 
     fn func(&mut self, func: u32, name_of: &dyn Fn(u32) -> String) -> FuncPlan {
@@ -375,13 +370,20 @@ impl<'a> Analyses<'a> {
             return;
         }
         for n in numbers(triggers.from | triggers.to) {
-            let (scope, point) = self.point(n, at);
-            let intervals = &mut self.intervals[n];
+            let owner = self.owner(n, at);
             if triggers.to >> n & 1 == 1 {
-                intervals.end(scope, &point, at.task as u32, at.cpu);
+                // What an interrupt began may end in a task, and the other way round.
+                let other = (self.plan.by_context >> n & 1 == 1).then_some(match owner {
+                    Scope::Cpu => Scope::Task,
+                    Scope::Task => Scope::Cpu,
+                });
+                let mut owners = [Some(owner), other].into_iter().flatten();
+                if let Some(owner) = owners.find(|&owner| self.intervals[n].is_open(key(owner, at))) {
+                    self.intervals[n].end(key(owner, at), &point(owner, at), at.task as u32, at.cpu);
+                }
             }
             if triggers.from >> n & 1 == 1 {
-                intervals.begin(scope, point);
+                self.intervals[n].begin(key(owner, at), point(owner, at));
             }
         }
     }
@@ -390,30 +392,35 @@ impl<'a> Analyses<'a> {
     fn halt(&mut self, at: &At) {
         let mut cut = 0;
         for n in 0..self.intervals.len() {
-            let (scope, point) = self.point(n, at);
-            let was_open = self.intervals[n].halt(scope, &point, at.task as u32, at.cpu);
+            let owner = self.owner(n, at);
+            let was_open = self.intervals[n].halt(key(owner, at), &point(owner, at), at.task as u32, at.cpu);
             cut |= u64::from(was_open) << n;
         }
         self.cut[at.lane] = cut;
     }
 
-    /// The CPU or task whose interval this is, and its counters at the mark.
-    fn point(&self, interval: usize, at: &At) -> (usize, Point) {
-        let (scope, insns) = match self.plan.deltas[interval].scope {
-            Some(Scope::Task) => (at.task, at.task_insns),
-            _ => (at.lane, at.cpu_insns),
-        };
-        (scope, Point { ns: at.ns, insns, ip: at.ip, node: at.node })
+    /// Whose an interval is that begins at the mark: the CPU's or the task's.
+    #[inline]
+    fn owner(&self, interval: usize, at: &At) -> Scope {
+        let scope = self.plan.deltas[interval].scope.unwrap_or_default();
+        let is_by_context = self.plan.by_context >> interval & 1 == 1;
+        if is_by_context && self.cpus[at.lane].is_in_interrupt() { Scope::Cpu } else { scope }
     }
 
     /// Drops the open intervals that begin or end at one of these occasions.
     fn forget(&mut self, at: &At, occasions: &[Occasion]) {
         let triggers = occasions.iter().map(|&occasion| self.plan.occasions[occasion as usize]);
         for n in numbers(triggers.fold(0, |all, triggers| all | triggers.from | triggers.to)) {
-            match self.plan.deltas[n].scope {
-                Some(Scope::Task) => self.intervals[n].forget(at.task),
-                _ => self.intervals[n].forget(at.lane),
-            }
+            self.forget_one(at, n);
+        }
+    }
+
+    /// Drops what is open of an interval on the CPU, or in its task.
+    fn forget_one(&mut self, at: &At, n: usize) {
+        let scope = self.plan.deltas[n].scope.unwrap_or_default();
+        self.intervals[n].forget(key(scope, at));
+        if self.plan.by_context >> n & 1 == 1 {
+            self.intervals[n].forget(key(Scope::Cpu, at));
         }
     }
 
@@ -431,6 +438,25 @@ impl<'a> Analyses<'a> {
             |(text, n): &'a (String, u32)| (text.as_str(), by_pattern.get(n).cloned().unwrap_or_default());
         (deltas, self.plan.counts.iter().map(of).collect())
     }
+}
+
+/// The number of the CPU or the task among both.
+#[inline]
+fn key(owner: Scope, at: &At) -> usize {
+    match owner {
+        Scope::Cpu => 2 * at.lane,
+        Scope::Task => 2 * at.task + 1,
+    }
+}
+
+/// The mark, with the counters of the CPU or the task.
+#[inline]
+fn point(owner: Scope, at: &At) -> Point {
+    let insns = match owner {
+        Scope::Cpu => at.cpu_insns,
+        Scope::Task => at.task_insns,
+    };
+    Point { ns: at.ns, insns, ip: at.ip, node: at.node }
 }
 
 /// The intervals of a set, one bit for each.
@@ -484,6 +510,42 @@ mod tests {
         };
         assert_eq!(of("preempt"), (vec![(100, 100), (5000, 150), (7150, 100)], Some(2)));
         assert_eq!(of("idle"), (vec![(200, 4800), (5150, 2000)], None));
+    }
+
+    /// Two interrupts, of which each interrupts another task, and the end in a task that they wake.
+    #[test]
+    fn an_interval_that_an_interrupt_begins_is_the_cpus() {
+        const HARDIRQ: i32 = 1 << 16;
+        let names = |func: u32| ["", "first", "second", "entry"][func as usize].to_owned();
+        let measured = |to: &str, scope: Option<Scope>| {
+            let (from, to) = ("func:first".to_owned(), to.to_owned());
+            let spec = crate::measure::delta::Spec { name: "x".into(), from, to, scope, nested: false };
+            let plan = Plan::new(&[spec], &[], &|_| None).unwrap().with_preemption(Preemption::default());
+            let mut analyses = Analyses::new(&plan, 1);
+            let mut interrupt = |ns: u64, task: usize, func: u32| {
+                let at = |ns: u64| At { ns, task, cpu_insns: ns, task_insns: 1, ..At::default() };
+                for (more, what) in [
+                    (0, What::Leave { user: true }),
+                    (1, What::Enter { kind: FrameKind::Interrupt, func: 3 }),
+                    (2, What::Insn(Op::Preempt(HARDIRQ))),
+                    (3, What::Begin { func, body: false }),
+                    (4, What::End { func }),
+                    (5, What::Insn(Op::Preempt(-HARDIRQ))),
+                    (6, What::Leave { user: true }),
+                ] {
+                    analyses.mark(&at(ns + more), what, &names);
+                }
+            };
+            interrupt(100, 1, 1);
+            interrupt(200, 2, 2);
+            let woken = At { ns: 300, task: 4, cpu_insns: 300, ..At::default() };
+            analyses.mark(&woken, What::Enter { kind: FrameKind::Syscall, func: 0 }, &names);
+            let delta = analyses.finish().0.remove(0);
+            (delta.ns.count, delta.ns.max, delta.insns.max)
+        };
+        assert_eq!(measured("func:second", None), (1, 100, 100));
+        assert_eq!(measured("syscall", None), (1, 197, 197));
+        assert_eq!(measured("func:second", Some(Scope::Task)), (0, 0, 0), "the user's word counts");
     }
 
     /// An interval of the user's that ends elsewhere has the time that passed.

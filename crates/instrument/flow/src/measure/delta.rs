@@ -38,7 +38,8 @@ pub struct Spec {
     pub from: String,
     /// The marker where it ends.
     pub to: String,
-    /// The CPU's or the task's clock; derived from the markers if not given.
+    /// The CPU's or the task's clock; derived from the markers if not given. Then one of a task is the CPU's where an interrupt begins
+    /// it: the task that was interrupted has no part in it.
     pub scope: Option<Scope>,
     /// A beginning inside an interval begins another interval, which ends first.
     pub nested: bool,
@@ -167,6 +168,8 @@ pub(crate) struct FuncTrigger {
 pub struct Plan {
     pub(crate) markers: Markers,
     pub(crate) deltas: Vec<Spec>,
+    /// Intervals of a task whose scope nobody chose, one bit each.
+    pub(crate) by_context: u64,
     pub(crate) occasions: [Triggers; OCCASIONS.len()],
     pub(crate) funcs: Vec<FuncTrigger>,
     /// Triggers by number of the pattern or address.
@@ -190,6 +193,7 @@ impl Plan {
         Self {
             markers: Markers { kernel: true, ..Markers::LONG },
             deltas: Vec::new(),
+            by_context: 0,
             occasions: Default::default(),
             funcs: Vec::new(),
             wanted: Vec::new(),
@@ -219,6 +223,7 @@ impl Plan {
                     by_task |= plan.add(marker.trim(), n, ends, address_of, &mut places)?;
                 }
             }
+            plan.by_context |= u64::from(by_task && spec.scope.is_none()) << n;
             let scope = spec.scope.unwrap_or(if by_task { Scope::Task } else { Scope::Cpu });
             plan.deltas.push(Spec { scope: Some(scope), ..spec.clone() });
         }

@@ -95,7 +95,7 @@ impl List {
 #[derive(Debug, Default)]
 pub(crate) struct Intervals {
     nested: bool,
-    /// Beginnings without an end yet, by CPU or task.
+    /// Beginnings without an end yet, by number of the CPU or the task.
     open: Vec<Vec<Point>>,
     ns: Counter,
     insns: Counter,
@@ -141,6 +141,12 @@ impl Intervals {
         open.push(point);
     }
 
+    /// True if an interval has begun there, and has not ended.
+    #[inline]
+    pub fn is_open(&self, scope: usize) -> bool {
+        self.open.get(scope).is_some_and(|open| !open.is_empty())
+    }
+
     pub fn end(&mut self, scope: usize, end: &Point, task: u32, cpu: u16) {
         let Some(from) = self.open.get_mut(scope).and_then(Vec::pop) else { return };
         let interval = Interval {
@@ -171,7 +177,7 @@ impl Intervals {
     /// The CPU halts. An open interval of a kind that leaves idle out ends here; returns true if there was one: with the wake-up another
     /// one begins.
     pub fn halt(&mut self, scope: usize, at: &Point, task: u32, cpu: u16) -> bool {
-        let is_open = self.open.get(scope).is_some_and(|open| !open.is_empty());
+        let is_open = self.is_open(scope);
         let Some(halts) = self.halts.as_mut().filter(|_| is_open) else { return false };
         *halts += 1;
         self.end(scope, at, task, cpu);

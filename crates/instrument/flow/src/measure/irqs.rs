@@ -31,6 +31,10 @@ fn push<T>(stack: &mut Vec<T>, flag: T) {
     stack.push(flag);
 }
 
+/// Bits of the preemption count that are set in an interrupt (include/linux/preempt.h): a softirq that runs (not those that are only
+/// held off), hard interrupts, and NMIs.
+const IN_INTERRUPT: i32 = 1 << 8 | 0xf << 16 | 0xf << 20;
+
 /// One CPU's state.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cpu {
@@ -43,6 +47,11 @@ pub(crate) struct Cpu {
 }
 
 impl Cpu {
+    /// True in an interrupt's code. False, too, where the count is not known.
+    pub fn is_in_interrupt(&self) -> bool {
+        self.preempt.is_some_and(|count| count & IN_INTERRUPT != 0)
+    }
+
     pub fn cli(&mut self, saved: &mut Saved) {
         if let Some(flag) = saved.pushed.take() {
             push(&mut saved.flags, flag);
