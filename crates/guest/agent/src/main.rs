@@ -152,7 +152,9 @@ fn unpack_share(job: &Job) -> io::Result<()> {
     }
     let (selector, size) = ports::find_file(SHARE_FILE)
         .ok_or_else(|| io::Error::other("the shared files are missing from fw_cfg"))?;
-    unpack::unpack(ports::ConfigFile::new(selector, size)?, Path::new("/"))
+    unpack::unpack(ports::ConfigFile::new(selector, size)?, Path::new("/"))?;
+    storage::settle();
+    Ok(())
 }
 
 /// Folder for counters that the agent read, until the host has them.

@@ -51,7 +51,9 @@ pub fn set_up() -> io::Result<Option<String>> {
     let init = match plan.init.as_deref() {
         Some("") => None,
         Some(named) if has(named) => Some(named),
-        Some(named) => return Err(io::Error::other(format!("the root file system has no {named} to start"))),
+        Some(named) => {
+            return Err(io::Error::other(format!("the guest's root file system has no {named} to start")));
+        }
         // A container image is not made to be booted, though one may have an init: Alpine's has.
         None if Path::new(CONTAINER_MARK).exists() => None,
         None => Some("/sbin/init").filter(|init| has(init)),

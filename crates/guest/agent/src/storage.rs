@@ -18,7 +18,7 @@ use crate::boot;
 /// Where the kernel shows configfs (fs/configfs/mount.c).
 const CONFIG: &str = "/sys/kernel/config";
 
-/// Name of the device. Kernels before 6.3 number it instead: `nullbN`.
+/// Name of the device. Older kernels number it instead: `nullbN`.
 const NAME: &str = "storage";
 
 /// The device that the driver would make by itself is not wanted.
@@ -47,9 +47,16 @@ pub fn set_up() -> io::Result<()> {
     fs::create_dir_all(STORAGE)?;
     boot::mount("ext4", &device, STORAGE, 0, "").map_err(|error| lacks("EXT4_FS", "ext4", &error))?;
     STORED.iter().try_for_each(|place| move_to_storage(place))?;
-    // SAFETY: sync only writes back what the kernel holds.
-    unsafe { libc::sync() };
+    settle();
     Ok(())
+}
+
+/// Writes what a job brought to the device, if there is one: it would be written while the command runs.
+pub fn settle() {
+    if Path::new(STORAGE_FILE).exists() {
+        // SAFETY: sync only writes back what the kernel holds.
+        unsafe { libc::sync() };
+    }
 }
 
 fn lacks(option: &str, what: &str, error: &io::Error) -> io::Error {
@@ -86,11 +93,15 @@ fn make_device(plan: &StoragePlan) -> io::Result<String> {
     let device = named.into_iter().find(|name| Path::new("/sys/class/block").join(name).exists());
     let device = device.ok_or_else(|| io::Error::other("storage with time: null_blk made no device"))?;
     let queue = Path::new("/sys/class/block").join(&device).join("queue");
+    let of_queue = |name: &str, value: &str| {
+        fs::write(queue.join(name), value)
+            .map_err(|error| io::Error::other(format!("storage with time: the queue's {name}: {error}")))
+    };
     if plan.rotates {
-        fs::write(queue.join("rotational"), "1")?;
-        // As the kernel chooses for disks with one queue (elevator_get_default in block/elevator.c). One without it has another.
-        fs::write(queue.join("scheduler"), "mq-deadline").ok();
+        of_queue("rotational", "1")?;
     }
+    // Which one the kernel would choose depends on its version (elevator_get_default in block/elevator.c).
+    of_queue("scheduler", if plan.rotates { "mq-deadline" } else { "none" })?;
     Ok(format!("/dev/{device}"))
 }
 

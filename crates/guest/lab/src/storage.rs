@@ -43,8 +43,8 @@ pub struct StorageDevice {
 const PRESETS: [(&str, u64, u32, bool); 3] =
     [("nvme", 20_000, 64, false), ("ssd", 52_000, 32, false), ("hdd", 12_400_000, 1, true)];
 
-/// Shortest and longest time of a request. The kernel gives a request up after 30 s (`BLK_DEFAULT_SG_TIMEOUT`).
-const TIMES: [Duration; 2] = [Duration::from_micros(1), Duration::from_secs(10)];
+/// Shortest and longest time of a request. null_blk gives a request up after 5 s (`tag_set->timeout` in drivers/block/null_blk/main.c).
+const TIMES: [Duration; 2] = [Duration::from_micros(1), Duration::from_secs(4)];
 
 /// Requests at a time of a device of which only the time is given: as many as null_blk's default (drivers/block/null_blk/main.c).
 const DEPTH: u32 = 64;
@@ -66,7 +66,7 @@ impl Storage {
     /// The time is too short or too long.
     pub fn taking(request: Duration) -> Result<Self, String> {
         if !(TIMES[0]..=TIMES[1]).contains(&request) {
-            return Err("a request takes 1us to 10s".to_owned());
+            return Err("a request takes 1us to 4s".to_owned());
         }
         let request_ns = request.as_nanos() as u64;
         Ok(Self::Device(StorageDevice { name: None, request_ns, depth: DEPTH, rotates: false }))
@@ -82,13 +82,13 @@ impl Storage {
     }
 }
 
-/// As the user writes it.
+/// As the user writes it. A recorded preset that is another device today is told by its time.
 impl fmt::Display for Storage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Memory => f.write_str("memory"),
-            Self::Device(StorageDevice { name: Some(name), .. }) => f.write_str(name),
-            Self::Device(StorageDevice { request_ns, .. }) => write!(f, "{request_ns}ns"),
+        let Self::Device(device) = self else { return f.write_str("memory") };
+        match &device.name {
+            Some(name) if Self::preset(name).as_ref() == Some(self) => f.write_str(name),
+            _ => write!(f, "{}ns", device.request_ns),
         }
     }
 }
@@ -118,7 +118,9 @@ mod tests {
         }
         let own = Storage::taking(Duration::from_micros(1300)).unwrap();
         assert_eq!(own.to_string(), "1300000ns");
-        for odd in [Duration::ZERO, Duration::from_nanos(999), Duration::from_secs(11)] {
+        let Some(Storage::Device(ssd)) = Storage::preset("ssd") else { panic!("a preset") };
+        assert_eq!(Storage::Device(StorageDevice { request_ns: 7, ..ssd }).to_string(), "7ns");
+        for odd in [Duration::ZERO, Duration::from_nanos(999), Duration::from_secs(5)] {
             assert!(Storage::taking(odd).is_err(), "{odd:?}");
         }
     }

@@ -126,7 +126,7 @@ pub struct GuestArgs {
     #[arg(long, value_name = "FILE", group = "own_root", help_heading = "Guest")]
     initrd: Option<PathBuf>,
     /// Use this root file system and start its init: a disk image, folder, tar archive or container image, which is only read
-    #[arg(long, value_name = "PATH", group = "own_root", help_heading = "Guest")]
+    #[arg(long, value_name = "PATH", group = "own_root", conflicts_with = "initrd", help_heading = "Guest")]
     root: Option<PathBuf>,
     /// Start this program of --root or --initrd as process 1, or `none` [default: /sbin/init of --root, none of --initrd]
     #[arg(long, value_name = "PATH", value_parser = clap::builder::NonEmptyStringValueParser::new(), requires = "own_root", help_heading = "Guest")]

@@ -97,12 +97,12 @@ pub(crate) fn find(
     let (mut passed, mut last_ns, mut gap) = (0, 0, false);
     let mut begun = false;
     walk(&trace.pt, clock, |mut offset, packet, now| {
+        fine |= matches!(packet, Packet::Mtc { .. } | Packet::Cyc { .. });
         if now > last_ns || !begun {
             begun = true;
             if spaces.first_ns == 0 {
                 spaces.first_ns = now;
             }
-            fine |= matches!(packet, Packet::Mtc { .. } | Packet::Cyc { .. });
             while spaces.offsets.len() < wanted.len() && wanted[spaces.offsets.len()] <= now {
                 spaces.offsets.push(offset as u64);
                 spaces.apart.push(if last_ns > 0 && ran && !fine { now - last_ns } else { 0 });
