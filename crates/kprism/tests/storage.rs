@@ -85,9 +85,18 @@ fn a_device_is_the_same_each_time_and_a_part_of_the_environment() {
     assert_eq!(timed["options"]["storage"]["name"], "nvme");
     assert_eq!(plain["options"]["storage"], Value::Null);
     assert!(timed["environment"]["parts"].to_string().contains("option --storage"));
-    // Its time is of the same command, and of more than its work.
-    let total = |run: &Value| number(run, "duration_ns");
-    assert!(total(&timed) > total(&plain) + 3 * 20_000, "{} {}", total(&timed), total(&plain));
+    // Each sync is that of a file that grew: data, journal and commit are requests one after the other.
+    let syncs = |run: &Path| {
+        let calls = script(run, &["syscalls"]);
+        let syncs = calls.iter().filter(|call| call["syscall"] == "sync");
+        syncs.map(|call| number(call, "wall_ns")).collect::<Vec<u64>>()
+    };
+    let (timed, plain) = (syncs(&first), syncs(&memory));
+    assert_eq!((timed.len(), plain.len()), (3, 3));
+    assert!(
+        timed.iter().all(|&ns| ns > 3 * 20_000) && plain.iter().all(|&ns| ns < 20_000),
+        "{timed:?} {plain:?}"
+    );
 }
 
 #[test]
