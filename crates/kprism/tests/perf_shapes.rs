@@ -512,12 +512,22 @@ fn slices_of_time_are_the_whole_together() {
             let folder = place.folder(&format!("slice{number}"), &data);
             let (run, notes) = place.import(&folder, &format!("slice{number}-run"));
             assert_eq!(notes, Vec::<String>::new());
-            (0..2).map(|cpu| ours(&run, cpu)).collect()
+            let (own, theirs) =
+                ((0..2).map(|cpu| ours(&run, cpu)).collect::<Vec<_>>(), place.theirs(&folder, "cpu"));
+            for (cpu, own) in (0..).zip(&own) {
+                same(&format!("slice {number}, CPU {cpu}"), own, &theirs[&cpu]);
+            }
+            own
         })
         .collect();
     for (cpu, (first, second)) in slices[0].iter().zip(&slices[1]).enumerate() {
-        let together = [&first[..], second].concat();
-        same(&format!("slices, CPU {cpu}"), &together, &ours(&whole_run, cpu));
+        // A file that ends at a PSB does not state what ran after its last packet, and perf does not know it either: instructions
+        // that need no packet, direct jumps and calls among them. The PSB of the next file states where they led.
+        let whole = ours(&whole_run, cpu);
+        let between = first.len()..whole.len().saturating_sub(second.len());
+        println!("slices, CPU {cpu}: {between:?} of {} are in neither", whole.len());
+        let together = [&first[..], whole.get(between).unwrap_or_default(), second].concat();
+        same(&format!("slices, CPU {cpu}"), &together, &whole);
     }
 }
 
