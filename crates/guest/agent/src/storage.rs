@@ -15,7 +15,7 @@ use kprism_agent::{STORAGE, STORAGE_FILE, STORED, StoragePlan};
 
 use crate::boot;
 
-/// Where the kernel shows configfs (fs/configfs/mount.c).
+/// Mount point of configfs (fs/configfs/mount.c).
 const CONFIG: &str = "/sys/kernel/config";
 
 /// Name of the device. Older kernels number it instead: `nullbN`.
@@ -100,7 +100,7 @@ fn make_device(plan: &StoragePlan) -> io::Result<String> {
     if plan.rotates {
         of_queue("rotational", "1")?;
     }
-    // Which one the kernel would choose depends on its version (elevator_get_default in block/elevator.c).
+    // The kernel's own choice depends on its version (elevator_get_default in block/elevator.c).
     of_queue("scheduler", if plan.rotates { "mq-deadline" } else { "none" })?;
     Ok(format!("/dev/{device}"))
 }

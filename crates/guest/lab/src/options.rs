@@ -41,7 +41,7 @@ pub struct Options {
     /// More disks of the guest: images, raw or of a format of QEMU's. In the guest
     /// they are [`kprism_agent::DISK_LINK`] with their numbers.
     pub disks: Vec<PathBuf>,
-    /// Where the command's files are.
+    /// Medium of the command's files.
     pub storage: Storage,
     /// Modules loaded at boot, with their dependencies: names, or paths of .ko files.
     pub modules: Vec<String>,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use kprism_agent::StoragePlan;
 use serde::{Deserialize, Serialize};
 
-/// Where the command's files are.
+/// Medium of the command's files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Storage {
     /// In memory, without a device.

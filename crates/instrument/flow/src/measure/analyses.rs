@@ -399,7 +399,7 @@ impl<'a> Analyses<'a> {
         self.cut[at.lane] = cut;
     }
 
-    /// Whose an interval is that begins at the mark: the CPU's or the task's.
+    /// Owner of an interval that begins at the mark: the CPU or the task.
     #[inline]
     fn owner(&self, interval: usize, at: &At) -> Scope {
         let scope = self.plan.deltas[interval].scope.unwrap_or_default();

@@ -77,7 +77,7 @@ impl Spec {
             .collect()
     }
 
-    /// Whether what a CPU waits is in none of them.
+    /// True if the time that a CPU waits is in none of them.
     pub(crate) fn leaves_idle_out(&self) -> bool {
         leaves_idle_out(self.from.trim(), self.to.trim(), self.scope.unwrap_or_default())
     }
