@@ -144,6 +144,26 @@ fn parts_of_a_system_call() {
     assert!((9..=12).contains(&exit.ns), "{exit:?}");
 }
 
+/// An interrupt before the body or behind it is in no other part.
+#[test]
+fn interrupts_around_the_body_of_a_system_call() {
+    let code = code("__x64_sys_read");
+    let mut pt = Pt::new();
+    pt.psb_at(MAIN, 1000).tip(G).tnt("tt").tip(ENTRY);
+    pt.cyc(5).fup(ENTRY + 1).cyc(1).tip(TIMER).cyc(20).tip(ENTRY + 1);
+    pt.cyc(3).tip(BODY).cyc(7).tip(HELPER).cyc(8).tnt("tt");
+    pt.cyc(2).fup(ENTRY + 3).cyc(1).tip(TIMER).cyc(30).tip(ENTRY + 3).cyc(4).tip(MAIN + 8).cyc(1).tip(G);
+    let profile = run_with(&code, &[&pt], &[]);
+    let [call] = &profile.syscalls[..] else { panic!("{:?}", profile.syscalls) };
+    let Parts { entry, interrupts, exit } = call.parts;
+    // nop, call; nop, iret twice; sysret.
+    assert_eq!((entry.insns, interrupts.insns, exit.insns), (2, 4, 1));
+    assert_eq!(call.insns, 2 + 4 + 2 + 2 + 1 + 1);
+    // Packets have times, and instructions between them share what passed.
+    assert!((3..=9).contains(&entry.ns) && (45..=52).contains(&interrupts.ns), "{call:?}");
+    assert!(entry.ns + interrupts.ns + exit.ns + 15 <= call.on_cpu_ns, "{call:?}");
+}
+
 /// Tracing that is switched on at a function's first instruction begins with a call of it, whose call instruction was
 /// not traced: a window or a filter begins there.
 #[test]

@@ -183,7 +183,7 @@ pub struct Syscall {
     pub parts: Parts,
 }
 
-/// The parts of a system call's time apart from its body and the time off the CPU.
+/// The parts of a system call's time apart from its body and the time off the CPU. No time is in two of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parts {
     /// From the system call instruction to the call of the body (`__x64_sys_*`).

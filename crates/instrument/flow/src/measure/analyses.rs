@@ -33,11 +33,12 @@ pub(crate) struct At {
 #[derive(Debug, Clone, Copy, Default)]
 struct Call {
     parts: Parts,
-    /// Start of the entry, end of the body if seen, start of the current interrupt.
+    /// Start of the entry, start of the current interrupt.
     start: Stamp,
     body: Option<u32>,
-    body_end: Option<Stamp>,
     interrupted: Option<Stamp>,
+    /// End of the body if seen, and the interrupts until then.
+    body_end: Option<(Stamp, Part)>,
     /// Kernel entries nested inside, and the depth of the one that is the interrupt.
     depth: u32,
     interrupt_depth: u32,
@@ -276,7 +277,7 @@ impl<'a> Analyses<'a> {
             && call.body.is_none()
         {
             call.body = Some(func);
-            call.parts.entry = call.start.until(stamp);
+            call.parts.entry = without(call.start.until(stamp), call.parts.interrupts);
         }
     }
 
@@ -286,7 +287,7 @@ impl<'a> Analyses<'a> {
         if let Some(call) = &mut task.call
             && call.body == Some(func)
         {
-            call.body_end = Some(stamp);
+            call.body_end = Some((stamp, call.parts.interrupts));
         }
     }
 
@@ -294,8 +295,9 @@ impl<'a> Analyses<'a> {
         let task = &mut self.tasks[at.task];
         let stamp = task.stamp(at);
         let parts = task.call.take().map_or_else(Parts::default, |mut call| {
-            if let Some(end) = call.body_end {
-                call.parts.exit = end.until(stamp);
+            if let Some((end, until_then)) = call.body_end {
+                let interrupts = without(call.parts.interrupts, until_then);
+                call.parts.exit = without(end.until(stamp), interrupts);
             }
             call.parts
         });
@@ -467,6 +469,10 @@ fn numbers(mut set: u64) -> impl Iterator<Item = usize> {
         set &= set - 1;
         Some(n)
     })
+}
+
+fn without(part: Part, less: Part) -> Part {
+    Part { ns: part.ns.saturating_sub(less.ns), insns: part.insns.saturating_sub(less.insns) }
 }
 
 fn add(part: &mut Part, more: Part) {
