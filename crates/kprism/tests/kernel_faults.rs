@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A fault that the guest's kernel reports on its console is told after the command's output and in the run, and is no loss.
+//! A fault that the guest's kernel reports on its console is told after the command's output and in the run, and is no loss: of
+//! the kernel, of memory that is used up, and of storage.
 
 mod guest;
 
@@ -55,6 +56,39 @@ fn a_warning_is_a_note_and_no_loss() {
     let output = kprism(&["lab", "run", "-o", &run, "--", "true"]);
     assert!(output.status.success() && reports(&run).is_empty());
     assert_eq!(with, strict());
+}
+
+#[test]
+fn a_process_that_is_ended_for_lack_of_memory_is_told() {
+    needs(&[QEMU, APT]);
+    let _guard = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run").display().to_string();
+    // `tail` keeps the last line, and this one does not end.
+    let line = ["lab", "run", "--unobserved", "--memory", "256M", "-o", &run, "--"];
+    let output = kprism(&[&line[..], &["tail", "/dev/zero"]].concat());
+    assert_eq!(output.status.code(), Some(137), "{}", String::from_utf8_lossy(&output.stderr));
+    let notes = reports(&run);
+    assert!(
+        matches!(&notes[..], [note] if note.contains("Out of memory: Killed process ") && note.contains("(tail)")),
+        "{notes:?}"
+    );
+}
+
+#[test]
+fn storage_that_fails_is_told() {
+    needs(&[QEMU, APT]);
+    let _guard = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run").display().to_string();
+    // A second device, of which one block is bad.
+    let script = "cd /sys/kernel/config/nullb && mkdir bad && cd bad && echo 16 > size && echo +8-15 > badblocks && \
+                  echo 1 > power && dd if=/dev/nullb$(cat index) of=/dev/null bs=4096 count=4";
+    let line = ["lab", "run", "--unobserved", "--storage", "ssd", "-o", &run, "--", "sh", "-c", script];
+    let output = kprism(&line);
+    assert!(!output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let notes = reports(&run);
+    assert!(notes.iter().any(|note| note.contains("I/O error, dev nullb1, sector 8 ")), "{notes:?}");
 }
 
 kprism_test::main!();

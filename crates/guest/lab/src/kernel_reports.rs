@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Finds a kernel's reports on its own faults in the text of its console: BUG, Oops, WARN, sanitizers, hangs, panic.
+//! Finds a kernel's reports on faults in the text of its console: BUG, Oops, WARN, sanitizers, hangs, panic, processes that it
+//! ended for lack of memory, and failures of storage.
 //!
 //! Input: the bytes of a console. Output: [`KernelReports`]. The formats are those of Linux 5.10 to 6.12 on x86 (kernel/panic.c,
-//! arch/x86/kernel/dumpstack.c, arch/x86/mm/fault.c, mm/kasan/report.c, kernel/hung_task.c, kernel/watchdog.c). Any bytes give a
-//! value; work and memory are bounded by the text's length and by [`MOST_REPORTS`].
+//! arch/x86/kernel/dumpstack.c, arch/x86/mm/fault.c, mm/kasan/report.c, kernel/hung_task.c, kernel/watchdog.c, mm/oom_kill.c,
+//! block/blk-mq.c, fs/buffer.c, fs/ext4/super.c, fs/jbd2/journal.c). Any bytes give a value; work and memory are bounded by the text's length and by [`MOST_REPORTS`].
 
 use std::path::Path;
 
@@ -31,6 +32,10 @@ pub enum ReportKind {
     Hang,
     /// The kernel stopped itself.
     Panic,
+    /// The kernel ended a process because memory was used up.
+    OutOfMemory,
+    /// A request to storage failed, or a file system found that it is damaged.
+    Storage,
 }
 
 /// One report of a kernel on itself.
@@ -182,6 +187,10 @@ fn kind(line: &str) -> Option<ReportKind> {
         Some(ReportKind::Bug)
     } else if is_warning(line) {
         Some(ReportKind::Warning)
+    } else if starts(&["Out of memory", "Memory cgroup out of memory"]) && line.contains(" process ") {
+        Some(ReportKind::OutOfMemory)
+    } else if is_storage_failure(line) {
+        Some(ReportKind::Storage)
     } else {
         None
     }
@@ -210,6 +219,22 @@ fn is_warning(line: &str) -> bool {
     line.strip_prefix("WARNING: ").is_some_and(|rest| {
         rest.starts_with("CPU: ") || rest.contains("+0x") || LOCKS.iter().any(|words| rest.starts_with(words))
     })
+}
+
+/// Returns true for a line of the block layer on a request that failed, or of a file system on damage. The block layer names
+/// the status (`I/O error, dev sda, sector 8`, `critical medium error, dev …`), kernels before 5.15 behind their function.
+fn is_storage_failure(line: &str) -> bool {
+    const STARTS: [&str; 5] = [
+        "Buffer I/O error on dev",
+        "Aborting journal on device ",
+        "EXT4-fs error (",
+        "BTRFS error (",
+        "BTRFS critical (",
+    ];
+    const OF_XFS: [&str; 3] = ["orruption", "I/O Error", "I/O error"];
+    let of_request = line.contains(" error, dev ") && line.contains(", sector ");
+    let of_xfs = line.starts_with("XFS (") && OF_XFS.iter().any(|words| line.contains(words));
+    of_request || of_xfs || STARTS.iter().any(|start| line.starts_with(start))
 }
 
 /// Returns true for functions at the head of a trace that write the report, and are not its cause.

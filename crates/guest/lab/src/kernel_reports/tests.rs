@@ -103,6 +103,21 @@ const HANGS: &str = "\
 [  400.1] rcu: INFO: rcu_preempt self-detected stall on CPU
 ";
 
+/// Of Linux 4.19, 5.10, 6.1 and 6.12.
+const MEMORY_AND_STORAGE: &str = "\
+[   12.1] Out of memory: Kill process 131 (tail) score 905 or sacrifice child
+[   12.2] Out of memory: Killed process 131 (tail) total-vm:226820kB, anon-rss:222208kB, file-rss:4kB, shmem-rss:0kB, UID:0
+[   13.0] Memory cgroup out of memory: Killed process 140 (stress) total-vm:9kB, anon-rss:8kB, file-rss:1kB, shmem-rss:0kB
+[   20.1] print_req_error: I/O error, dev sda, sector 2048
+[   20.2] blk_update_request: critical medium error, dev nvme0n1, sector 8 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 0
+[   20.3] critical space allocation error, dev nullb0, sector 4816 op 0x1:(WRITE) flags 0x800 phys_seg 1 prio class 2
+[   20.4] Buffer I/O error on dev nullb0, logical block 602, lost async page write
+[   20.5] Aborting journal on device nullb0-8.
+[   20.6] EXT4-fs error (device nullb0): ext4_journal_check_start:83: comm kworker/u2:1: Detected aborted journal
+[   21.0] XFS (sdb1): Metadata corruption detected at xfs_agf_read_verify+0x1/0x2, xfs_agf block 0x1
+[   22.0] BTRFS critical (device sdc): corrupt leaf: root=5 block=1 slot=2, invalid key
+";
+
 fn find(text: &str) -> Vec<KernelReport> {
     let found = KernelReports::find(text.as_bytes());
     assert_eq!(found.more, 0);
@@ -163,6 +178,17 @@ fn tasks_and_cpus_that_hang_are_told() {
 }
 
 #[test]
+fn processes_without_memory_and_storage_that_fails_are_told() {
+    let reports = find(MEMORY_AND_STORAGE);
+    let kinds: Vec<ReportKind> = reports.iter().map(|report| report.kind).collect();
+    assert_eq!(kinds, [[ReportKind::OutOfMemory; 3].as_slice(), &[ReportKind::Storage; 8]].concat());
+    assert_eq!(
+        reports[5].headline,
+        "critical space allocation error, dev nullb0, sector 4816 op 0x1:(WRITE) flags 0x800 phys_seg 1 prio class 2"
+    );
+}
+
+#[test]
 fn ordinary_messages_are_no_reports() {
     let text = "\
 [    0.000000] Linux version 6.1.0-56-amd64 (debian-kernel@lists.debian.org)
@@ -171,6 +197,9 @@ fn ordinary_messages_are_no_reports() {
 [    0.300000] traps: sh[12] general protection fault ip:55d0 sp:7ffd error:0 in sh[55d0+1000]
 [    0.400000] sh[12]: segfault at 0 ip 000055d0 sp 00007ffd error 4
 [    0.500000] DEBUG: BUG: no line begins so
+[    0.600000] XFS (sdb1): Mounting V5 Filesystem
+[    0.700000] EXT4-fs (sda1): mounted filesystem with ordered data mode. Opts: errors=remount-ro
+[    0.800000] systemd[1]: Out of memory handling is on
 ";
     assert!(find(text).is_empty(), "{:?}", find(text));
 }
@@ -188,7 +217,7 @@ fn a_kernel_that_warns_in_a_loop_is_counted() {
 /// Cut off and damaged at any place: a value, in which no character commands a terminal.
 #[test]
 fn any_bytes_give_a_value() {
-    let all = [OOPS, BUG, WARN_AND_FAULT, KASAN, HANGS].concat();
+    let all = [OOPS, BUG, WARN_AND_FAULT, KASAN, HANGS, MEMORY_AND_STORAGE].concat();
     for end in (0..all.len()).step_by(7) {
         let mut bytes = all.as_bytes()[..end].to_vec();
         if let Some(byte) = bytes.get_mut(end / 2) {
