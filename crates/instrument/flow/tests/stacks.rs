@@ -13,6 +13,7 @@ use kprism_image::Image;
 use kprism_image::code::TaskSwitch;
 use kprism_image::sideband::{Record, Switch};
 use kprism_profile::{FrameKind, NO_PARENT, Part, Parts, Profile, Unended};
+use kprism_pt::Packet;
 
 const MAIN: u64 = 0x40_0000;
 const F: u64 = 0x40_1000;
@@ -162,6 +163,38 @@ fn interrupts_around_the_body_of_a_system_call() {
     // Packets have times, and instructions between them share what passed.
     assert!((3..=9).contains(&entry.ns) && (45..=52).contains(&interrupts.ns), "{call:?}");
     assert!(entry.ns + interrupts.ns + exit.ns + 15 <= call.on_cpu_ns, "{call:?}");
+}
+
+/// What the processor stands still is in no task's time and in no part of a system call, but time passes.
+#[test]
+fn a_processor_that_stands_still() {
+    let code = code("__x64_sys_read");
+    let write = |cycles: Option<u64>| {
+        let mut pt = Pt::new();
+        // An instruction takes a cycle.
+        pt.psb_at(MAIN, 1000).cyc(3).tip(G).cyc(4).tnt("tt").cyc(2).tip(ENTRY);
+        pt.cyc(2).tip(BODY).cyc(2).tip(HELPER).cyc(1);
+        if let Some(cycles) = cycles {
+            pt.still(HELPER + 1, cycles);
+        }
+        pt.cyc(2).tnt("tt").cyc(1).tip(MAIN + 8).cyc(2).tip(G);
+        run_with(&code, &[&pt], &[])
+    };
+    let (through, stands) = (write(None), write(Some(500)));
+    let ([call], [longer]) = (&through.syscalls[..], &stands.syscalls[..]) else { panic!("{stands:?}") };
+    assert_eq!(
+        (call.wall_ns + 500, call.on_cpu_ns, call.insns),
+        (longer.wall_ns, longer.on_cpu_ns, longer.insns)
+    );
+    assert_eq!(call.parts, longer.parts);
+    let times = |profile: &Profile| profile.nodes.iter().map(|node| node.ns).sum::<u64>();
+    assert_eq!(times(&through), times(&stands));
+    // A processor in a C-state has no work: its time is that of the task that waits.
+    let mut pt = Pt::new();
+    pt.psb_at(MAIN, 1000).tip(G).tnt("tt").cyc(1).put(Packet::Pwre { state: 1, sub_state: 0, hw: false });
+    pt.still(MAIN + 7, 500).cyc(6).tip(ENTRY).cyc(1).tip(BODY);
+    let asleep = run_with(&code, &[&pt], &[]);
+    assert!(times(&asleep) > 500, "{}", times(&asleep));
 }
 
 /// Tracing that is switched on at a function's first instruction begins with a call of it, whose call instruction was

@@ -154,6 +154,10 @@ pub trait Sink {
     /// Instructions were executed, in this order. Called before the event to which they lead.
     fn ips(&mut self, _ips: &[u64]) {}
 
+    /// The processor stands still, though it has work, until this is called with `false`: `insns` instructions after the last event or
+    /// time.
+    fn stands_still(&mut self, _insns: u32, _is_still: bool) {}
+
     /// An event that a packet states beside the flow, `insns` instructions after the last event or time.
     fn packet_event(&mut self, _insns: u32, _event: PacketEvent) {}
 

@@ -9,7 +9,7 @@ use kprism_pt::Packet;
 
 use crate::decode::block::{End, Key};
 use crate::decode::event::{EventKind, Sink};
-use crate::decode::flow::{Flow, Phase};
+use crate::decode::flow::{Flow, Phase, Still};
 use crate::decode::packet_event::{PacketEvent, PacketEventKind};
 use crate::decode::walk::Until;
 
@@ -25,6 +25,11 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         }
         self.stats.packet_events.count(kind);
         if !S::PACKET_EVENTS {
+            return;
+        }
+        // A core that stood still states its clock again, which is no change of it.
+        if matches!(packet, Packet::Cbr { ratio } if self.still == Still::Yes && self.waiting.ratio == Some(ratio))
+        {
             return;
         }
         let on = matches!(self.phase, Phase::On);

@@ -82,6 +82,15 @@ pub(crate) enum Phase {
     Lost(u64),
 }
 
+/// Whether the processor stands still (SDM, "Execution Stopped (EXSTOP) Packet").
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Still {
+    No,
+    /// From the instruction on that the next FUP names.
+    AtFup,
+    Yes,
+}
+
 /// A PSB+ being read: the packets from PSB to PSBEND.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct PsbPlus {
@@ -135,6 +144,10 @@ pub(crate) struct Flow<'f, 'a, R, S> {
     pub psb: Option<PsbPlus>,
     /// No packet came since PSB+, or since the FUP of an overflow.
     pub fresh: bool,
+    /// Whether the processor stands still, though it has work.
+    pub still: Still,
+    /// It is in a C-state.
+    pub asleep: bool,
     /// The flow is unknown because code is missing, and tracing is on.
     no_code: bool,
     /// Where a program goes on after the kernel that it entered last.
@@ -191,6 +204,8 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
             overflow: false,
             psb: None,
             fresh: false,
+            still: Still::No,
+            asleep: false,
             no_code: false,
             entered: None,
             away: false,
@@ -413,12 +428,23 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
                 return;
             }
             Packet::Cbr { ratio } => {
+                self.go_on();
                 self.clock.on_cbr(ratio);
                 return;
             }
             Packet::Ovf => self.overflow(),
             Packet::TraceStop => self.go_off(),
-            Packet::Ptw { ip, .. } | Packet::Exstop { ip } | Packet::Trig { ip, .. } => self.bound |= ip,
+            Packet::Exstop { ip } => {
+                self.bound |= ip;
+                // Not in a C-state: a processor without work stops, too.
+                if ip && !self.asleep {
+                    self.still = Still::AtFup;
+                    return;
+                }
+            }
+            Packet::Pwre { .. } => self.asleep = true,
+            Packet::Pwrx { .. } => self.asleep = false,
+            Packet::Ptw { ip, .. } | Packet::Trig { ip, .. } => self.bound |= ip,
             Packet::Bbp { .. } => self.in_block = true,
             Packet::Bep { ip } => {
                 self.in_block = false;
@@ -428,11 +454,9 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
             // not the source of an event (SDM, "Control Flow Event (CFE) Packet").
             Packet::Cfe { typ, ip, .. } => self.bound |= ip && matches!(typ, 2 | 4 | 5 | 7 | 0xd),
             // They say nothing about the flow.
-            Packet::Vmcs { .. }
+            Packet::Mwait { .. }
+            | Packet::Vmcs { .. }
             | Packet::Mnt { .. }
-            | Packet::Mwait { .. }
-            | Packet::Pwre { .. }
-            | Packet::Pwrx { .. }
             | Packet::Bip { .. }
             | Packet::Evd { .. } => {}
             // `packet` handles these.
@@ -502,6 +526,36 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
     fn enter_space(&mut self, asid: Option<u64>) {
         if let Some(asid) = asid {
             self.pip(asid);
+        }
+    }
+
+    /// The processor stands still from here on.
+    #[cold]
+    pub fn stand_still(&mut self) {
+        if self.due {
+            self.tick();
+        }
+        let insns = self.take_insns();
+        self.sink.stands_still(insns, true);
+        self.still = Still::Yes;
+    }
+
+    /// The processor runs, whatever it did before.
+    #[inline]
+    pub fn go_on(&mut self) {
+        if self.still != Still::No {
+            self.end_standstill();
+        }
+    }
+
+    #[cold]
+    fn end_standstill(&mut self) {
+        if std::mem::replace(&mut self.still, Still::No) == Still::Yes {
+            if self.due && self.psb.is_none() {
+                self.tick();
+            }
+            let insns = self.take_insns();
+            self.sink.stands_still(insns, false);
         }
     }
 
@@ -587,6 +641,7 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
 
     /// Marks the flow as unknown from the current packet on.
     pub fn lose(&mut self) {
+        self.go_on();
         self.tell_waiting(None);
         let in_kernel = self.cur != NONE && is_kernel(self.cache.blocks.cold[self.cur as usize].key.ip);
         if !matches!(self.phase, Phase::Lost(_)) {
@@ -614,6 +669,7 @@ impl<'f, 'a, R: Resolve, S: Sink> Flow<'f, 'a, R, S> {
 
     /// Tracing is off from here on.
     pub fn go_off(&mut self) {
+        self.go_on();
         self.tell_waiting(None);
         self.found(self.pos);
         if matches!(self.phase, Phase::On) {

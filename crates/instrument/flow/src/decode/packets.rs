@@ -8,7 +8,7 @@ use kprism_pt::IpPayload;
 use crate::decode::block::{End, Key, PIVOTS, WATCHED, target_bit};
 use crate::decode::error::FaultKind;
 use crate::decode::event::{Event, EventKind, Sink, Walked};
-use crate::decode::flow::{Flow, Phase, PsbPlus};
+use crate::decode::flow::{Flow, Phase, PsbPlus, Still};
 use crate::decode::follow::LoopDetector;
 use crate::decode::retstack::{GoesOn, Return};
 use crate::decode::walk::{Until, walk};
@@ -53,6 +53,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
 
     /// Drops the state that waits for a partner packet that did not come.
     pub fn settle(&mut self) {
+        self.go_on();
         self.tell_waiting(None);
         self.pending = None;
         self.abort = false;
@@ -193,7 +194,9 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
         }
         self.fresh = false;
         if std::mem::take(&mut self.bound) {
-            if let (Some(ip), false) = (ip, self.waiting.packets.is_empty()) {
+            let stops = self.still == Still::AtFup && matches!(self.phase, Phase::On) && ip.is_some();
+            self.still = if stops { self.still } else { Still::No };
+            if let Some(ip) = ip.filter(|_| stops || !self.waiting.packets.is_empty()) {
                 self.pass_through(ip);
             }
             // It is not the source of an event, but the flow passes through its address.
@@ -202,12 +205,17 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
                 return;
             }
             self.tell_at(ip);
+            if stops {
+                self.hot = false;
+                return self.stand_still();
+            }
             self.hot = matches!(self.phase, Phase::On)
                 && self.pending.is_none()
                 && !self.abort
                 && self.waiting.packets.is_empty();
             return;
         }
+        self.go_on();
         let Some(ip) = ip else {
             return self.fault(FaultKind::Unexpected("FUP without an address"));
         };
@@ -253,6 +261,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
     /// "Internal Buffer Overflow (OVF)".
     pub fn overflow(&mut self) {
         self.psb = None;
+        self.asleep = false;
         self.tell_waiting(None);
         self.fault(FaultKind::Overflow);
         self.abort = false;
@@ -261,6 +270,7 @@ impl<R: Resolve, S: Sink> Flow<'_, '_, R, S> {
     }
 
     pub fn psb_begin(&mut self) {
+        self.go_on();
         self.tell_waiting(None);
         self.psb = Some(PsbPlus { offset: self.pos, ip: None });
         self.last_ip.reset();

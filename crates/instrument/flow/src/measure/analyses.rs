@@ -131,8 +131,10 @@ impl<'a> Analyses<'a> {
         if at.task >= self.tasks.len() {
             self.tasks.resize_with(at.task + 1, Task::default);
         }
-        if let What::Off = what {
-            return self.off(at);
+        match what {
+            What::Off => return self.off(at),
+            What::Still { ns } => return self.still(at, ns),
+            _ => {}
         }
         if std::mem::take(&mut self.halted[at.lane]) {
             self.occasion(at, Occasion::Wake);
@@ -157,7 +159,7 @@ impl<'a> Analyses<'a> {
                 self.fire(at, triggers);
             }
             // Handled above.
-            What::Off => {}
+            What::Off | What::Still { .. } => {}
         }
     }
 
@@ -323,6 +325,17 @@ impl<'a> Analyses<'a> {
         self.occasion(at, Occasion::Switch);
     }
 
+    /// The CPU stood still until now, though it had work. That is no time of the task's, and in none of the intervals that are open
+    /// in it or on the CPU.
+    fn still(&mut self, at: &At, ns: u64) {
+        self.tasks[at.task].off_ns += ns;
+        for intervals in &mut self.intervals {
+            for owner in [Scope::Cpu, Scope::Task] {
+                intervals.pass_over(key(owner, at), ns);
+            }
+        }
+    }
+
     /// The CPU executed code that is not traced. The state of interrupts and preemption is now unknown.
     pub fn off(&mut self, at: &At) {
         let before = std::mem::take(&mut self.cpus[at.lane]);
@@ -458,7 +471,7 @@ fn point(owner: Scope, at: &At) -> Point {
         Scope::Cpu => at.cpu_insns,
         Scope::Task => at.task_insns,
     };
-    Point { ns: at.ns, insns, ip: at.ip, node: at.node }
+    Point { ns: at.ns, still_ns: 0, insns, ip: at.ip, node: at.node }
 }
 
 /// The intervals of a set, one bit for each.

@@ -28,6 +28,8 @@ const MAX_KEPT: usize = 1 << 21;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Point {
     pub ns: u64,
+    /// Of a beginning: time since then that is in no interval, ns.
+    pub still_ns: u64,
     pub insns: u64,
     pub ip: u64,
     pub node: u32,
@@ -147,13 +149,18 @@ impl Intervals {
         self.open.get(scope).is_some_and(|open| !open.is_empty())
     }
 
+    /// So much time just passed that is in no interval.
+    pub fn pass_over(&mut self, scope: usize, ns: u64) {
+        self.open.get_mut(scope).into_iter().flatten().for_each(|from| from.still_ns += ns);
+    }
+
     pub fn end(&mut self, scope: usize, end: &Point, task: u32, cpu: u16) {
         let Some(from) = self.open.get_mut(scope).and_then(Vec::pop) else { return };
         let interval = Interval {
             task,
             cpu,
             start_ns: from.ns,
-            ns: end.ns.saturating_sub(from.ns),
+            ns: end.ns.saturating_sub(from.ns).saturating_sub(from.still_ns),
             insns: end.insns.saturating_sub(from.insns),
             from_ip: from.ip,
             to_ip: end.ip,
@@ -225,7 +232,7 @@ mod tests {
     use kprism_profile::Scope;
 
     fn at(t: u64) -> Point {
-        Point { ns: 10 * t, insns: t, ip: t, node: 1 }
+        Point { ns: 10 * t, still_ns: 0, insns: t, ip: t, node: 1 }
     }
 
     fn finish(intervals: Intervals) -> Delta {

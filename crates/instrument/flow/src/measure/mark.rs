@@ -22,6 +22,8 @@ pub(crate) enum What {
     Tail { func: u32, body: bool },
     /// The function ends.
     End { func: u32 },
+    /// The CPU has stood still for so long, though it had work; ns.
+    Still { ns: u64 },
     /// The flow continues at the same place, after tracing was off for a while.
     Off,
 }

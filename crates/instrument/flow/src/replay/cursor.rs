@@ -159,6 +159,8 @@ pub(super) struct Cursor<'a> {
     next_switch: usize,
     /// The report of time after the next switch, ns, if it was looked for; [`u64::MAX`] if none was found.
     next_report: Option<u64>,
+    /// The processor stands still, though it has work: time that passes is no task's.
+    is_still: bool,
 }
 
 impl<'a> Cursor<'a> {
@@ -207,6 +209,7 @@ impl<'a> Cursor<'a> {
             switches,
             next_switch: 0,
             next_report: None,
+            is_still: false,
         }
     }
 
@@ -222,7 +225,10 @@ impl<'a> Cursor<'a> {
             };
             match record {
                 Record::Block(number, insns) => self.blocks.push_back((number, 0, insns)),
-                Record::Time { insns, .. } | Record::Event(Event { insns, .. }) | Record::Packet(insns) => {
+                Record::Time { insns, .. }
+                | Record::Event(Event { insns, .. })
+                | Record::Packet(insns)
+                | Record::Still(insns, _) => {
                     (self.insns, self.told) = (insns, 0);
                     self.record = Some(record);
                 }
@@ -352,7 +358,7 @@ impl<'a> Cursor<'a> {
                 self.next_report = None;
                 let has_repeat = std::mem::take(&mut self.has_repeat);
                 match self.clock.report(ns, self.total, has_repeat) {
-                    Some(rest) if rest > 0 && self.on => {
+                    Some(rest) if rest > 0 && self.on && !self.is_still => {
                         self.guessed.shared += u64::from(has_repeat && self.is_far);
                         let at = TracePosition { base: self.clock.now - rest, ..self.position(tasks) };
                         listener.rest(&at, rest);
@@ -374,6 +380,7 @@ impl<'a> Cursor<'a> {
                     listener.packet_event(&self.position(tasks), &event);
                 }
             }
+            Record::Still(_, is_still) => self.is_still = is_still,
             Record::Define(_) | Record::Block(..) => {}
         }
     }
@@ -402,7 +409,7 @@ impl<'a> Cursor<'a> {
                 }
                 None
             }
-            Record::Packet(n) => {
+            Record::Packet(n) | Record::Still(n, _) => {
                 insns += u64::from(n);
                 None
             }
@@ -445,7 +452,9 @@ impl<'a> Cursor<'a> {
         let report = |record: &Record| {
             match *record {
                 Record::Time { insns: last, ns } => return Some((ns, insns + u64::from(last))),
-                Record::Event(Event { insns: n, .. }) | Record::Packet(n) => insns += u64::from(n),
+                Record::Event(Event { insns: n, .. }) | Record::Packet(n) | Record::Still(n, _) => {
+                    insns += u64::from(n);
+                }
                 Record::Block(..) | Record::Define(_) => {}
             }
             None

@@ -40,6 +40,8 @@ pub(super) enum Record {
     Event(Event),
     /// The next packet event of the batch came, that many instructions after the last event or time.
     Packet(u32),
+    /// So many instructions after the last event or time, the processor stands still, though it has work, or goes on.
+    Still(u32, bool),
 }
 
 /// Records sent to the receiving side.
@@ -163,6 +165,10 @@ impl Sink for Lane {
     #[inline]
     fn time(&mut self, insns: u32, ns: u64) {
         self.push(Record::Time { insns, ns });
+    }
+
+    fn stands_still(&mut self, insns: u32, is_still: bool) {
+        self.push(Record::Still(insns, is_still));
     }
 
     fn packet_event(&mut self, insns: u32, event: PacketEvent) {

@@ -187,6 +187,8 @@ pub(crate) struct Stacks<const NOTES: bool> {
     tracing: Tracing,
     /// Code runs that is not known, in the function where the flow stopped.
     unseen: bool,
+    /// The CPU stands still, though it has work: time that passes is nobody's.
+    is_still: bool,
     space: u64,
     slice_ns: u64,
     /// Only events inside this window are counted.
@@ -281,6 +283,7 @@ impl<const NOTES: bool> Sink for Stacks<NOTES> {
                 repeat.into_iter().for_each(|repeat| self.drop_short_slices(repeat.slices));
             }
             Some(rest) if let Some(repeat) = repeat => self.end_repeat(repeat, rest),
+            Some(rest) if self.is_still => self.mark(What::Still { ns: rest }, 0),
             Some(rest) if self.tracing == Tracing::On || self.unseen => {
                 if counts {
                     self.out.tree.nodes[self.node as usize].ns += rest;
@@ -292,6 +295,16 @@ impl<const NOTES: bool> Sink for Stacks<NOTES> {
         if NOTES && self.owing == 0 {
             self.added.clear();
             self.reported = (self.clock.now, self.out.cpu);
+        }
+    }
+
+    fn stands_still(&mut self, insns: u32, is_still: bool) {
+        self.run(insns);
+        self.end_without_report();
+        self.is_still = is_still;
+        // What was estimated beyond the last report would be missing of the standstill.
+        if is_still && self.owing > 0 && self.clock.is_at(self.out.insns) {
+            self.set_back(self.owed_ns);
         }
     }
 }
@@ -307,6 +320,7 @@ impl<const NOTES: bool> Stacks<NOTES> {
             node: 0,
             tracing: Tracing::AsBefore,
             unseen: false,
+            is_still: false,
             space: 0,
             slice_ns,
             window,

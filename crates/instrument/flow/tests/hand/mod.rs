@@ -154,6 +154,11 @@ impl Pt {
         self.put(Packet::Cyc { cycles })
     }
 
+    /// The processor stands still before the instruction at `ip` for so many cycles, though it has work.
+    pub fn still(&mut self, ip: u64, cycles: u64) -> &mut Self {
+        self.put(Packet::Exstop { ip: true }).fup(ip).cyc(cycles).put(Packet::Cbr { ratio: 10 })
+    }
+
     pub fn pip(&mut self, cr3: u64) -> &mut Self {
         self.put(Packet::Pip { cr3, non_root: false })
     }
