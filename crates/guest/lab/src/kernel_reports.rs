@@ -232,7 +232,10 @@ fn is_storage_failure(line: &str) -> bool {
         "BTRFS critical (",
     ];
     const OF_XFS: [&str; 3] = ["orruption", "I/O Error", "I/O error"];
-    let of_request = line.contains(" error, dev ") && line.contains(", sector ");
+    // A device that lacks an operation has another one in its place.
+    let of_request = line.contains(" error, dev ")
+        && line.contains(", sector ")
+        && !line.contains("operation not supported error");
     let of_xfs = line.starts_with("XFS (") && OF_XFS.iter().any(|words| line.contains(words));
     of_request || of_xfs || STARTS.iter().any(|start| line.starts_with(start))
 }

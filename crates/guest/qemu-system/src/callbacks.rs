@@ -90,7 +90,7 @@ callback!(on_watched_block, |state, v, block: Block| {
     {
         v.block_ns = ns;
         if concerns {
-            let at = At { cpu: v.cpu, ns, task: &v.task, hooks: &state.hooks };
+            let at = At { cpu: v.cpu, ns, still_ns: v.still_ns(ns), task: &v.task, hooks: &state.hooks };
             let since_ns = state.block_triggers(&at, block.va, is_gate);
             v.snapshot_since(since_ns);
         }
@@ -104,7 +104,7 @@ callback!(on_measured, |state, v, spot: Measured| {
     if v.on {
         // Only in deterministic mode an instruction takes a known time. Inside a block the clock cannot be read.
         let ns = v.block_ns + if state.options.icount { spot.index + 1 } else { 0 };
-        let at = At { cpu: v.cpu, ns, task: &v.task, hooks: &state.hooks };
+        let at = At { cpu: v.cpu, ns, still_ns: v.still_ns(ns), task: &v.task, hooks: &state.hooks };
         let since_ns = state.instruction_triggers(&at, spot.op);
         v.snapshot_since(since_ns);
     }

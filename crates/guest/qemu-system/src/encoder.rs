@@ -19,7 +19,7 @@ use crate::codemap::{CodeMap, News};
 use crate::filter::{Filter, LeftOut};
 use crate::options::{Keep, Options};
 use crate::side::{Side, What};
-use crate::tape::{Entry, earliest};
+use crate::tape::{Entry, Passed, earliest};
 use crate::writer::Writer;
 use kprism_tlb::stream::{self, Event};
 
@@ -93,7 +93,7 @@ pub struct Encoder {
     gate: Option<Gate>,
     cr3: Option<u64>,
     start: Option<(u64, u64)>,
-    time: Option<(u64, bool)>,
+    time: Option<(u64, Passed)>,
     /// The stream is split before the next block. True if the piece before is kept; the begin of what triggered it, ns.
     split: Option<(bool, Option<u64>)>,
     /// The splits not taken yet.
@@ -211,7 +211,7 @@ impl Encoder {
                     last.done = true;
                 }
             }
-            Entry::Time { ns, jump } => self.time = Some((ns, jump)),
+            Entry::Time { ns, passed } => self.time = Some((ns, passed)),
             Entry::Interrupt { vector, rip, cs } => {
                 let mode = match &self.last {
                     Some(last) if !self.linux => last.block.mode,
@@ -343,8 +343,8 @@ impl Encoder {
         }
         self.last = Some(Last { block, va, fall: va.wrapping_add(block.size()), done: false });
         self.plain = true;
-        if let Some((ns, jump)) = self.time.take() {
-            self.set_time(ns, jump);
+        if let Some((ns, passed)) = self.time.take() {
+            self.set_time(va, ns, passed);
         }
         if let Some((keep, since_ns)) = self.split.take() {
             let offset = self.writer.split(va, block.mode, self.ns, keep);
@@ -480,10 +480,10 @@ impl Encoder {
             Some(k) if in_rep => self.ran_until(last, k, true),
             _ => self.edge(last, gate.rip, gate.mode),
         }
-        if let Some((ns, true)) = self.time {
+        if let Some((ns, passed)) = self.time.filter(|(_, passed)| *passed != Passed::Running) {
             // Time without instructions passed before the interrupt that ended it.
             self.time = None;
-            self.set_time(ns, true);
+            self.set_time(gate.rip, ns, passed);
             self.writer.tick(gate.rip, self.ns);
         }
         self.writer.interrupt(gate.rip, va, mode, self.ns);
@@ -521,16 +521,20 @@ impl Encoder {
         self.writer.advance(self.ns);
     }
 
-    /// Corrects the time by a reading of guest time. Time never runs backwards.
+    /// Corrects the time by a reading of guest time, before the instruction at `ip`. Time never runs backwards.
     #[cold]
-    fn set_time(&mut self, ns: u64, jump: bool) {
+    fn set_time(&mut self, ip: u64, ns: u64, passed: Passed) {
+        let is_running = passed == Passed::Running;
         if self.icount {
-            if !jump {
+            if passed == Passed::Waiting && ns > self.ns {
+                self.writer.wait(ip, self.ns, ns);
+            }
+            if is_running {
                 self.counts.drift_ns = self.counts.drift_ns.max(self.ns.abs_diff(ns));
             }
         } else {
             let insns = self.counts.instructions - self.since.1;
-            if !jump && insns > 0 && ns > self.since.0 {
+            if is_running && insns > 0 && ns > self.since.0 {
                 // The faster of the last two: during one of them the host may have run something else. A time that runs
                 // ahead would date events here after their effects on other vCPUs.
                 let rate = (((ns - self.since.0) << 16) / insns).clamp(1 << 8, 1 << 24);

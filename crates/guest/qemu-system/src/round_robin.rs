@@ -12,8 +12,8 @@ use crate::abi::MAX_VCPUS;
 pub enum VcpuCheck {
     /// The same vCPU as at the last check.
     Same(usize),
-    /// Another vCPU.
-    New(usize),
+    /// Another vCPU, and the one at the last check.
+    New { slot: usize, before: Option<usize> },
 }
 
 /// Tracks the running vCPU of the one thread.
@@ -70,9 +70,9 @@ impl RunningVcpu {
         // SAFETY: looks an index up in QEMU's list of vCPUs; null past its end.
         let is = |slot: &usize| unsafe { (self.get_cpu)(*slot as c_int) } == cpu;
         let slot = (0..MAX_VCPUS).find(is).unwrap_or(0);
-        self.last.store(cpu, Ordering::Relaxed);
-        self.last_slot.store(slot, Ordering::Relaxed);
-        VcpuCheck::New(slot)
+        let is_first = self.last.swap(cpu, Ordering::Relaxed).is_null();
+        let before = self.last_slot.swap(slot, Ordering::Relaxed);
+        VcpuCheck::New { slot, before: (!is_first).then_some(before) }
     }
 }
 

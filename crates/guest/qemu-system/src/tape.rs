@@ -33,6 +33,17 @@ const FAULT_END: u64 = 29;
 const ALLOC: u64 = 31;
 const FREE: u64 = 33;
 
+/// How guest time passed between two blocks of a vCPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Passed {
+    /// With its instructions.
+    Running,
+    /// It was idle.
+    Idle,
+    /// Others had their turn. It had work.
+    Waiting,
+}
+
 /// One entry of the tape.
 #[derive(Debug)]
 pub enum Entry {
@@ -46,9 +57,8 @@ pub enum Entry {
     Stop { va: u64 },
     /// Tracing ended while another vCPU ran. The last block here may not have ended.
     End,
-    /// Guest time at the start of the next block, ns. `jump`: it may have passed without instructions
-    /// (idle, another vCPU ran).
-    Time { ns: u64, jump: bool },
+    /// Guest time at the start of the next block, ns, and how it passed since the block before.
+    Time { ns: u64, passed: Passed },
     /// The next block was entered through IDT gate `vector`; `rip` and `cs` are what the processor saved.
     Interrupt { vector: u8, rip: u64, cs: u16 },
     /// The last block loaded CR3.
@@ -155,7 +165,7 @@ impl Tape {
             Entry::At(va) => self.words.extend([AT, va]),
             Entry::Start { ns, cr3 } => self.words.extend([START, ns, cr3]),
             Entry::Stop { va } => self.words.extend([STOP, va]),
-            Entry::Time { ns, jump } => self.words.extend([TIME, ns, u64::from(jump)]),
+            Entry::Time { ns, passed } => self.words.extend([TIME, ns, passed as u64]),
             Entry::Interrupt { vector, rip, cs } => {
                 self.words.extend([INTERRUPT, u64::from(vector) | u64::from(cs) << 8, rip]);
             }
@@ -193,7 +203,11 @@ pub fn read(words: &[u64], mut each: impl FnMut(Entry)) {
             AT => Entry::At(arg()),
             START => Entry::Start { ns: arg(), cr3: arg() },
             STOP => Entry::Stop { va: arg() },
-            TIME => Entry::Time { ns: arg(), jump: arg() != 0 },
+            TIME => {
+                let ns = arg();
+                let passed = [Passed::Running, Passed::Idle, Passed::Waiting][arg() as usize];
+                Entry::Time { ns, passed }
+            }
             INTERRUPT => {
                 let gate = arg();
                 Entry::Interrupt { vector: gate as u8, cs: (gate >> 8) as u16, rip: arg() }

@@ -18,8 +18,9 @@ use crate::idt;
 use crate::options::{Keep, Options, Start};
 use crate::side::{Side, Task, What};
 use crate::state::{QUICK, STATE, State};
-use crate::tape::{Entry, Tape, earliest};
+use crate::tape::{Entry, Passed, Tape, earliest};
 use crate::tlb::Tlb;
+use crate::vcpus::VCPUS;
 use kprism_tlb::Geometry;
 
 /// Largest number of names and mappings that are kept while tracing is off.
@@ -37,6 +38,12 @@ pub struct Vcpu {
     idle: bool,
     /// Another vCPU ran on this thread since the last block.
     other_ran: bool,
+    /// The vCPU that ran before it then.
+    before: Option<usize>,
+    /// Guest time at which its last turn ended, if it had work then; ns.
+    stopped_ns: Option<u64>,
+    /// Guest time in which others had their turn, though it had work; ns.
+    still_ns: u64,
     /// Addresses at which user code continues if the last block was user code and ended in a direct branch.
     fall: u64,
     target: u64,
@@ -99,6 +106,9 @@ impl Vcpu {
             on: false,
             idle: false,
             other_ran: false,
+            before: None,
+            stopped_ns: None,
+            still_ns: 0,
             fall: NOWHERE,
             target: NOWHERE,
             resume: NOWHERE,
@@ -134,9 +144,9 @@ impl Vcpu {
         Vcpu { counter, ..Vcpu::new(cpu, full, empty, &[]) }
     }
 
-    /// The next block follows another vCPU's.
-    pub fn scheduled(&mut self) {
-        self.other_ran = true;
+    /// The next block follows another vCPU's, number `before`.
+    pub fn scheduled(&mut self, before: Option<usize>) {
+        (self.other_ran, self.before) = (true, before);
         self.quick.store(false, Ordering::Relaxed);
     }
 
@@ -343,19 +353,26 @@ impl Vcpu {
     /// often, and before events that fix the order between vCPUs: interrupts and task switches.
     fn note_time(&mut self, state: &State, block: &Block) {
         let other_ran = std::mem::take(&mut self.other_ran);
-        let jump = other_ran || self.idle;
-        if self.on && !jump {
+        let passed = match (self.idle, other_ran) {
+            (true, _) => Passed::Idle,
+            (false, true) => Passed::Waiting,
+            (false, false) => Passed::Running,
+        };
+        if self.on && passed == Passed::Running {
             let timed = block.flags.load(Ordering::Relaxed) & (HANDLER | TIMED) != 0;
             if !state.options.icount
                 && (timed || self.tape.is_due())
                 && let Some(ns) = state.clock_before(block)
             {
-                self.tape.push(Entry::Time { ns, jump: false });
+                self.tape.push(Entry::Time { ns, passed });
                 self.tape.clock_seen();
             }
             return;
         }
         let ns = state.clock_before(block);
+        if let Some(ns) = ns.filter(|_| other_ran) {
+            self.note_turn(ns);
+        }
         if !self.on {
             let cr3 = guest::register(Reg::CR3);
             self.tape.push(Entry::Start { ns: ns.unwrap_or(0), cr3 });
@@ -374,8 +391,28 @@ impl Vcpu {
             }
             self.on = true;
         } else if let Some(ns) = ns {
-            self.tape.push(Entry::Time { ns, jump: true });
+            self.tape.push(Entry::Time { ns, passed });
         }
+    }
+
+    /// A turn begins at `ns`: that of another vCPU ended.
+    fn note_turn(&mut self, ns: u64) {
+        if let Some(stopped_ns) = self.stopped_ns.take().filter(|_| !self.idle) {
+            self.still_ns += ns.saturating_sub(stopped_ns);
+        }
+        let other = self.before.take().and_then(|slot| VCPUS.get(slot));
+        let other = other.map_or(std::ptr::null_mut(), |slot| slot.load(Ordering::Relaxed));
+        if !other.is_null() && !std::ptr::eq(other, self) {
+            // SAFETY: leaked at init; both share this thread, so the other one is in no callback.
+            let other = unsafe { &mut *other };
+            other.stopped_ns = (!other.idle).then_some(ns);
+        }
+    }
+
+    /// Guest time until `ns`, the start of a block, in which others had their turn, though this vCPU had work; ns.
+    pub fn still_ns(&self, ns: u64) -> u64 {
+        let now = self.stopped_ns.filter(|_| self.other_ran && !self.idle);
+        self.still_ns + now.map_or(0, |stopped_ns| ns.saturating_sub(stopped_ns))
     }
 
     /// A call or an interval that began at `since_ns` triggered a snapshot here.
@@ -467,7 +504,7 @@ impl Vcpu {
         if self.tape.is_full() {
             self.hand_over();
             if let Some(ns) = state.clock_before(block).filter(|_| self.on) {
-                self.tape.push(Entry::Time { ns, jump: false });
+                self.tape.push(Entry::Time { ns, passed: Passed::Running });
                 if !state.options.icount {
                     self.tape.clock_seen();
                 }

@@ -24,9 +24,9 @@ pub unsafe fn vcpu<const ROUND_ROBIN: bool>(cpu: c_uint) -> Option<&'static mut 
         false => cpu as usize,
         true => match STATE.get()?.round_robin.as_ref()?.now() {
             VcpuCheck::Same(slot) => slot,
-            VcpuCheck::New(slot) => {
+            VcpuCheck::New { slot, before } => {
                 // SAFETY: as below.
-                unsafe { VCPUS.get(slot)?.load(Ordering::Relaxed).as_mut()? }.scheduled();
+                unsafe { VCPUS.get(slot)?.load(Ordering::Relaxed).as_mut()? }.scheduled(before);
                 slot
             }
         },

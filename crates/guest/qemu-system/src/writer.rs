@@ -343,6 +343,15 @@ impl Writer {
         }
     }
 
+    /// Like [`Writer::say_cycles`], whatever the threshold.
+    fn say_all_cycles(&mut self, ns: u64) {
+        let cycles = ns.saturating_sub(self.counted_ns);
+        if cycles > 0 {
+            self.put(Packet::Cyc { cycles });
+            self.counted_ns = ns;
+        }
+    }
+
     /// A repeated instruction (`rep stosb`) ran to its end.
     #[cold]
     pub fn repeated(&mut self) {
@@ -357,6 +366,25 @@ impl Writer {
         if let Repeated::Ran { tnt_len } = self.repeated {
             self.repeated = Repeated::Moved { tnt_len };
         }
+    }
+
+    /// Before the instruction at `ip` the vCPU stood still from one time to another, though it had work (SDM, "Execution Stopped
+    /// (EXSTOP) Packet"). The CBR packet is that of a core whose clock runs again. The time is told whatever the threshold of CYC
+    /// packets; without such packets none is told.
+    #[cold]
+    pub fn wait(&mut self, ip: u64, from_ns: u64, to_ns: u64) {
+        if self.cyc.is_none() || self.outside {
+            return;
+        }
+        self.flush_tnt();
+        self.say_all_cycles(from_ns);
+        self.repeated = Repeated::No;
+        self.put(Packet::Exstop { ip: true });
+        let ip = self.last_ip.compress(ip);
+        self.put(Packet::Fup(ip));
+        self.advance(to_ns);
+        self.say_all_cycles(to_ns);
+        self.put(Packet::Cbr { ratio: RATIO });
     }
 
     /// Called before a block at `ip` with a repeated instruction, or one that waits. Such an instruction takes time that no number of

@@ -168,12 +168,20 @@ impl Manifest {
             numbers.insert("tasks".to_owned(), tasks.len() as u64);
             text += &format!(", and {} ran on them", counted(tasks.len() as u64, "tasks"));
         }
+        // What the guest measures itself, by its clock, knows nothing of turns.
+        let has_flow = !calls.is_empty() || self.instruments.contains(&Instrument::Flow);
+        let (which, remedy) = match has_flow {
+            true => (
+                "wall times and waits contain the turns of others; times on a CPU and intervals do not",
+                "compare instructions or times on a CPU, or record with `--smp 1`",
+            ),
+            false => ("times contain the turns of others", "compare counts, or record with `--smp 1`"),
+        };
         Some(Condition {
             what: ConditionKind::CpusTakeTurns,
-            text: text + ": waits between them are the guest's",
+            text: format!("{text}: {which}"),
             numbers,
-            remedy: "compare instructions, which contain no turn of another CPU, or record with `--smp 1`"
-                .to_owned(),
+            remedy: remedy.to_owned(),
         })
     }
 
@@ -404,13 +412,16 @@ mod tests {
         };
         assert_eq!(
             told(&[call(0, 0, 0), call(0, 1, 1)], 2).as_deref(),
-            Some("2 CPUs take turns, and 2 tasks ran on them: waits between them are the guest's")
+            Some(
+                "2 CPUs take turns, and 2 tasks ran on them: wall times and waits contain the turns of others; times on a CPU and \
+                 intervals do not"
+            )
         );
         assert_eq!(told(&[call(0, 0, 0), call(0, 1, 0)], 2), None, "one task");
         assert_eq!(told(&[call(0, 1, 0), call(0, 1, 1)], 2), None, "one CPU");
         assert_eq!(told(&[call(0, 0, 0), call(0, 1, 1)], 1), None);
         // Nobody counted system calls.
-        assert_eq!(told(&[], 4).as_deref(), Some("4 CPUs take turns: waits between them are the guest's"));
+        assert_eq!(told(&[], 4).as_deref(), Some("4 CPUs take turns: times contain the turns of others"));
     }
 
     #[test]

@@ -351,7 +351,7 @@ mod tests {
         guest.set(kprism_store::OptionKey::Pace, "exact");
         let machine = Manifest::new(kprism_store::RunKind::Host, 2);
         let notes = guest_notes([(&machine, None), (&guest, None)]);
-        assert_eq!(notes, ["NEW: 2 CPUs take turns: waits between them are the guest's"]);
+        assert_eq!(notes, ["NEW: 2 CPUs take turns: times contain the turns of others"]);
     }
 
     #[test]

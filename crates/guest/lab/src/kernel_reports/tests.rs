@@ -200,6 +200,7 @@ fn ordinary_messages_are_no_reports() {
 [    0.600000] XFS (sdb1): Mounting V5 Filesystem
 [    0.700000] EXT4-fs (sda1): mounted filesystem with ordered data mode. Opts: errors=remount-ro
 [    0.800000] systemd[1]: Out of memory handling is on
+[    0.900000] operation not supported error, dev loop0, sector 0 op 0x9:(WRITE_ZEROES) flags 0x800 phys_seg 0 prio class 0
 ";
     assert!(find(text).is_empty(), "{:?}", find(text));
 }

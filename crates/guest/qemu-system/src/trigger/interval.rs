@@ -62,8 +62,27 @@ impl Op {
 pub struct Ended {
     /// Guest time at its begin, ns.
     pub since_ns: u64,
+    /// Time since then in which its CPU waited for its turn, ns. Of a task that waits for a CPU: 0.
+    pub still_ns: u64,
     /// Address of the `task_struct` that it is about, if that is not the running one.
     pub task: Option<u64>,
+}
+
+/// The begin of an interval: guest time, and how much of it the CPU had waited for its turn; ns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Begin {
+    ns: u64,
+    still_ns: u64,
+}
+
+impl Begin {
+    fn of(at: &At<'_>) -> Self {
+        Begin { ns: at.ns, still_ns: at.still_ns }
+    }
+
+    fn until(self, at: &At<'_>) -> Ended {
+        Ended { since_ns: self.ns, still_ns: at.still_ns.saturating_sub(self.still_ns), task: None }
+    }
 }
 
 /// CPUs that a set can have: as many as QEMU's q35 machine has.
@@ -110,13 +129,15 @@ impl Cpus {
 /// The open intervals of one condition.
 #[derive(Debug, Default)]
 pub struct Intervals {
-    /// Begin in ns, by CPU or by address of a `task_struct`.
-    open: Mutex<HashMap<u64, u64>>,
+    /// Begins, by CPU.
+    open: Mutex<HashMap<u64, Begin>>,
+    /// Begins in ns of waits for a CPU, by address of a `task_struct`.
+    waiting: Mutex<HashMap<u64, u64>>,
     /// CPUs that halted in an interval, which ended there. With what such a CPU runs next another one begins: its waiting is in none,
     /// as in the kernel's own tracers (`stop_critical_timings`).
     halted: Cpus,
-    /// Begins in ns of locks that are held, by CPU, the last one at the end.
-    held: Mutex<HashMap<u64, Vec<u64>>>,
+    /// Begins of holding locks, by CPU, the last one at the end.
+    held: Mutex<HashMap<u64, Vec<Begin>>>,
     /// Calls of functions that lock.
     locking: Calls,
     forgotten: AtomicU64,
@@ -142,20 +163,20 @@ impl Intervals {
     pub fn block(&self, interval: &Interval, at: &At<'_>, va: u64, is_gate: bool) -> Option<Ended> {
         let (cpu, ns, tid) = (u64::from(at.cpu), at.ns, at.task.pid);
         if self.halted.take(at.cpu) {
-            lock(&self.open).insert(cpu, ns);
+            lock(&self.open).insert(cpu, Begin::of(at));
         }
         match interval {
             Interval::IrqsOff { entries } => {
                 if is_gate || entries.contains(&va) {
                     // An exception may come while interrupts are off.
-                    lock(&self.open).entry(cpu).or_insert(ns);
+                    lock(&self.open).entry(cpu).or_insert(Begin::of(at));
                 }
                 None
             }
             Interval::PreemptOff { .. } => None,
             Interval::Locked { locks, unlocks } => {
                 if self.locking.may_return_to(va) && self.locking.back(va, tid).is_some() {
-                    self.hold(cpu, ns);
+                    self.hold(cpu, Begin::of(at));
                 }
                 if locks.binary_search(&va).is_ok() {
                     self.locking.enter(ns, tid, 0);
@@ -163,8 +184,7 @@ impl Intervals {
                 if unlocks.binary_search(&va).is_err() {
                     return None;
                 }
-                let since_ns = lock(&self.held).get_mut(&cpu)?.pop()?;
-                Some(Ended { since_ns, task: None })
+                Some(lock(&self.held).get_mut(&cpu)?.pop()?.until(at))
             }
             Interval::Wakeup { wake, switch, state, on_rq, delayed } => {
                 if va == *wake {
@@ -179,7 +199,8 @@ impl Intervals {
                     None
                 } else if va == *switch {
                     let task = guest::register(Reg::RSI);
-                    self.end(task, Some(task))
+                    let since_ns = lock(&self.waiting).remove(&task)?;
+                    Some(Ended { since_ns, still_ns: 0, task: Some(task) })
                 } else {
                     None
                 }
@@ -187,10 +208,10 @@ impl Intervals {
         }
     }
 
-    /// Handles an instruction that is about to run on a vCPU; `ns` is the time after it.
-    pub fn instruction(&self, interval: &Interval, cpu: u32, op: Op, ns: u64) -> Option<Ended> {
+    /// Handles an instruction that is about to run; `at` is the moment after it.
+    pub fn instruction(&self, interval: &Interval, at: &At<'_>, op: Op) -> Option<Ended> {
         let (before, after) = match (interval, op) {
-            (Interval::IrqsOff { .. } | Interval::PreemptOff { .. }, Op::Halt) => return self.halt(cpu),
+            (Interval::IrqsOff { .. } | Interval::PreemptOff { .. }, Op::Halt) => return self.halt(at),
             (Interval::IrqsOff { .. }, op) => {
                 let stack = |offset: u64| guest::word(guest::register(Reg::RSP).wrapping_add(offset));
                 let after = match op {
@@ -226,37 +247,37 @@ impl Intervals {
         };
         match (before, after) {
             (false, true) => {
-                lock(&self.open).insert(cpu.into(), ns);
+                lock(&self.open).insert(at.cpu.into(), Begin::of(at));
                 None
             }
-            (true, false) => self.end(cpu.into(), None),
+            (true, false) => self.end(at),
             _ => None,
         }
     }
 
     /// A CPU halts. An open interval ends.
-    fn halt(&self, cpu: u32) -> Option<Ended> {
-        let ended = self.end(cpu.into(), None)?;
-        self.halted.add(cpu);
+    fn halt(&self, at: &At<'_>) -> Option<Ended> {
+        let ended = self.end(at)?;
+        self.halted.add(at.cpu);
         Some(ended)
     }
 
     /// A CPU takes a lock.
-    fn hold(&self, cpu: u64, ns: u64) {
+    fn hold(&self, cpu: u64, begin: Begin) {
         let mut all = lock(&self.held);
         let held = all.entry(cpu).or_default();
         if held.len() == MAX_HELD {
             held.remove(0);
             self.forgotten.fetch_add(1, Ordering::Relaxed);
         }
-        held.push(ns);
+        held.push(begin);
     }
 
     /// A task that slept is woken.
     fn wake(&self, task: u64, ns: u64) {
-        let mut open = lock(&self.open);
-        if open.len() < MAX_OPEN || open.contains_key(&task) {
-            open.insert(task, ns);
+        let mut waiting = lock(&self.waiting);
+        if waiting.len() < MAX_OPEN || waiting.contains_key(&task) {
+            waiting.insert(task, ns);
         } else {
             self.forgotten.fetch_add(1, Ordering::Relaxed);
         }
@@ -267,36 +288,40 @@ impl Intervals {
         self.forgotten.load(Ordering::Relaxed) + self.locking.forgotten()
     }
 
-    fn end(&self, key: u64, task: Option<u64>) -> Option<Ended> {
-        lock(&self.open).remove(&key).map(|since_ns| Ended { since_ns, task })
+    fn end(&self, at: &At<'_>) -> Option<Ended> {
+        lock(&self.open).remove(&at.cpu.into()).map(|begin| begin.until(at))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hooks::Hooks;
+    use crate::side::Task;
 
     #[test]
     fn locks_and_tasks_beyond_the_limits_are_counted() {
         let locked = Intervals::default();
-        (0..MAX_HELD as u64 + 3).for_each(|ns| locked.hold(0, ns));
+        (0..MAX_HELD as u64 + 3).for_each(|ns| locked.hold(0, Begin { ns, still_ns: 0 }));
         assert_eq!((locked.forgotten(), lock(&locked.held)[&0].len()), (3, MAX_HELD));
-        assert_eq!(lock(&locked.held)[&0][0], 3, "the oldest");
+        assert_eq!(lock(&locked.held)[&0][0].ns, 3, "the oldest");
         let woken = Intervals::default();
         (0..MAX_OPEN as u64 + 3).for_each(|task| woken.wake(task, 1));
         woken.wake(7, 2);
-        assert_eq!((woken.forgotten(), lock(&woken.open).len()), (3, MAX_OPEN));
-        assert_eq!(lock(&woken.open)[&7], 2, "woken again");
+        assert_eq!((woken.forgotten(), lock(&woken.waiting).len()), (3, MAX_OPEN));
+        assert_eq!(lock(&woken.waiting)[&7], 2, "woken again");
     }
 
     #[test]
     fn waiting_is_in_no_interval() {
         for cpu in [0, 65, 4095] {
             let intervals = Intervals::default();
-            assert_eq!(intervals.halt(cpu), None);
+            let (task, hooks) = (Task::default(), Hooks::default());
+            let at = At { cpu, ns: 100, still_ns: 9, task: &task, hooks: &hooks };
+            assert_eq!(intervals.halt(&at), None);
             assert!(!intervals.halted.has(cpu));
-            lock(&intervals.open).insert(cpu.into(), 40);
-            assert_eq!(intervals.halt(cpu), Some(Ended { since_ns: 40, task: None }));
+            lock(&intervals.open).insert(cpu.into(), Begin { ns: 40, still_ns: 4 });
+            assert_eq!(intervals.halt(&at), Some(Ended { since_ns: 40, still_ns: 5, task: None }));
             assert!(intervals.halted.has(cpu) && !intervals.halted.has(cpu ^ 1));
             assert!(intervals.halted.take(cpu) && !intervals.halted.take(cpu));
         }

@@ -128,11 +128,13 @@ impl Triggers {
     }
 }
 
-/// Place and time of an event: the vCPU, guest time in ns, the task that runs, and how to find another one.
+/// Place and time of an event: the vCPU, guest time in ns and how much of it the vCPU waited for its turn, the task that runs, and how
+/// to find another one.
 #[derive(Debug, Clone, Copy)]
 pub struct At<'a> {
     pub cpu: u32,
     pub ns: u64,
+    pub still_ns: u64,
     pub task: &'a Task,
     pub hooks: &'a Hooks,
 }
@@ -155,6 +157,8 @@ struct GuestState<'a> {
     call: Option<Open>,
     /// Begin of the call or the interval, ns.
     since_ns: Option<u64>,
+    /// Time since then that is not in the interval, ns.
+    still_ns: u64,
     /// Number of slots that arguments take.
     slots: u8,
     /// Trace state variables; there are none.
@@ -198,7 +202,15 @@ impl Trigger {
                     (false, _) => Some(self.calls.back(va, at.task.pid)?),
                 };
                 let since_ns = call.map(|call| call.since_ns);
-                self.holds(&mut GuestState { at, task: at.task, call, since_ns, slots, unused: 0 })
+                self.holds(&mut GuestState {
+                    at,
+                    task: at.task,
+                    call,
+                    since_ns,
+                    still_ns: 0,
+                    slots,
+                    unused: 0,
+                })
             }
             Event::Interval(interval) => {
                 let ended = self.intervals.block(interval, at, va, is_gate)?;
@@ -210,15 +222,15 @@ impl Trigger {
     /// Handles an instruction. If the condition is met after it, returns [`Met::since_ns`].
     fn instruction(&self, at: &At<'_>, op: Op) -> Option<Option<u64>> {
         let Event::Interval(interval) = &self.watch.event else { return None };
-        let ended = self.intervals.instruction(interval, at.cpu, op, at.ns)?;
+        let ended = self.intervals.instruction(interval, at, op)?;
         self.ended(at, ended)
     }
 
     fn ended(&self, at: &At<'_>, ended: Ended) -> Option<Option<u64>> {
         let other = ended.task.and_then(|va| at.hooks.task(va));
         let task = other.as_ref().unwrap_or(at.task);
-        let since_ns = Some(ended.since_ns);
-        self.holds(&mut GuestState { at, task, call: None, since_ns, slots: 0, unused: 0 })
+        let (since_ns, still_ns) = (Some(ended.since_ns), ended.still_ns);
+        self.holds(&mut GuestState { at, task, call: None, since_ns, still_ns, slots: 0, unused: 0 })
     }
 
     fn holds(&self, state: &mut GuestState<'_>) -> Option<Option<u64>> {
@@ -256,7 +268,8 @@ impl Machine for GuestState<'_> {
 
     fn kept(&mut self, what: Kept, _frame: u64) -> Option<u64> {
         match what {
-            Kept::Time => self.since_ns,
+            // `$duration` is the time since then.
+            Kept::Time => self.since_ns.map(|ns| ns + self.still_ns),
             Kept::Reg(_) => None,
         }
     }

@@ -105,3 +105,27 @@ fn the_time_is_told_between_two_repeated_instructions() {
     assert_eq!(between_repeats("cyc=on", tick_and_call), (1, vec![1, 1]));
     assert_eq!(between_repeats("cyc=off", |w| w.call(0x1018)), (0, vec![2]), "no time is told");
 }
+
+#[test]
+fn a_wait_for_a_turn_is_an_execution_stop() {
+    let waited = |words: &str| {
+        let mut w = writer(words);
+        w.enable(0x1000, Mode::Bits64, 0, 100);
+        w.branch(true, 110);
+        w.wait(0x1010, 115, 5115);
+        w.branch(false, 5120);
+        w.disable(0x1020, 5130);
+        packets(&w)
+    };
+    let found = waited("cyc=on");
+    let stop = found.iter().position(|p| matches!(p, Packet::Exstop { ip: true })).expect("a stop");
+    assert!(matches!(found[stop - 1], Packet::Cyc { cycles: 5 }), "{found:?}");
+    assert!(matches!(found[stop + 1], Packet::Fup(_)), "{found:?}");
+    assert!(
+        matches!(found[stop + 2..stop + 4], [Packet::Cyc { cycles: 5000 }, Packet::Cbr { .. }]),
+        "{found:?}"
+    );
+    // Whatever the threshold.
+    assert_eq!(waited("cyc=16384").iter().filter(|p| matches!(p, Packet::Cyc { .. })).count(), 2);
+    assert!(!waited("cyc=off").iter().any(|p| matches!(p, Packet::Exstop { .. })));
+}
