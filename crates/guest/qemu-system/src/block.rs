@@ -61,6 +61,8 @@ pub struct Block {
     pub rep: bool,
     /// The last instruction is `hlt`: guest time may jump before the next block.
     pub hlt: bool,
+    /// The last instruction is `pause`, at which QEMU gives the turn to the next vCPU.
+    pub pause: bool,
     /// True if a device access can end this block exactly where its own branch may lead. Then the last instruction reports
     /// that it ran.
     pub ambiguous: bool,
@@ -99,6 +101,7 @@ impl Block {
             cpl,
             rep: kind == Kind::Repeat,
             hlt: last_bytes == [0xf4] && kind == Kind::Halt,
+            pause: last_bytes == [0xf3, 0x90],
             ambiguous: false,
         };
         block.ambiguous = cpl == 0 && block.may_hide_cut();
@@ -121,9 +124,9 @@ impl Block {
     }
 
     /// Returns true if the block always needs the slow path: it is a gate of the IDT, its time matters, or the CPU
-    /// sleeps at its end.
+    /// sleeps or gives its turn away at its end.
     pub fn is_special(&self) -> bool {
-        self.hlt || self.flags.load(Ordering::Relaxed) & !MEASURED != 0
+        self.hlt || self.pause || self.flags.load(Ordering::Relaxed) & !MEASURED != 0
     }
 
     /// Index in the code dictionary.
@@ -197,7 +200,8 @@ mod tests {
     #[test]
     fn finds_rep_and_hlt() {
         assert!(Block::new(0, &[0xf3, 0x48, 0xab], &[3], Mode::Bits64, 0).rep);
-        assert!(!Block::new(0, &[0xf3, 0x90], &[2], Mode::Bits64, 0).rep, "pause");
+        let spin = Block::new(0, &[0x90, 0xf3, 0x90], &[1, 2], Mode::Bits64, 0);
+        assert!(spin.pause && !spin.rep && !Block::new(0, &[0x90], &[1], Mode::Bits64, 0).pause);
         assert!(Block::new(0, &[0xfb, 0xf4], &[1, 1], Mode::Bits64, 0).hlt);
     }
 }

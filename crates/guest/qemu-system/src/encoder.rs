@@ -69,6 +69,13 @@ struct Last {
     done: bool,
 }
 
+impl Last {
+    /// True if it ran to its end, which is a `pause`, and `ip` comes next.
+    fn gives_turn_away(&self, ip: u64) -> bool {
+        self.block.pause && ip == self.fall
+    }
+}
+
 /// One vCPU's encoder.
 pub struct Encoder {
     cpu: u32,
@@ -316,6 +323,7 @@ impl Encoder {
     fn block(&mut self, block: &'static Block, va: u64) {
         let id = block.id();
         self.counts.blocks += 1;
+        let gave_away = self.last.is_some_and(|last| last.gives_turn_away(va));
         if let Some((ns, cr3)) = self.start.take() {
             self.start(block, va, id, ns, cr3);
         } else if let Some(last) = self.last {
@@ -344,7 +352,7 @@ impl Encoder {
         self.last = Some(Last { block, va, fall: va.wrapping_add(block.size()), done: false });
         self.plain = true;
         if let Some((ns, passed)) = self.time.take() {
-            self.set_time(va, ns, passed);
+            self.set_time(va, ns, if gave_away { Passed::Idle } else { passed });
         }
         if let Some((keep, since_ns)) = self.split.take() {
             let offset = self.writer.split(va, block.mode, self.ns, keep);
@@ -483,7 +491,8 @@ impl Encoder {
         if let Some((ns, passed)) = self.time.filter(|(_, passed)| *passed != Passed::Running) {
             // Time without instructions passed before the interrupt that ended it.
             self.time = None;
-            self.set_time(gate.rip, ns, passed);
+            let gave_away = last.gives_turn_away(gate.rip);
+            self.set_time(gate.rip, ns, if gave_away { Passed::Idle } else { passed });
             self.writer.tick(gate.rip, self.ns);
         }
         self.writer.interrupt(gate.rip, va, mode, self.ns);

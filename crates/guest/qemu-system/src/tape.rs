@@ -38,7 +38,7 @@ const FREE: u64 = 33;
 pub enum Passed {
     /// With its instructions.
     Running,
-    /// It was idle.
+    /// It was idle, or gave its turn away at a `pause`: a real processor spins on.
     Idle,
     /// Others had their turn. It had work.
     Waiting,

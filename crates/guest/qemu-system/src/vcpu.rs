@@ -36,6 +36,8 @@ pub struct Vcpu {
     pub on: bool,
     /// Guest time may jump after the last block.
     idle: bool,
+    /// The last block, of the kernel, gave its turn away.
+    yields: bool,
     /// Another vCPU ran on this thread since the last block.
     other_ran: bool,
     /// The vCPU that ran before it then.
@@ -105,6 +107,7 @@ impl Vcpu {
             cpu,
             on: false,
             idle: false,
+            yields: false,
             other_ran: false,
             before: None,
             stopped_ns: None,
@@ -315,11 +318,13 @@ impl Vcpu {
         if check {
             self.expect(block, va.wrapping_sub(block.va));
         }
-        self.idle = block.hlt;
+        (self.idle, self.yields) = (block.hlt, block.pause);
         // If the other thread switched tracing off, or split the streams, before this store, the check below sees it. If
         // after, that thread clears `quick` itself.
-        self.quick
-            .store(!block.hlt && self.counter.is_none() && !self.allocating.is_waiting(), Ordering::SeqCst);
+        self.quick.store(
+            !block.hlt && !block.pause && self.counter.is_none() && !self.allocating.is_waiting(),
+            Ordering::SeqCst,
+        );
         if !state.tracing.load(Ordering::SeqCst) || state.splits.load(Ordering::SeqCst) != self.splits {
             self.quick.store(false, Ordering::Relaxed);
         }
@@ -397,7 +402,7 @@ impl Vcpu {
 
     /// A turn begins at `ns`: that of another vCPU ended.
     fn note_turn(&mut self, ns: u64) {
-        if let Some(stopped_ns) = self.stopped_ns.take().filter(|_| !self.idle) {
+        if let Some(stopped_ns) = self.stopped_ns.take() {
             self.still_ns += ns.saturating_sub(stopped_ns);
         }
         let other = self.before.take().and_then(|slot| VCPUS.get(slot));
@@ -405,13 +410,13 @@ impl Vcpu {
         if !other.is_null() && !std::ptr::eq(other, self) {
             // SAFETY: leaked at init; both share this thread, so the other one is in no callback.
             let other = unsafe { &mut *other };
-            other.stopped_ns = (!other.idle).then_some(ns);
+            other.stopped_ns = (!other.idle && !other.yields).then_some(ns);
         }
     }
 
     /// Guest time until `ns`, the start of a block, in which others had their turn, though this vCPU had work; ns.
     pub fn still_ns(&self, ns: u64) -> u64 {
-        let now = self.stopped_ns.filter(|_| self.other_ran && !self.idle);
+        let now = self.stopped_ns.filter(|_| self.other_ran);
         self.still_ns + now.map_or(0, |stopped_ns| ns.saturating_sub(stopped_ns))
     }
 
