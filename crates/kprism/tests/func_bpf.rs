@@ -104,7 +104,7 @@ fn judge(which: &str, found: &BTreeMap<String, Numbers>) {
     let [leaf, middle, outer, down, sleeper] =
         ["leaf", "middle", "outer", "down", "sleeper"].map(|name| &found[&format!("nest_{name}")]);
     // One instruction takes a nanosecond; the rest is the probe's, and now and then an interrupt or a turn of the
-    // other CPU: the two take turns, by one clock, of at most 10 µs each. No
+    // other CPU: the two take turns, by one clock, and a turn ends with the next timer, which is 4 ms at most. No
     // leaf waits for the 20 ms that its caller may sleep.
     assert!((2000..4000).contains(&leaf.min), "{which}: {leaf:?}");
     assert!(leaf.log2[11] * 10 >= leaf.count * 9, "{which}: {leaf:?}");

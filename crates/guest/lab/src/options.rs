@@ -118,7 +118,7 @@ impl KernelSource {
 /// Pace of the guest's time and CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// One instruction takes one nanosecond, and CPUs take turns of microseconds: every run is the same.
+    /// One instruction takes one nanosecond, and CPUs take turns: every run is the same.
     Exact,
     /// Guest time is the host's, and CPUs run in parallel: faster, but no two runs are the same.
     Fast,

@@ -92,7 +92,8 @@ impl Machine {
         arguments
     }
 
-    /// The observer's option for short turns of several CPUs: the guest time in which each that has work has one.
+    /// The observer's option for short turns of several CPUs: the guest time in which each that has work has one. For recordings, which
+    /// tell the waits for a turn. What a guest measures itself cannot, and is better off with few of them.
     pub fn turns(&self) -> Option<String> {
         let has_turns = self.smp > 1 && self.has_exact_time() && self.monitor.is_none();
         has_turns.then(|| format!("turns={}", self.smp * TURN_NS))
@@ -240,9 +241,6 @@ impl Running {
         if machine.has_exact_time() && machine.monitor.is_none() {
             let mut plugin = option("", &crate::find_observer()?);
             plugin.push(",clock=flushes");
-            if let Some(turns) = machine.turns() {
-                plugin.push(format!(",{turns}"));
-            }
             command.args(["-plugin".into(), plugin]);
         }
         command.args(["-chardev".to_owned(), format!("socket,id=qmp,fd={descriptor}")]);

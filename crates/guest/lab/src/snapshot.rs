@@ -153,7 +153,7 @@ impl Boot<'_> {
         Key::default()
             .add("layout 6")
             .add(&self.qemu.version)
-            .add(self.machine.arguments().join(" ") + self.machine.turns().as_deref().unwrap_or_default())
+            .add(self.machine.arguments().join(" "))
             .add(&self.kernel.key)
             .add(&self.initramfs.key)
             .add(&self.command_line)

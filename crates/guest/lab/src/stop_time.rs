@@ -19,8 +19,7 @@ const PORT: u16 = 0x608;
 const HERTZ: u128 = 3_579_545;
 const BITS: u32 = 24;
 
-/// The way from the agent's reading to the stop takes 4 µs or so. A jump leads to the next timer, hundreds of µs away; with
-/// several CPUs first to the end of their turns, and from there to that timer.
+/// The way from the agent's reading to the stop takes 4 µs or so. A jump leads to the next timer, hundreds of µs away.
 const LONGEST_WAY_NS: u128 = 20_000;
 
 /// Returns true if guest time jumped after `before_ns`, the guest's time stamp counter right before it stopped (1 GHz).
