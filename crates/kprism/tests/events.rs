@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use guest::{alone, ask_perfetto, json, kprism, number, ok, page_data, script, text};
+use guest::{alone, ask_perfetto, json, kprism, number, ok, page_data, script, text, waits};
 use kprism_test::{APT, QEMU, TRACE_CMD, needs, test};
 use serde_json::Value;
 
@@ -464,27 +464,19 @@ fn waits_of_tasks() -> (BTreeMap<String, (u64, u64)>, u64) {
             switches.entry(number(&event, "cpu")).or_default().insert(number(&event, "time_ns"), pids);
         }
     }
-    let (mut still, mut of_tasks, mut whole) = (BTreeMap::new(), BTreeMap::<String, (u64, u64)>::new(), 0);
-    for packet in lines(&["packets"]) {
-        let (cpu, ns) = (number(&packet, "cpu"), number(&packet, "time_ns"));
-        if packet["packet"] == "EXSTOP" {
-            still.insert(cpu, ns);
-        } else if packet["packet"] == "CBR"
-            && let Some(from) = still.remove(&cpu)
-        {
-            whole += ns - from;
-            let near = from.saturating_sub(2_000)..ns + 2_000;
-            let around: Vec<_> = switches[&cpu].range(near).collect();
-            let before = switches[&cpu].range(..from).next_back().map(|(_, pids)| pids.1);
-            let first = switches[&cpu].first_key_value().map(|(_, pids)| pids.0);
-            for (_, (prev, next)) in &around {
-                for pid in [prev, next] {
-                    of_tasks.entry(pid.to_string()).or_default().1 += ns - from;
-                }
+    let (mut of_tasks, mut whole) = (BTreeMap::<String, (u64, u64)>::new(), 0);
+    for (cpu, from, to) in waits(run()) {
+        whole += to - from;
+        let around: Vec<_> = switches[&cpu].range(from.saturating_sub(2_000)..to + 2_000).collect();
+        let before = switches[&cpu].range(..from).next_back().map(|(_, pids)| pids.1);
+        let first = switches[&cpu].first_key_value().map(|(_, pids)| pids.0);
+        for (_, (prev, next)) in &around {
+            for pid in [prev, next] {
+                of_tasks.entry(pid.to_string()).or_default().1 += to - from;
             }
-            if let (true, Some(pid)) = (around.is_empty(), before.or(first)) {
-                of_tasks.entry(pid.to_string()).or_default().0 += ns - from;
-            }
+        }
+        if let (true, Some(pid)) = (around.is_empty(), before.or(first)) {
+            of_tasks.entry(pid.to_string()).or_default().0 += to - from;
         }
     }
     (of_tasks, whole)

@@ -7,7 +7,7 @@ mod guest;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use guest::{alone, ask_perfetto, json, kprism, number, ok, script, text};
+use guest::{alone, ask_perfetto, json, kprism, number, ok, script, text, waits};
 use kprism_test::{APT, QEMU, needs, test};
 use serde_json::Value;
 
@@ -75,14 +75,22 @@ fn every_record_is_in_the_call_that_the_flow_has() {
         // No two records are of one call.
         assert_eq!(within.len(), of_place.len(), "{place}");
     }
-    let switches = lines(&["all", "--only", "switch"]);
+    let (switches, waits) = (lines(&["all", "--only", "switch"]), waits(run()));
     let seen = records.iter().filter(|record| record["name"] == "sched:sched_switch");
     for record in seen {
+        let from = number(record, "time_ns");
+        // The CPU may wait for its turn between them.
+        let of_cpu = waits.iter().filter(|wait| record["cpu"] == wait.0);
+        let waited = |to: u64| -> u64 {
+            let between = of_cpu.clone().filter(|wait| from <= wait.1 && wait.2 <= to);
+            between.map(|wait| wait.2 - wait.1).sum()
+        };
         let near = |switch: &&Value| {
+            let to = number(switch, "time_ns");
             switch["cpu"] == record["cpu"]
                 && switch["pid"] == record["pid"]
-                && (number(record, "time_ns")..number(record, "time_ns") + 5_000)
-                    .contains(&number(switch, "time_ns"))
+                && from <= to
+                && to - from < 5_000 + waited(to)
         };
         assert!(switches.iter().any(|switch| near(&switch)), "no switch after {record}");
     }

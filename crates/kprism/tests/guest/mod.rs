@@ -45,6 +45,22 @@ pub fn number(value: &Value, name: &str) -> u64 {
     value[name].as_u64().unwrap_or_else(|| panic!("{name} of {value}"))
 }
 
+/// What CPUs waited for their turns, by the packets of a run: the CPU, begin and end of each wait, ns.
+pub fn waits(run: &Path) -> Vec<(u64, u64, u64)> {
+    let (mut still, mut waits) = (std::collections::BTreeMap::new(), Vec::new());
+    for packet in script(run, &["packets"]) {
+        let (cpu, ns) = (number(&packet, "cpu"), number(&packet, "time_ns"));
+        if packet["packet"] == "EXSTOP" {
+            still.insert(cpu, ns);
+        } else if packet["packet"] == "CBR"
+            && let Some(from) = still.remove(&cpu)
+        {
+            waits.push((cpu, from, ns));
+        }
+    }
+    waits
+}
+
 /// The data of a page.
 pub fn page_data(page: &Path) -> Value {
     let page = fs::read_to_string(page).unwrap();
