@@ -50,8 +50,9 @@ fn a_wait_for_a_turn_is_nobodys_time() {
         let found = computed(&run);
         assert_eq!(found.len().to_string(), threads, "{found:?}");
         for (instructions, ns) in &found {
-            // In the lab an instruction takes a nanosecond.
-            assert!(ns.abs_diff(*instructions) < instructions / 1000, "{cpus} CPUs: {found:?}");
+            // In the lab an instruction takes a nanosecond. A CPU that waits for another one's answer spins, which is its own time.
+            let spun = ns.checked_sub(*instructions).unwrap_or_else(|| panic!("{cpus} CPUs: {found:?}"));
+            assert!(spun < instructions / 100, "{cpus} CPUs: {found:?}");
         }
         let info = json(&["info", "--json", "-i", text(&run)]);
         assert_eq!((&info["decode_errors"], &info["lost_bytes"]), (&0.into(), &0.into()), "{info}");
