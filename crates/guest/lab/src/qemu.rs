@@ -41,9 +41,6 @@ pub(crate) struct Machine {
     pub features: Vec<CpuFeature>,
 }
 
-/// Longest turn of one of several CPUs, in guest time, ns. Of turns half as long QEMU's own work between them takes twice the time.
-const TURN_NS: u32 = 10_000;
-
 /// Memory behind the CXL window: 65536 page tables of 4 KiB map 128 GiB.
 const WINDOW_MIB: u64 = 256;
 
@@ -90,13 +87,6 @@ impl Machine {
         arguments.push(format!("isa-debug-exit,iobase={EXIT_PORT},iosize=1"));
         arguments.extend(self.network.device().into_iter().flat_map(|device| ["-device".into(), device]));
         arguments
-    }
-
-    /// The observer's option for short turns of several CPUs: the guest time in which each that has work has one. For recordings, which
-    /// tell the waits for a turn. What a guest measures itself cannot, and is better off with few of them.
-    pub fn turns(&self) -> Option<String> {
-        let has_turns = self.smp > 1 && self.has_exact_time() && self.monitor.is_none();
-        has_turns.then(|| format!("turns={}", self.smp * TURN_NS))
     }
 
     /// True if guest time follows the instructions alone, and jumps to the next timer when the guest is idle.

@@ -221,15 +221,12 @@ pub(crate) fn launch(
     prepared: &Prepared,
     job: &Job,
     scratch: &Path,
-    (mut plugin, inherited): (OsString, Option<OwnedFd>),
+    (plugin, inherited): (OsString, Option<OwnedFd>),
     disks: &[PathBuf],
     files: &PortFiles,
 ) -> Result<Running> {
     let mut arguments = job_arguments(job, false, prepared.machine.mem_mib, scratch)?;
     if !plugin.is_empty() {
-        if let Some(turns) = prepared.machine.turns() {
-            plugin.push(format!(",{turns}"));
-        }
         arguments.extend(["-plugin".into(), plugin]);
     }
     match job.span {

@@ -50,7 +50,6 @@ mod tape;
 mod tlb;
 mod translate;
 mod trigger;
-mod turns;
 mod vcpu;
 mod vcpus;
 mod writer;
@@ -89,11 +88,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
         (&*info, args)
     };
     match install(id, info, &args) {
-        Ok(Installed::Clock) => {
-            // SAFETY: a callback of the declared type, valid for the process's life.
-            unsafe { abi::qemu_plugin_register_vcpu_init_cb(id, turns::vcpu_exists) };
-            0
-        }
+        Ok(Installed::Clock) => 0,
         Ok(Installed::Control) => {
             // SAFETY: callbacks of the declared types, valid for the process's life.
             unsafe {
@@ -161,11 +156,6 @@ fn install(id: abi::PluginId, info: &abi::Info, args: &[String]) -> Result<Insta
     // QEMU makes one list of the words of all its `-plugin` with the same file.
     let (clock, args): (Vec<_>, Vec<_>) =
         args.iter().map(String::as_str).partition(|&word| word == "clock=flushes");
-    let (turns, args): (Vec<_>, Vec<_>) = args.into_iter().partition(|word| word.starts_with("turns="));
-    if let Some(ns) = turns.first().and_then(|word| word.strip_prefix("turns=")) {
-        let ns = ns.parse().ok().filter(|ns| *ns > 0);
-        turns::prepare(ns.ok_or("turns=: expected nanoseconds")?)?;
-    }
     if !clock.is_empty() {
         clock::replace()?;
         if args.is_empty() {
@@ -214,7 +204,6 @@ pub(crate) fn begin(options: Options, smp: usize) -> Result<State, String> {
 
 unsafe extern "C" fn on_vcpu_init(_: abi::PluginId, cpu: c_uint) {
     guest::init();
-    turns::begin(cpu);
     control::vcpu_exists(cpu);
     start_vcpu(cpu);
 }
