@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use guest::{alone, json, kprism, ok, text};
+use guest::{alone, json, kprism, number, ok, text};
 use kprism_test::{APT, PTORACLE, QEMU, SYSTEMD_IMAGE, cache, needs, test};
 use serde_json::Value;
 
@@ -44,11 +44,7 @@ fn name(row: &Value) -> String {
     row["syscall"].as_str().unwrap_or_else(|| panic!("{row}")).to_owned()
 }
 
-fn number(row: &Value, key: &str) -> u64 {
-    row[key].as_u64().unwrap_or_else(|| panic!("{key}: {row}"))
-}
-
-/// How often the program made each system call, without those that start it: a shell or a service manager made some of
+/// Number of the program's calls of each system call, without those that start it: a shell or a service manager made some of
 /// them.
 fn counts(run: &Path) -> BTreeMap<String, u64> {
     let mut counts: BTreeMap<_, _> =

@@ -4,7 +4,8 @@
 //!
 //! Input: the bytes of a console. Output: [`KernelReports`]. The formats are those of Linux 5.10 to 6.12 on x86 (kernel/panic.c,
 //! arch/x86/kernel/dumpstack.c, arch/x86/mm/fault.c, mm/kasan/report.c, kernel/hung_task.c, kernel/watchdog.c, mm/oom_kill.c,
-//! block/blk-mq.c, fs/buffer.c, fs/ext4/super.c, fs/jbd2/journal.c). Any bytes give a value; work and memory are bounded by the text's length and by [`MOST_REPORTS`].
+//! block/blk-mq.c, fs/buffer.c, fs/ext4/super.c, fs/jbd2/journal.c). Any bytes give a value; work and memory are bounded by the
+//! text's length and by [`MOST_REPORTS`].
 
 use std::path::Path;
 

@@ -33,7 +33,7 @@ const FAULT_END: u64 = 29;
 const ALLOC: u64 = 31;
 const FREE: u64 = 33;
 
-/// How guest time passed between two blocks of a vCPU.
+/// Reason why guest time passed between two blocks of a vCPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Passed {
     /// With its instructions.

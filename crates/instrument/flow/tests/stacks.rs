@@ -165,7 +165,7 @@ fn interrupts_around_the_body_of_a_system_call() {
     assert!(entry.ns + interrupts.ns + exit.ns + 15 <= call.on_cpu_ns, "{call:?}");
 }
 
-/// What the processor stands still is in no task's time and in no part of a system call, but time passes.
+/// The time of a standstill is no task's and in no part of a system call, but it passes.
 #[test]
 fn a_processor_that_stands_still() {
     let code = code("__x64_sys_read");

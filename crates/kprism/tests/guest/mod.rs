@@ -45,7 +45,7 @@ pub fn number(value: &Value, name: &str) -> u64 {
     value[name].as_u64().unwrap_or_else(|| panic!("{name} of {value}"))
 }
 
-/// What CPUs waited for their turns, by the packets of a run: the CPU, begin and end of each wait, ns.
+/// The waits of CPUs for their turns, by the packets of a run: the CPU, begin and end of each, ns.
 pub fn waits(run: &Path) -> Vec<(u64, u64, u64)> {
     let (mut still, mut waits) = (std::collections::BTreeMap::new(), Vec::new());
     for packet in script(run, &["packets"]) {
