@@ -10,13 +10,16 @@
 use std::io::{PipeWriter, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::Error;
 use crate::journal::undo_stale;
 
 /// Name of the guard's process.
 pub const NAME: &str = "kprism-guard";
+
+/// How long a change that the kernel refuses to undo is tried again.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The recorder's side of the guard.
 pub(crate) struct Guard {
@@ -30,6 +33,7 @@ impl Guard {
         let (from, pipe) = std::io::pipe().ok()?;
         let child = Command::new("/proc/self/exe")
             .arg0(NAME)
+            .arg(std::process::id().to_string())
             .stdin(from)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -54,18 +58,33 @@ pub fn was_guard() -> bool {
     if std::env::args_os().next().is_none_or(|name| name != NAME) {
         return false;
     }
+    let recorder = std::env::args().nth(1).and_then(|word| word.parse().ok());
     let mut said = Vec::new();
     std::io::stdin().read_to_end(&mut said).ok();
     if said.is_empty() {
-        // The recorder's lock may be held a moment longer than its pipe is open.
-        for _ in 0..500 {
-            match undo_stale() {
-                Err(Error::Recording { .. }) => std::thread::sleep(Duration::from_millis(10)),
-                _ => break,
-            }
-        }
+        put_back(recorder);
     }
     true
+}
+
+/// Restores what the recorder, which is dead or about to be, has changed.
+fn put_back(recorder: Option<u32>) {
+    let mut refused: Option<Instant> = None;
+    loop {
+        match undo_stale() {
+            // It dies slowly: its pipe is closed before its lock is free.
+            Err(Error::Recording { pid }) if Some(pid) == recorder => {}
+            // The kernel refuses a change while files of the dead recorder are open, and they are the last to be closed.
+            Ok(Some(undone)) if !undone.failed.is_empty() => {
+                if refused.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                    break;
+                }
+            }
+            // Done. Or another recording has begun, which has done it; or it cannot be done, and is left for the next one.
+            _ => break,
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// True if the process is a guard.

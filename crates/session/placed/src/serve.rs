@@ -42,8 +42,8 @@ const TICK: Duration = Duration::from_millis(10);
 const SILENCE: Duration = Duration::from_secs(60);
 /// Time that output may still come after the command line has ended: from processes that it left running.
 const LATE: Duration = Duration::from_millis(500);
-/// Time that guards may take to put tracefs back.
-const RESTORING: Duration = Duration::from_secs(20);
+/// Time that a killed recorder and its guard may take until tracefs is as it was. A loaded machine takes seconds for each file.
+const RESTORING: Duration = Duration::from_secs(300);
 
 /// State that the threads share.
 struct Link {
@@ -143,6 +143,8 @@ fn serve_in(folder: &Path) -> Result<Arc<Link>, Lost> {
                 Some(code) => code,
                 None => {
                     leftover::end_all(RESTORING);
+                    // For a recorder that was killed before its guard ran.
+                    let _ = journal::undo_stale();
                     return Err(Lost);
                 }
             }

@@ -48,6 +48,28 @@ pub fn until(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Waits as [`until`] does for a value to be `expected`, and shows both if it never is.
+///
+/// # Panics
+/// It is another one until `limit`.
+pub fn until_equal<T: PartialEq + std::fmt::Debug>(
+    limit: Duration,
+    what: &str,
+    expected: &T,
+    mut value: impl FnMut() -> T,
+) {
+    let begun = Instant::now();
+    loop {
+        let value = value();
+        if value == *expected {
+            return;
+        }
+        let seconds = limit.as_secs();
+        assert!(begun.elapsed() < limit, "after {seconds} s not yet: {what}\n  is {value:#?}\n not {expected:#?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// Defines the runner of a test file; must be at its end.
 #[macro_export]
 macro_rules! main {

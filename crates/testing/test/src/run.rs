@@ -4,8 +4,12 @@
 use std::any::Any;
 use std::fmt::Debug;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
+
+/// A test that takes this long is slow.
+const SLOW: Duration = Duration::from_secs(5);
 
 /// A registered test.
 pub struct Test {
@@ -72,10 +76,16 @@ fn path(test: &Test) -> String {
     }
 }
 
-/// Runs one test on a thread with the test's name, so that a panic's message shows which test it is.
+/// Runs one test on a thread with the test's name, so that a panic's message shows which test it is. Prints how long a slow
+/// one took.
 fn one(name: String, run: fn() -> Result<(), String>) -> Result<Completion, Failed> {
-    let thread = std::thread::Builder::new().name(name).spawn(run);
-    match thread.map_err(Failed::from)?.join() {
+    let began = Instant::now();
+    let thread = std::thread::Builder::new().name(name.clone()).spawn(run).map_err(Failed::from)?;
+    let ended = thread.join();
+    if began.elapsed() >= SLOW {
+        println!("{:6.1} s  {name}", began.elapsed().as_secs_f64());
+    }
+    match ended {
         Ok(Ok(())) => Ok(Completion::Completed),
         Ok(Err(why)) => Err(Failed::from(why)),
         Err(panic) => match panic.downcast::<Skipped>() {
