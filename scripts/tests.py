@@ -6,7 +6,8 @@
 
 Cargo runs one program of tests after another, and most of ours wait: for a guest to boot, a browser, the kernel. So
 cargo compiles, tells the programs, and runs the documentation's examples; this script runs the programs, one more at
-once than the machine has CPUs, or KPRISM_TEST_PROGRAMS. What a program prints is printed as a whole when it ends.
+once than the machine has CPUs, or KPRISM_TEST_PROGRAMS. Those that took longest the last time begin first, so that none of
+them is left alone at the end. What a program prints is printed as a whole when it ends.
 
 A test that fails is run a second time, alone, by its exact name. If it passes then, it is *unsteady*: with CI set in the
 environment it is counted apart and the run goes on; without, it is a failure. Either way it is kept, with the first failure's text,
@@ -68,11 +69,13 @@ class Counts(typing.NamedTuple):
 
 
 class Ended(typing.NamedTuple):
-    """A program that was run: what to print, the counts, and the lines for each file of results."""
+    """A program that was run: what to print, the counts, the lines for each file of results, its name and its seconds."""
 
     text: str
     counts: Counts
     lines: dict
+    name: str = ""
+    seconds: float = 0.0
 
 
 def targets(patterns):
@@ -165,7 +168,7 @@ def run(program, libraries, lenient):
     if result.seconds >= LONG_S:
         lines["slow"].append(f"{int(result.seconds):6} s  {program.source} ({program.name}), {cpu_s:.0f} s of CPU")
     if result.failed == 0:
-        return Ended(text, Counts(result.passed, 0, result.ignored), lines)
+        return Ended(text, Counts(result.passed, 0, result.ignored), lines, program.name, result.seconds)
 
     unsteady = 0
     again = len(result.names) == result.failed <= RETRIED
@@ -204,14 +207,36 @@ def examples(cargo, profile):
     return Ended(printed, Counts(passed, failed, ignored), lines)
 
 
+def cache():
+    """The folder of the user's caches, which is made."""
+    folder = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "kprism")
+    os.makedirs(folder, exist_ok=True)
+    return folder
+
+
+def known_seconds():
+    """How long each program took the last time, by its name. Nothing if it is not known."""
+    try:
+        with open(os.path.join(cache(), "test-seconds")) as file:
+            return {name: float(seconds) for name, seconds in json.load(file).items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def in_order(found, seconds):
+    """The programs, longest first. Where it is not known: those of the command line last longest, and unit tests shortest."""
+    def rank(program):
+        expected = seconds.get(program.name, 60.0 if program.package == "kprism" and program.kind == "test" else 1.0)
+        return -expected, program.package, program.source
+    return sorted(found, key=rank)
+
+
 def keep_unsteady(lines):
     """Adds unsteady tests to the user's file of them, with the date and the commit."""
-    cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "kprism")
-    os.makedirs(cache, exist_ok=True)
     head = subprocess.run(["git", "rev-parse", "HEAD"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.DEVNULL, text=True)
     now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    with open(os.path.join(cache, "unsteady"), "a") as file:
+    with open(os.path.join(cache(), "unsteady"), "a") as file:
         file.write(f"{now} {head.stdout.strip() or 'commit not known'}\n" + "".join(f"  {line}\n" for line in lines))
 
 
@@ -236,8 +261,8 @@ def main():
         if not found:
             print(f"error: no program of tests is called {given.only}")
             return 1
-    # Those of the command line last longest, and unit tests shortest: the long ones first, so that none is left alone.
-    found.sort(key=lambda program: (program.package != "kprism", program.kind != "test", program.package, program.source))
+    seconds = known_seconds()
+    found = in_order(found, seconds)
     at_once = int(os.environ.get("KPRISM_TEST_PROGRAMS", (os.cpu_count() or 1) + 1))
     libraries, lenient, total = library_path(), bool(os.environ.get("CI")), Counts()
 
@@ -245,6 +270,8 @@ def main():
         nonlocal total
         print(ended.text, flush=True)
         total = Counts(*map(sum, zip(total, ended.counts)))
+        if ended.name:
+            seconds[ended.name] = ended.seconds
         if ended.lines.get("unsteady"):
             keep_unsteady(ended.lines["unsteady"])
         for name, lines in ended.lines.items() if given.results else ():
@@ -257,6 +284,8 @@ def main():
         running += [threads.submit(run, program, libraries, lenient) for program in found]
         for ended in concurrent.futures.as_completed(running):
             add(ended.result())
+    with open(os.path.join(cache(), "test-seconds"), "w") as file:
+        json.dump(seconds, file, indent=0, sort_keys=True)
     if given.results:
         with open(os.path.join(given.results, "totals"), "w") as file:
             file.write(" ".join(map(str, total)) + "\n")

@@ -150,6 +150,24 @@ class Runs(unittest.TestCase):
         self.assertEqual(tests.targets(["kprism::cli", "kprism-pt::*"]), [])
         self.assertEqual(tests.targets([]), [])
 
+    def test_what_took_longest_begins_first(self):
+        found = [tests.Program(package, kind, source, "", "")
+                 for package, kind, source in [("kprism", "test", "tests/a.rs"), ("kprism", "test", "tests/b.rs"), ("p", "lib", "src/lib.rs")]]
+        names = lambda seconds: [program.name for program in tests.in_order(found, seconds)]
+        self.assertEqual(names({}), ["kprism::a", "kprism::b", "p::lib"])
+        self.assertEqual(names({"p::lib": 90.0, "kprism::b": 70.5}), ["p::lib", "kprism::b", "kprism::a"])
+
+    def test_a_damaged_file_of_seconds_is_as_none(self):
+        before = os.environ.get("XDG_CACHE_HOME")
+        self.addCleanup(lambda: os.environ.pop("XDG_CACHE_HOME") if before is None else os.environ.update(XDG_CACHE_HOME=before))
+        os.environ["XDG_CACHE_HOME"] = str(self.folder)
+        file = pathlib.Path(tests.cache()) / "test-seconds"
+        for text in "{", "[1]", '{"p::lib": "x"}', '{"p::lib": [1]}', "":
+            file.write_text(text)
+            self.assertEqual(tests.known_seconds(), {})
+        file.write_text('{"p::lib": 2}')
+        self.assertEqual(tests.known_seconds(), {"p::lib": 2.0})
+
     def test_names_of_programs(self):
         name = lambda source: tests.Program("p", "test", source, "", "").name
         self.assertEqual([name("tests/cli.rs"), name("tests/probe/main.rs"), name("src/lib.rs")], ["p::cli", "p::probe", "p::lib"])
