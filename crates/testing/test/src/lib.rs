@@ -65,7 +65,10 @@ pub fn until_equal<T: PartialEq + std::fmt::Debug>(
             return;
         }
         let seconds = limit.as_secs();
-        assert!(begun.elapsed() < limit, "after {seconds} s not yet: {what}\n  is {value:#?}\n not {expected:#?}");
+        assert!(
+            begun.elapsed() < limit,
+            "after {seconds} s not yet: {what}\n  is {value:#?}\n not {expected:#?}"
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
 }
