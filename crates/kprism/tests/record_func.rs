@@ -124,6 +124,7 @@ fn a_killed_recording_leaves_tracefs_as_it_was() {
         assert!(changed >= 3, "{who}: {changed}");
     }
     assert!(said.contains("put back what a killed recording"));
+    assert!(said.contains("an open file holds its instance"), "{said}");
     assert!(said.contains("ended by itself") && said.ends_with("as it was\n"));
     assert!(said.contains("the command ran on") && said.contains("No space left"), "{said}");
     assert!(said.contains("the recorder's exit code on a full disk: 125\n"), "{said}");

@@ -75,6 +75,20 @@ while [ $n -lt 12 ]; do
 	[ -s /run/kprism/tracefs.journal ] && echo "JOURNAL NOT EMPTY"
 done
 grep 'killed recording' /tmp/check
+# The kernel removes no instance of which a file is open: somebody else's here, for longer than the guard's first try.
+"$recorder" record /tmp/run-held "$settings" sleep 1000 &
+pid=$!
+while ! changed; do sleep 0.01; done
+exec 9<"$(echo instances/*kprism*)/per_cpu/cpu0/trace_pipe_raw"
+kill -9 $pid
+wait $pid
+sleep 5
+changed && echo "an open file holds its instance"
+exec 9<&-
+while [ -n "$(guards)" ]; do sleep 0.01; done
+state >/tmp/after
+diff /tmp/before /tmp/after || echo "NOT AS IT WAS"
+[ -s /run/kprism/tracefs.journal ] && echo "JOURNAL NOT EMPTY"
 # And one that ends by itself, and one by Ctrl-C.
 "$recorder" record /tmp/run-true "$settings" true && echo "ended by itself"
 "$recorder" record /tmp/run-ctrl-c "$settings" sleep 1000 &
