@@ -284,11 +284,11 @@ def main():
         running += [threads.submit(run, program, libraries, lenient) for program in found]
         for ended in concurrent.futures.as_completed(running):
             add(ended.result())
-    with open(os.path.join(cache(), "test-seconds"), "w") as file:
-        json.dump(seconds, file, indent=0, sort_keys=True)
     if given.results:
         with open(os.path.join(given.results, "totals"), "w") as file:
             file.write(" ".join(map(str, total)) + "\n")
+    with open(os.path.join(cache(), "test-seconds"), "w") as file:
+        json.dump(seconds, file, indent=0, sort_keys=True)
     return 1 if total.failed else 0
 
 

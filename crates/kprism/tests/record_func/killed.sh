@@ -36,6 +36,22 @@ changed() {
 	[ -e "$1" ]
 }
 
+# Waits for the first change by the recorder $pid, or for its end.
+until_changed() {
+	while ! changed && kill -0 $pid 2>/dev/null; do sleep 0.01; done
+}
+
+# Waits for all guards to be done.
+until_guarded() {
+	while [ -n "$(guards)" ]; do sleep 0.01; done
+}
+
+compare() {
+	state >/tmp/after
+	diff /tmp/before /tmp/after || echo "NOT AS IT WAS"
+	[ -s /run/kprism/tracefs.journal ] && echo "JOURNAL NOT EMPTY"
+}
+
 while [ $n -lt 12 ]; do
 	n=$((n + 1))
 	case $((n % 4)) in
@@ -51,7 +67,7 @@ while [ $n -lt 12 ]; do
 	since=start
 	if [ $((n % 5)) != 0 ]; then
 		since=change
-		while ! changed && kill -0 $pid 2>/dev/null; do sleep 0.01; done
+		until_changed
 	fi
 	sleep "$(printf 0.%03d $moment)"
 	# The journal is empty before the first change.
@@ -67,28 +83,24 @@ while [ $n -lt 12 ]; do
 		who=guard
 		kill -9 $pid
 		wait $pid
-		while [ -n "$(guards)" ]; do sleep 0.01; done
+		until_guarded
 	fi
-	state >/tmp/after
 	echo "$n, $moment ms after its $since: $who, $left, $changed"
-	diff /tmp/before /tmp/after || echo "NOT AS IT WAS"
-	[ -s /run/kprism/tracefs.journal ] && echo "JOURNAL NOT EMPTY"
+	compare
 done
 grep 'killed recording' /tmp/check
 # The kernel removes no instance of which a file is open: somebody else's here, for longer than the guard's first try.
 "$recorder" record /tmp/run-held "$settings" sleep 1000 &
 pid=$!
-while ! changed; do sleep 0.01; done
+until_changed
 exec 9<"$(echo instances/*kprism*)/per_cpu/cpu0/trace_pipe_raw"
 kill -9 $pid
 wait $pid
 sleep 5
 changed && echo "an open file holds its instance"
 exec 9<&-
-while [ -n "$(guards)" ]; do sleep 0.01; done
-state >/tmp/after
-diff /tmp/before /tmp/after || echo "NOT AS IT WAS"
-[ -s /run/kprism/tracefs.journal ] && echo "JOURNAL NOT EMPTY"
+until_guarded
+compare
 # And one that ends by itself, and one by Ctrl-C.
 "$recorder" record /tmp/run-true "$settings" true && echo "ended by itself"
 "$recorder" record /tmp/run-ctrl-c "$settings" sleep 1000 &
