@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The running kernel: its types, traceable functions and addresses.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -153,62 +153,74 @@ pub fn functions(kallsyms: &str) -> Result<Vec<Function>, Error> {
     let with_places = tracefs.join("available_filter_functions_addrs");
     let has_places = with_places.exists();
     let path = if has_places { with_places } else { tracefs.join("available_filter_functions") };
-    let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
-    let mut traceable: HashMap<(&str, Option<&str>), u32> = HashMap::new();
-    let mut places: HashSet<u64> = HashSet::new();
-    for line in text.lines() {
-        let mut words = line.split_ascii_whitespace();
-        if has_places {
-            places.extend(words.next().and_then(|word| u64::from_str_radix(word, 16).ok()));
-        }
-        if let Some(name) = words.next() {
-            *traceable.entry((name, words.next().map(bare_module))).or_default() += 1;
-        }
-    }
-    let symbols: Vec<(u64, &str, Option<&str>)> = code_symbols(kallsyms).collect();
-    let mut seen: HashMap<&str, u32> = HashMap::new();
-    let mut owned: HashMap<(&str, Option<&str>), u32> = HashMap::new();
-    let mut found = Vec::new();
-    for &(address, name, module) in &symbols {
-        *seen.entry(name).or_default() += 1;
-        if !has_places {
-            *owned.entry((name, module)).or_default() += 1;
-        }
-        if traceable.contains_key(&(name, module)) {
-            found.push((address, name, module));
-        }
-    }
-    found.retain(|&(address, name, module)| match has_places {
-        // The call to the tracer is the first instruction, or the one after ENDBR64.
-        true => [0, 4].iter().any(|into| places.contains(&(address + into))),
-        false => owned[&(name, module)] <= traceable[&(name, module)],
-    });
-    if found.iter().all(|&(address, ..)| address == 0) {
+    let list = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
+    let found = traceable(&list, has_places, kallsyms);
+    if found.iter().all(|function| function.address == 0) {
         let remedy = "every address is 0: run as root, or sysctl kernel.kptr_restrict=0";
         return Err(Error::refused("/proc/kallsyms", remedy));
     }
+    Ok(found)
+}
+
+/// A symbol of code, or a line of the list: address, name, module.
+type Symbol<'t> = (u64, &'t str, Option<&'t str>);
+type Counts<K> = foldhash::HashMap<K, u32>;
+
+/// The functions of the kernel's list that kallsyms has, sorted by address. `has_places`: the list's lines begin with addresses.
+fn traceable(list: &str, has_places: bool, kallsyms: &str) -> Vec<Function> {
+    let mut symbols: Vec<Symbol<'_>> = code_symbols(kallsyms).collect();
+    let mut found = if has_places { at_places(list, &symbols) } else { by_names(list, &symbols) };
     found.sort_unstable();
     // A function may have several names.
     found.dedup_by_key(|&mut (address, ..)| address);
-    let mut names: HashMap<u64, Vec<&str>> =
-        found.iter().map(|&(address, ..)| (address, Vec::new())).collect();
-    for &(address, name, _) in &symbols {
-        if let Some(names) = names.get_mut(&address) {
-            names.push(name);
+    let mut seen: Counts<&str> = Counts::default();
+    symbols.iter().for_each(|&(_, name, _)| *seen.entry(name).or_default() += 1);
+    symbols.sort_by_key(|&(address, ..)| address);
+    let function = |(address, name, module): Symbol<'_>| {
+        let same = &symbols[symbols.partition_point(|symbol| symbol.0 < address)..];
+        let names = same.iter().take_while(|symbol| symbol.0 == address).map(|symbol| symbol.1);
+        Function {
+            name: name.to_owned(),
+            aliases: names.filter(|other| *other != name).map(str::to_owned).collect(),
+            module: module.map(str::to_owned),
+            address,
+            ambiguous: seen[name] > 1,
+        }
+    };
+    found.into_iter().map(function).collect()
+}
+
+/// Symbols at which the list has a line of that name.
+fn at_places<'t>(list: &'t str, symbols: &[Symbol<'t>]) -> Vec<Symbol<'t>> {
+    let line = |line: &'t str| {
+        let mut words = line.split_ascii_whitespace();
+        let place = u64::from_str_radix(words.next()?, 16).ok()?;
+        Some((place, words.next()?, words.next().map(bare_module)))
+    };
+    let mut places: Vec<Symbol<'_>> = list.lines().filter_map(line).collect();
+    places.sort_unstable();
+    // The call to the tracer is the first instruction, or the one after ENDBR64.
+    let is_there = |&(address, name, module): &Symbol<'_>| {
+        [0, 4].iter().any(|into| places.binary_search(&(address.wrapping_add(*into), name, module)).is_ok())
+    };
+    symbols.iter().copied().filter(is_there).collect()
+}
+
+/// Symbols whose name the list has at least as often as kallsyms: of the others it cannot be told which one is meant.
+fn by_names<'t>(list: &str, symbols: &[Symbol<'t>]) -> Vec<Symbol<'t>> {
+    let mut listed: Counts<(&str, Option<&str>)> = Counts::default();
+    for line in list.lines() {
+        let mut words = line.split_ascii_whitespace();
+        if let Some(name) = words.next() {
+            *listed.entry((name, words.next().map(bare_module))).or_default() += 1;
         }
     }
-    let function = |(address, name, module): (u64, &str, Option<&str>)| Function {
-        name: name.to_owned(),
-        aliases: names[&address]
-            .iter()
-            .filter(|other| **other != name)
-            .map(|other| (*other).to_owned())
-            .collect(),
-        module: module.map(str::to_owned),
-        address,
-        ambiguous: seen[name] > 1,
+    let mut owned: Counts<(&str, Option<&str>)> = Counts::default();
+    symbols.iter().for_each(|&(_, name, module)| *owned.entry((name, module)).or_default() += 1);
+    let is_clear = |&(_, name, module): &Symbol<'_>| {
+        listed.get(&(name, module)).is_some_and(|listed| owned[&(name, module)] <= *listed)
     };
-    Ok(found.into_iter().map(function).collect())
+    symbols.iter().copied().filter(is_clear).collect()
 }
 
 /// Returns true if the kernel calls this function to run a program at a function's entry or return
@@ -234,4 +246,66 @@ pub fn serves_probes(name: &str) -> bool {
 
 fn bare_module(word: &str) -> &str {
     word.trim_matches(['[', ']'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KALLSYMS: &str = "\
+ffffffff81000000 T one
+ffffffff81000000 t alias_of_one
+ffffffff81000100 t twice
+ffffffff81000200 t twice
+ffffffff81000300 T not_listed
+ffffffff81000400 d data
+ffffffff81000500 W weak
+ffffffffc0000000 t twice\t[module]
+ffffffffc0000100 t own\t[module]
+";
+
+    fn found(list: &str, has_places: bool) -> Vec<(u64, String, Option<String>, Vec<String>, bool)> {
+        let all = traceable(list, has_places, KALLSYMS).into_iter();
+        all.map(|f| (f.address, f.name, f.module, f.aliases, f.ambiguous)).collect()
+    }
+
+    fn one(
+        address: u64,
+        name: &str,
+        module: Option<&str>,
+        ambiguous: bool,
+    ) -> (u64, String, Option<String>, Vec<String>, bool) {
+        let aliases = if name == "one" { vec!["alias_of_one".to_owned()] } else { Vec::new() };
+        (address, name.to_owned(), module.map(str::to_owned), aliases, ambiguous)
+    }
+
+    #[test]
+    fn places_tell_functions_of_one_name_apart() {
+        // The second one begins with ENDBR64; of the first `twice` there is no line.
+        let list = "ffffffff81000000 one\nffffffff81000204 twice\nffffffff81000500 weak\n\
+                    ffffffffc0000004 twice [module]\nffffffffc0000100 own [module]\nffffffff81000600 unknown\n";
+        let expected = [
+            one(0xffff_ffff_8100_0000, "one", None, false),
+            one(0xffff_ffff_8100_0200, "twice", None, true),
+            one(0xffff_ffff_8100_0500, "weak", None, false),
+            one(0xffff_ffff_c000_0000, "twice", Some("module"), true),
+            one(0xffff_ffff_c000_0100, "own", Some("module"), false),
+        ];
+        assert_eq!(found(list, true), expected);
+    }
+
+    #[test]
+    fn without_places_a_name_must_be_listed_as_often_as_it_is_there() {
+        let list = "one\ntwice\nweak\ntwice [module]\nown [module]\nunknown\n";
+        let names: Vec<_> = found(list, false).into_iter().map(|(address, ..)| address & 0xf_ffff).collect();
+        // Which `twice` of the kernel is meant is not known; of the module's there is one.
+        assert_eq!(names, [0, 0x500, 0, 0x100]);
+        assert_eq!(found(&format!("{list}twice\n"), false).len(), 6);
+    }
+
+    #[test]
+    fn lines_that_are_no_functions_are_passed_over() {
+        assert!(found("", true).is_empty() && found("", false).is_empty());
+        assert!(found("not-an-address one\n\nffffffff81000000\n", true).is_empty());
+    }
 }

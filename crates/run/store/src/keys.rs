@@ -15,6 +15,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
+use foldhash::HashMapExt as _;
 use kprism_profile::{Func, NO_PARENT, Profile};
 
 use crate::tables::kind_name;
@@ -106,8 +107,8 @@ struct Places(Vec<u32>);
 impl Places {
     /// For the kernel's functions, of all its symbols; for others, of those in the profile.
     fn of(kallsyms: &[u8], funcs: &[Func]) -> Self {
-        let mut addresses: HashMap<(&str, &str), Vec<u64>> = HashMap::new();
-        let mut by_name: HashMap<&[u8], Vec<(&str, &str)>> = HashMap::new();
+        let mut addresses: foldhash::HashMap<(&str, &str), Vec<u64>> = foldhash::HashMap::new();
+        let mut by_name: foldhash::HashMap<&[u8], Vec<(&str, &str)>> = foldhash::HashMap::new();
         for func in funcs {
             let key = (func.module.as_str(), func.name.as_str());
             if let Entry::Vacant(new) = addresses.entry(key) {

@@ -78,11 +78,12 @@ pub fn parse(text: &[u8]) -> Result<Kernel, KallsymsError> {
             continue;
         }
         let parsed = usual_line(raw).or_else(|| parse_line(std::str::from_utf8(raw).ok()?));
-        let (mut symbol, module) = parsed.ok_or_else(|| {
+        let Line { address, kind, name, module } = parsed.ok_or_else(|| {
             let found = String::from_utf8_lossy(raw).chars().take(60).collect();
             KallsymsError::Line { line: i + 1, found }
         })?;
         seen += 1;
+        let mut symbol = symbol(address, kind, name);
         if (has_32_bits || is_low) && symbol.start != 0 {
             symbol.start = upper_half(symbol.start);
         }
@@ -118,15 +119,16 @@ pub fn parse(text: &[u8]) -> Result<Kernel, KallsymsError> {
 /// Address, name and module, without brackets, of each symbol of code, in the text that the running kernel writes. All other lines are
 /// passed over. A tenth of the work of [`parse`], for those who look for names.
 pub fn code_symbols(text: &str) -> impl Iterator<Item = (u64, &str, Option<&str>)> {
-    text.lines().filter_map(|line| {
-        let (address, rest) = line.split_once(' ')?;
-        // Half of the lines are data: their addresses are not read.
-        let rest = rest.strip_prefix(['t', 'T', 'w', 'W'])?.strip_prefix(' ')?;
-        let (name, module) = match rest.split_once(|c: char| c.is_ascii_whitespace()) {
-            Some((name, module)) => (name, Some(module.trim().trim_matches(['[', ']']))),
-            None => (rest, None),
-        };
-        Some((u64::from_str_radix(address, 16).ok()?, name, module))
+    let ends = memchr::memchr_iter(b'\n', text.as_bytes()).chain([text.len()]);
+    let mut start = 0;
+    let lines = ends.map(move |end| &text[std::mem::replace(&mut start, end + 1)..end]);
+    lines.filter_map(|line| {
+        // Half of the lines are data: nothing else of them is read.
+        if matches!(line.as_bytes().get(16..19), Some([b' ', kind, b' ']) if !is_code(*kind)) {
+            return None;
+        }
+        let line = usual_line(line.as_bytes()).or_else(|| parse_line(line)).filter(|line| is_code(line.kind))?;
+        Some((line.address, line.name, line.module.map(|module| module.trim_matches(['[', ']']))))
     })
 }
 
@@ -242,28 +244,59 @@ fn modules_of(entries: &[(Symbol<'_>, u32)], functions: &[Function]) -> Vec<u32>
     functions.iter().map(module).collect()
 }
 
+/// The words of a line.
+#[derive(Debug, PartialEq, Eq)]
+struct Line<'t> {
+    address: u64,
+    /// The letter of `nm` for the symbol's type.
+    kind: u8,
+    name: &'t str,
+    /// With its brackets.
+    module: Option<&'t str>,
+}
+
 /// Parses a line as the kernel writes it: 16 digits, one space before and behind the type, a tab before the module.
 /// `None` for others, which [`parse_line`] may know.
-fn usual_line(line: &[u8]) -> Option<(Symbol<'_>, Option<&str>)> {
+fn usual_line(line: &[u8]) -> Option<Line<'_>> {
     let (digits, [b' ', kind, b' ', rest @ ..]) = line.split_first_chunk::<16>()? else { return None };
-    let mut address = 0u64;
-    for &digit in digits {
-        address = address << 4 | u64::from(char::from(digit).to_digit(16)?);
-    }
-    let (name, module) = match memchr::memchr(b'\t', rest) {
-        Some(tab) => (&rest[..tab], Some(&rest[tab + 1..])),
+    let address = usual_address(digits)?;
+    let (name, module) = match rest.iter().position(|byte| *byte <= b' ') {
+        Some(end) if rest[end] == b'\t' => (&rest[..end], Some(&rest[end + 1..])),
+        Some(_) => return None,
         None => (rest, None),
     };
     let is_word = |word: &[u8]| !word.is_empty() && !word.iter().any(u8::is_ascii_whitespace);
     let is_module = |m: &[u8]| is_word(m) && m.starts_with(b"[") && m.ends_with(b"]");
-    if !is_word(name) || !module.is_none_or(is_module) || !kind.is_ascii() || kind.is_ascii_whitespace() {
+    if name.is_empty() || !module.is_none_or(is_module) || !kind.is_ascii() || kind.is_ascii_whitespace() {
         return None;
     }
     let module = module.map(std::str::from_utf8).transpose().ok()?;
-    Some((symbol(address, *kind, std::str::from_utf8(name).ok()?), module))
+    Some(Line { address, kind: *kind, name: std::str::from_utf8(name).ok()?, module })
 }
 
-fn parse_line(line: &str) -> Option<(Symbol<'_>, Option<&str>)> {
+/// The number of 16 hexadecimal digits as the kernel writes them: no capitals. There are some hundred thousand: eight digits at a time.
+fn usual_address(digits: &[u8; 16]) -> Option<u64> {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    let half = |digits: [u8; 8]| {
+        let digits = u64::from_be_bytes(digits);
+        // `0` to `9` are 0x30 to 0x39, `a` to `f` 0x61 to 0x66: bit 6 is a letter's.
+        let letters = digits >> 6 & EACH;
+        let values = (digits & 0x0f * EACH) + 9 * letters;
+        // Back from the values. Other bytes give other digits, or values above 15.
+        let is_above_9 = (values + 6 * EACH) >> 4 & EACH;
+        let is_value = values & 0xf0 * EACH == 0;
+        if !is_value || values + 0x30 * EACH + 0x27 * is_above_9 != digits {
+            return None;
+        }
+        let bytes = (values | values >> 4) & 0x00ff_00ff_00ff_00ff;
+        let words = (bytes | bytes >> 8) & 0x0000_ffff_0000_ffff;
+        Some((words | words >> 16) & 0xffff_ffff)
+    };
+    let (high, low) = digits.split_at(8);
+    Some(half(high.try_into().ok()?)? << 32 | half(low.try_into().ok()?)?)
+}
+
+fn parse_line(line: &str) -> Option<Line<'_>> {
     let mut words = line.split_ascii_whitespace();
     let address = u64::from_str_radix(words.next()?, 16).ok()?;
     let kind = words.next().filter(|k| k.len() == 1 && k.is_ascii())?.as_bytes()[0];
@@ -272,7 +305,12 @@ fn parse_line(line: &str) -> Option<(Symbol<'_>, Option<&str>)> {
     if words.next().is_some() || module.is_some_and(|m| !(m.starts_with('[') && m.ends_with(']'))) {
         return None;
     }
-    Some((symbol(address, kind, name), module))
+    Some(Line { address, kind, name, module })
+}
+
+/// Whether this letter is that of code.
+fn is_code(kind: u8) -> bool {
+    matches!(kind, b't' | b'T' | b'w' | b'W')
 }
 
 /// A symbol by its type letter in kallsyms. Its size is not known.
@@ -283,8 +321,7 @@ pub fn symbol(start: u64, kind: u8, name: &str) -> Symbol<'_> {
         k if k.is_ascii_uppercase() => Binding::Global,
         _ => Binding::Local,
     };
-    let code = matches!(kind, b't' | b'T' | b'w' | b'W');
-    Symbol { start, size: 0, name: Cow::Borrowed(name), binding, code }
+    Symbol { start, size: 0, name: Cow::Borrowed(name), binding, code: is_code(kind) }
 }
 
 #[cfg(test)]
@@ -345,10 +382,6 @@ ffffffffc0300000 t bpf_prog_6deef7357e7b4530_x\t[bpf]
 
     #[test]
     fn both_ways_to_read_a_line_agree() {
-        let shown = |parsed: Option<(Symbol<'_>, Option<&str>)>| {
-            parsed
-                .map(|(s, module)| format!("{:#x} {} {:?} {} {module:?}", s.start, s.name, s.binding, s.code))
-        };
         for line in [
             "ffffffff81000000 T _stext",
             "FFFFFFFF81000000 w x",
@@ -365,9 +398,10 @@ ffffffffc0300000 t bpf_prog_6deef7357e7b4530_x\t[bpf]
             "ffffffffc0200000 \u{e9} a",
             "ffffffffc0200000 t a\u{e9}",
             "ffffffffc0200000 t a\rb",
+            "ffffffffc0200000 t a\u{1}b",
         ] {
-            if let Some(usual) = shown(usual_line(line.as_bytes())) {
-                assert_eq!(Some(usual), shown(parse_line(line)), "{line}");
+            if let Some(usual) = usual_line(line.as_bytes()) {
+                assert_eq!(Some(usual), parse_line(line), "{line}");
             }
         }
         for line in std::str::from_utf8(TEXT).unwrap().lines() {
@@ -376,10 +410,28 @@ ffffffffc0300000 t bpf_prog_6deef7357e7b4530_x\t[bpf]
     }
 
     #[test]
+    fn an_address_is_16_digits_without_capitals() {
+        for address in [0, 1, 0x0123_4567_89ab_cdef, 0xffff_ffff_c020_0000, u64::MAX] {
+            let digits: [u8; 16] = format!("{address:016x}").into_bytes().try_into().unwrap();
+            assert_eq!(usual_address(&digits), Some(address));
+            // Any other byte in any place.
+            for (place, byte) in (0..16).flat_map(|place| (0..=255).map(move |byte| (place, byte))) {
+                let mut changed = digits;
+                changed[place] = byte;
+                let text = std::str::from_utf8(&changed).ok();
+                let expected = text
+                    .filter(|text| text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')))
+                    .and_then(|text| u64::from_str_radix(text, 16).ok());
+                assert_eq!(usual_address(&changed), expected, "{changed:x?}");
+            }
+        }
+    }
+
+    #[test]
     fn symbols_of_code() {
-        let text = "0000000000000000 D data\nffffffff81000010 T one\nnonsense\nffffffffc0000000 t two\t[mod]\nx t three\n";
+        let text = "0000000000000000 D data\nffffffff81000010 T one\nnonsense\nffffffffc0000000 t two\t[mod]\nx t three\nc0300100 t four";
         let found: Vec<_> = code_symbols(text).collect();
-        let expected = [(0xffff_ffff_8100_0010, "one", None), (0xffff_ffff_c000_0000, "two", Some("mod"))];
+        let expected = [(0xffff_ffff_8100_0010, "one", None), (0xffff_ffff_c000_0000, "two", Some("mod")), (0xc030_0100, "four", None)];
         assert_eq!(found, expected);
     }
 
