@@ -196,21 +196,29 @@ void code_advance(struct code *code, uint64_t offset)
 	}
 }
 
+/* The page of code at an address in this space. */
+static const struct page *page_at(const struct code *code, uint64_t cr3, uint64_t va)
+{
+	uint64_t base = va & ~(uint64_t)(PAGE - 1), asid = va >> 63 ? 0 : cr3 & 0xffffffffff000u;
+	const struct page *page = find_page(code, asid, base);
+
+	/* User code in space 0 is seen from every space: an import that knows of one process. */
+	return !page && asid ? find_page(code, 0, base) : page;
+}
+
 size_t code_read(const struct code *code, uint64_t cr3, uint64_t va, uint8_t *buffer, size_t size)
 {
+	const struct page *page = page_at(code, cr3, va);
 	size_t got = 0;
 
-	while (got < size) {
-		uint64_t at = va + got, base = at & ~(uint64_t)(PAGE - 1);
-		uint64_t asid = at >> 63 ? 0 : cr3 & 0xffffffffff000u;
-		const struct page *page = find_page(code, asid, base);
+	while (page && got < size) {
+		size_t at = (va + got) % PAGE;
 
-		/* User code in space 0 is seen from every space: an import that knows of one process. */
-		if (!page && asid)
-			page = find_page(code, 0, base);
-		if (!page || !known(page, at % PAGE))
+		if (!known(page, at))
 			break;
-		buffer[got++] = page->bytes[at % PAGE];
+		buffer[got++] = page->bytes[at];
+		if (at == PAGE - 1)
+			page = page_at(code, cr3, va + got);
 	}
 	return got;
 }

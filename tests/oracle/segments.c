@@ -39,6 +39,7 @@ struct segment {
 	uint64_t begin; /* in the stream */
 	uint64_t *flow; /* offsets in the stream */
 	size_t num_flow, space;
+	size_t passed; /* of those that the decoder is behind, which only grow */
 };
 
 static void find_flow(struct segment *segment, const struct pt_config *config)
@@ -47,7 +48,7 @@ static void find_flow(struct segment *segment, const struct pt_config *config)
 	struct pt_packet packet;
 	uint64_t offset;
 
-	segment->num_flow = 0;
+	segment->num_flow = segment->passed = 0;
 	for (int status = pt_pkt_sync_set(decoder, 0); status >= 0;) {
 		pt_pkt_get_offset(decoder, &offset);
 		status = pt_pkt_next(decoder, &packet, sizeof packet);
@@ -75,21 +76,12 @@ static int read_code(uint8_t *buffer, size_t size, const struct pt_asid *asid, u
 	size_t got;
 
 	if (segment->code->applied < segment->code->num_changes) {
-		uint64_t offset = 0, at = segment->begin;
-		size_t low = 0, high = segment->num_flow;
+		uint64_t offset = 0;
 
 		pt_insn_get_offset(segment->decoder, &offset);
-		while (low < high) {
-			size_t middle = (low + high) / 2;
-
-			if (segment->flow[middle] < segment->begin + offset)
-				low = middle + 1;
-			else
-				high = middle;
-		}
-		if (low)
-			at = segment->flow[low - 1];
-		code_advance(segment->code, at);
+		while (segment->passed < segment->num_flow && segment->flow[segment->passed] < segment->begin + offset)
+			segment->passed++;
+		code_advance(segment->code, segment->passed ? segment->flow[segment->passed - 1] : segment->begin);
 	}
 	got = code_read(segment->code, asid->cr3 == pt_asid_no_cr3 ? 0 : asid->cr3, ip, buffer, size);
 	return got ? (int)got : -pte_nomap;

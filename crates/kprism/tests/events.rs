@@ -15,8 +15,8 @@ use serde_json::Value;
 
 const EVENTS: &str = "sched:sched_switch,sched:sched_waking,irq:softirq_*";
 /// Tasks on two CPUs that wake each other, one with a name that is hostile to terminals, and a line of the kernel's log.
-const COMMAND: &str = r#"cp /bin/ls "$(printf '/tmp/a\033[2J')"; ("$(printf '/tmp/a\033[2J')" /bin | sort | tail -1) &
-ls -l /usr/bin | sed s/a/z/g | sort -r | head -1; echo 'hello log' > /dev/kmsg; sleep 0.01; wait"#;
+const COMMAND: &str = r#"cp /bin/ls "$(printf '/tmp/a\033[2J')"; ("$(printf '/tmp/a\033[2J')" /etc | tail -1) &
+ls -l /etc | sort -r; echo 'hello log' > /dev/kmsg; sleep 0.01; wait"#;
 
 /// A run with events on two CPUs, recorded once for all tests.
 fn run() -> &'static Path {
@@ -309,9 +309,9 @@ fn a_file_of_trace_cmd_stands_beside_the_flow() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let (run, file) = (dir.path().join("run"), dir.path().join("trace.dat"));
-    let traced = |clock: &str, run: &Path| {
+    let traced = |clock: &str, command: &str, run: &Path| {
         let record = format!(
-            "trace-cmd record -q -C {clock} -e sched:sched_switch -e sched:sched_waking -o /tmp/t.dat sh -c 'ls /bin | sort' \
+            "trace-cmd record -q -C {clock} -e sched:sched_switch -e sched:sched_waking -o /tmp/t.dat {command} \
              >/dev/null 2>&1; cat /tmp/t.dat"
         );
         ok(&[
@@ -330,7 +330,7 @@ fn a_file_of_trace_cmd_stands_beside_the_flow() {
             &record,
         ])
     };
-    std::fs::write(&file, traced("x86-tsc", &run)).unwrap();
+    std::fs::write(&file, traced("x86-tsc", "sh -c 'ls /bin | sort'", &run)).unwrap();
     let said = kprism(&["import", text(&file), "--beside", text(&run)]);
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
     let list = |only: &[&str]| -> Vec<Value> {
@@ -366,7 +366,7 @@ fn a_file_of_trace_cmd_stands_beside_the_flow() {
     };
     refused(&file, &run, "has kernel events already");
     let (other, plain) = (dir.path().join("other.dat"), dir.path().join("plain"));
-    std::fs::write(&other, traced("mono", &plain)).unwrap();
+    std::fs::write(&other, traced("mono", "true", &plain)).unwrap();
     refused(&other, &plain, "record with trace-cmd record -C x86-tsc");
     refused(&plain.join("manifest.json"), &plain, "");
     let mut damaged = std::fs::read(&file).unwrap();

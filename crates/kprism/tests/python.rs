@@ -195,6 +195,8 @@ fn spark_decodes_the_same_when_a_worker_is_killed() {
     let mut command = installed.script("spark.py");
     let lake = place.path().join("lake");
     command.arg(top().join("contrib/spark/decode.py")).arg(&installed.wheel).arg(&lake).args(runs);
+    // Each JVM lives for a minute: its second compiler would work for half of it.
+    command.env("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC");
     // The workers' Python has Arrow, and no kprism.
     done(command.env("KPRISM_WORKERS_PYTHON", python_packages().join("bin/python")));
     // What Spark wrote, others read.

@@ -20,9 +20,10 @@ use crate::qemu::{Running, option};
 /// Maximum time from the guest's message to its mark, which is a few instructions later.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Time for QEMU's main thread to take the order to stop, while the guest is held. It takes microseconds, unless the host is very
-/// busy. A guest that is let go too early is noticed.
-const STOP_TIME: Duration = Duration::from_millis(100);
+/// The host's bytes: the guest goes on; it goes on when QEMU's main thread has taken the order to stop it. That takes microseconds
+/// unless this machine is busy.
+const GO_ON: u8 = 1;
+const STOP: u8 = 2;
 
 /// The observer's bytes: the guest is held at a stop mark, where a window opens, where it closes. After the last two, guest time
 /// follows.
@@ -156,7 +157,11 @@ impl Holder {
     /// # Errors
     /// The observer is gone.
     pub fn release(&mut self) -> Result<()> {
-        self.socket.write_all(&[1]).map_err(|source| unanswered(&source))
+        self.answer(GO_ON)
+    }
+
+    fn answer(&mut self, byte: u8) -> Result<()> {
+        self.socket.write_all(&[byte]).map_err(|source| unanswered(&source))
     }
 
     /// Waits until the guest is held, and has QEMU stop it there.
@@ -175,8 +180,7 @@ impl Holder {
     pub fn stop_held(&mut self, qemu: &mut Running) -> Result<()> {
         // The answer comes when the vCPUs have stopped, which they do only after they are released.
         let order = qemu.qmp.begin("stop", json!({}))?;
-        std::thread::sleep(STOP_TIME);
-        self.release()?;
+        self.answer(STOP)?;
         qemu.qmp.answer("stop", order).map(|_| ())
     }
 }

@@ -54,6 +54,14 @@ pub fn definition(definition: Command, is_complete: bool) -> Result<(Command, Ke
 /// # Errors
 /// As [`definition`].
 pub fn definition_of(definition: Command, line: &[OsString]) -> Result<(Command, KeptOptions)> {
+    // Nearly always there is no file, and the line need not be read by all definitions twice.
+    let may_name_one = line.iter().any(|word| {
+        let word = word.as_encoded_bytes();
+        word.starts_with(b"--o") || word.starts_with(b"--p")
+    });
+    if !may_name_one && std::env::current_dir().is_ok_and(|folder| matches!(find(&folder), Ok(None))) {
+        return Ok((definition, KeptOptions::default()));
+    }
     let Ok(typed) = definition.clone().ignore_errors(true).try_get_matches_from(line) else {
         // Help, or the version.
         return Ok((definition, KeptOptions::default()));

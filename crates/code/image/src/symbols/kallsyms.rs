@@ -127,7 +127,8 @@ pub fn code_symbols(text: &str) -> impl Iterator<Item = (u64, &str, Option<&str>
         if matches!(line.as_bytes().get(16..19), Some([b' ', kind, b' ']) if !is_code(*kind)) {
             return None;
         }
-        let line = usual_line(line.as_bytes()).or_else(|| parse_line(line)).filter(|line| is_code(line.kind))?;
+        let line =
+            usual_line(line.as_bytes()).or_else(|| parse_line(line)).filter(|line| is_code(line.kind))?;
         Some((line.address, line.name, line.module.map(|module| module.trim_matches(['[', ']']))))
     })
 }
@@ -431,7 +432,11 @@ ffffffffc0300000 t bpf_prog_6deef7357e7b4530_x\t[bpf]
     fn symbols_of_code() {
         let text = "0000000000000000 D data\nffffffff81000010 T one\nnonsense\nffffffffc0000000 t two\t[mod]\nx t three\nc0300100 t four";
         let found: Vec<_> = code_symbols(text).collect();
-        let expected = [(0xffff_ffff_8100_0010, "one", None), (0xffff_ffff_c000_0000, "two", Some("mod")), (0xc030_0100, "four", None)];
+        let expected = [
+            (0xffff_ffff_8100_0010, "one", None),
+            (0xffff_ffff_c000_0000, "two", Some("mod")),
+            (0xc030_0100, "four", None),
+        ];
         assert_eq!(found, expected);
     }
 
