@@ -282,10 +282,10 @@ fn usual_address(digits: &[u8; 16]) -> Option<u64> {
         let digits = u64::from_be_bytes(digits);
         // `0` to `9` are 0x30 to 0x39, `a` to `f` 0x61 to 0x66: bit 6 is a letter's.
         let letters = digits >> 6 & EACH;
-        let values = (digits & 0x0f * EACH) + 9 * letters;
+        let values = (digits & (0x0f * EACH)) + 9 * letters;
         // Back from the values. Other bytes give other digits, or values above 15.
         let is_above_9 = (values + 6 * EACH) >> 4 & EACH;
-        let is_value = values & 0xf0 * EACH == 0;
+        let is_value = values & (0xf0 * EACH) == 0;
         if !is_value || values + 0x30 * EACH + 0x27 * is_above_9 != digits {
             return None;
         }
