@@ -73,7 +73,8 @@ pub fn tell(line: &serde_json::Value) {
 /// Waits for the host's byte, and until QEMU has taken an order of which it tells. Returns false if the host is gone.
 pub fn answered() -> bool {
     let mut byte = [0];
-    if !HOST.get().is_some_and(|mut host| host.read_exact(&mut byte).is_ok()) {
+    let read = HOST.get().map(|mut host| host.read_exact(&mut byte));
+    if !matches!(read, Some(Ok(()))) {
         return false;
     }
     if byte == [ORDERED] {

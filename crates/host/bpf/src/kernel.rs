@@ -264,17 +264,15 @@ ffffffffc0000000 t twice\t[module]
 ffffffffc0000100 t own\t[module]
 ";
 
-    fn found(list: &str, has_places: bool) -> Vec<(u64, String, Option<String>, Vec<String>, bool)> {
+    /// A function: address, name, module, aliases, and whether others have its name.
+    type Row = (u64, String, Option<String>, Vec<String>, bool);
+
+    fn found(list: &str, has_places: bool) -> Vec<Row> {
         let all = traceable(list, has_places, KALLSYMS).into_iter();
         all.map(|f| (f.address, f.name, f.module, f.aliases, f.ambiguous)).collect()
     }
 
-    fn one(
-        address: u64,
-        name: &str,
-        module: Option<&str>,
-        ambiguous: bool,
-    ) -> (u64, String, Option<String>, Vec<String>, bool) {
+    fn one(address: u64, name: &str, module: Option<&str>, ambiguous: bool) -> Row {
         let aliases = if name == "one" { vec!["alias_of_one".to_owned()] } else { Vec::new() };
         (address, name.to_owned(), module.map(str::to_owned), aliases, ambiguous)
     }
