@@ -116,7 +116,7 @@ fn a_killed_recording_leaves_tracefs_as_it_was() {
     let share = format!("--share={}:/test/recorder", recorder.display());
     let said = in_guest("killed.sh", &[&share], &["/test/recorder", "/test/kprism"]);
     assert!(!said.contains("NOT AS IT WAS") && !said.contains("JOURNAL NOT EMPTY"));
-    assert_eq!(said.lines().filter(|line| line.contains(" ms after its ")).count(), 8);
+    assert_eq!(said.lines().filter(|line| line.contains(" ms after its ")).count(), 12);
     // The test means something: most kills came while something was changed.
     for who in ["guard", "check"] {
         let of = format!(": {who}, left, changed");

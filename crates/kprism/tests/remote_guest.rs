@@ -10,7 +10,10 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use kprism_test::{QEMU, SSHD, SYSTEMD_IMAGE, cache, needs, test, until, until_equal};
-use sshd::{Guest, Keys, PATIENCE, free_port, kprism};
+use sshd::{Guest, Keys, free_port, kprism};
+
+/// Longest time that anything waited for may take. The guest has no KVM and takes 70 MB by ssh, beside other tests.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 impl Guest<'_> {
     /// Boots a copy of the image to which the test's key is added.

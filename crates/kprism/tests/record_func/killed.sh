@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# In the guest: kills recordings with SIGKILL at moments all over their lives, seven of eight while tracefs is changed, and
+# In the guest: kills recordings with SIGKILL at moments all over their lives, four of five while tracefs is changed, and
 # says after each what in tracefs is not as it was, when its guard is done, or, where that was killed too, after a `kprism check`. Arguments: the recorder, the program to check with.
 recorder=$1 kprism=$2
 cd /sys/kernel/tracing || exit 2
@@ -52,7 +52,7 @@ compare() {
 	[ -s /run/kprism/tracefs.journal ] && echo "JOURNAL NOT EMPTY"
 }
 
-while [ $n -lt 8 ]; do
+while [ $n -lt 12 ]; do
 	n=$((n + 1))
 	case $((n % 4)) in
 	0) settings='{"longer_than":{"secs":0,"nanos":1000000},"functions":["vfs_*"],"symbols":false,"buffer_kib":256}' ;;

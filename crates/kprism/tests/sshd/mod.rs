@@ -175,9 +175,8 @@ pub fn left(mark: &str) -> Vec<String> {
     left
 }
 
-/// Longest time that anything waited for may take: a guest without KVM, beside other tests, takes 70 MB by ssh and reads the kernel's
-/// functions meanwhile.
-pub const PATIENCE: Duration = Duration::from_secs(300);
+/// Longest time that anything waited for may take.
+pub const PATIENCE: Duration = Duration::from_secs(90);
 
 /// kprism with this client.
 pub fn kprism(client: &Path) -> Command {
