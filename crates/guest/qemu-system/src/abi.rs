@@ -142,3 +142,9 @@ unsafe extern "C" {
 /// `qemu_clock_get_ns`: QEMU's executable exports it, but it is not part of the plugin interface. So it is looked up at
 /// run time and is optional.
 pub type ClockGetNs = unsafe extern "C" fn(c_int) -> i64;
+
+/// A function or variable that QEMU's executable exports, and that is not part of the plugin interface. Null if it does not.
+pub fn symbol(name: &std::ffi::CStr) -> *mut c_void {
+    // SAFETY: a symbol lookup in the running process; of a thread-local, the calling thread's own copy.
+    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
+}

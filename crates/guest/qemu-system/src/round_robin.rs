@@ -6,7 +6,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use crate::abi::MAX_VCPUS;
+use crate::abi::{MAX_VCPUS, symbol};
 
 /// Result of a check.
 pub enum VcpuCheck {
@@ -74,9 +74,4 @@ impl RunningVcpu {
         let before = self.last_slot.swap(slot, Ordering::Relaxed);
         VcpuCheck::New { slot, before: (!is_first).then_some(before) }
     }
-}
-
-fn symbol(name: &std::ffi::CStr) -> *mut c_void {
-    // SAFETY: a symbol lookup in the running process; of a thread-local, the calling thread's own copy.
-    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
 }

@@ -10,7 +10,7 @@
 //! `-icount sleep=off` QEMU then advances the clock of an idle machine to its next timer. Whether that happens depends on the host, and
 //! the timer's interrupt would be part of the measurement.
 
-use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -93,34 +93,32 @@ fn until_taken() {
     }
 }
 
-/// Functions that QEMU's executable exports, and that are not part of the plugin interface (system/cpus.c, cpu-common.h).
+type OfCpu = unsafe extern "C" fn(*mut c_void) -> bool;
+
+/// Functions of QEMU that are not part of the plugin interface (system/cpus.c, cpu-common.h).
 struct Qemu {
     get_cpu: unsafe extern "C" fn(c_int) -> *mut c_void,
     /// `cpu_is_stopped`: the machine is stopped, or about to be.
-    is_stopped: unsafe extern "C" fn(*mut c_void) -> bool,
+    is_stopped: OfCpu,
     /// `cpu_thread_is_idle`: of a machine that is stopped, false for a vCPU that was told to stop and has not yet.
-    is_idle: unsafe extern "C" fn(*mut c_void) -> bool,
+    is_idle: OfCpu,
 }
 
 impl Qemu {
     fn functions() -> Option<Self> {
-        let find = |name: &CStr| {
-            // SAFETY: looks a name up in the running process.
-            let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-            (!found.is_null()).then_some(found)
-        };
+        let [get_cpu, is_stopped, is_idle] =
+            [c"qemu_get_cpu", c"cpu_is_stopped", c"cpu_thread_is_idle"].map(abi::symbol);
+        if get_cpu.is_null() || is_stopped.is_null() || is_idle.is_null() {
+            return None;
+        }
         // SAFETY: the types are those of QEMU's functions, which have been the same since 2.x.
         unsafe {
             Some(Self {
                 get_cpu: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> *mut c_void>(
-                    find(c"qemu_get_cpu")?,
+                    get_cpu,
                 ),
-                is_stopped: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void) -> bool>(
-                    find(c"cpu_is_stopped")?,
-                ),
-                is_idle: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void) -> bool>(find(
-                    c"cpu_thread_is_idle",
-                )?),
+                is_stopped: std::mem::transmute::<*mut c_void, OfCpu>(is_stopped),
+                is_idle: std::mem::transmute::<*mut c_void, OfCpu>(is_idle),
             })
         }
     }
@@ -131,9 +129,9 @@ impl Qemu {
     /// The machine exists.
     unsafe fn has_taken_order(&self) -> bool {
         // SAFETY: the caller's promise. A number without a vCPU gives null.
-        let each = (0..).map(|number| unsafe { (self.get_cpu)(number) }).take_while(|cpu| !cpu.is_null());
+        let mut each = (0..).map(|number| unsafe { (self.get_cpu)(number) }).take_while(|cpu| !cpu.is_null());
         // SAFETY: both only read the vCPU.
-        each.into_iter().all(|cpu| unsafe { (self.is_stopped)(cpu) && !(self.is_idle)(cpu) })
+        each.all(|cpu| unsafe { (self.is_stopped)(cpu) && !(self.is_idle)(cpu) })
     }
 }
 
