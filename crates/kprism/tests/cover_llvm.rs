@@ -85,14 +85,12 @@ fn a_profile_of_clang_s_comes_by_a_tracefile() {
     let shown = said(dir, &["annotate", "-i", "all.info", "lists.c:20-30", "--branches"]);
     assert!(shown.contains("called 1,531\n") && shown.contains("branch 0 taken"), "{shown}");
     said(dir, &["report", "cover", "-i", "all.info", "--html", "page.html"]);
-    // 1 is for "nothing to show".
+    // 1 is for "nothing to show". How many lines have code depends on the version of LLVM.
     let diff = kprism(dir, &["diff", "all.info", "again.info"]);
     let differs = String::from_utf8_lossy(&diff.stdout);
-    assert!(
-        diff.status.code() == Some(1)
-            && differs.contains("\nlines executed: 107 before, 107 after; 0 gained, 0 lost"),
-        "{diff:?}"
-    );
+    let executed = counts(&info, &["DA:"]).iter().filter(|line| !line.ends_with(",0")).count();
+    let unchanged = format!("\nlines executed: {executed} before, {executed} after; 0 gained, 0 lost");
+    assert!(executed > 80 && diff.status.code() == Some(1) && differs.contains(&unchanged), "{diff:?}");
     // Cut off, it is an error with its place.
     fs::write(dir.join("cut.info"), &info[..info.len() / 2]).unwrap();
     let output = kprism(dir, &["report", "cover", "-i", "cut.info"]);
