@@ -5,6 +5,7 @@
 #   make recorder-arm64  build kprism-recorder for boards with 64-bit ARM, beside the rest (see docs/board.md; PROFILE=checked)
 #   make demo     install what is missing, record the demo workload, print tables, write report.html
 #   make test     install what is missing, check and run everything that can be tested; ~/.cache/kprism/last-test keeps how it ended
+#   make test-whole  the same with all parts of the long tests, of which `make test` takes another part each day (an hour)
 #   make test-axes  try what the world varies, all pairs of values, judged by other tools: INSTRUMENT= (see docs/axes.md); an hour
 #   make test-fresh  the same on a bare Debian in a folder (SUITE=trixie ORDER=test,demo AS=user RUST=with: see scripts/test-fresh.sh)
 #   make check    what can be told without running anything: format, lints, documentation, layers, lock files (minutes; see scripts/check.sh)
@@ -47,7 +48,7 @@ KPRISM := $(TARGET)/release/kprism
 RUN ?= kprism.data
 HTML ?= report.html
 
-.PHONY: all sql recorder-arm64 demo test check test-changed test-papers programs test-axes test-fresh test-gcov-kernel test-kernel-tests test-growth test-probe soak test-expr-kernel test-profile-use bench bench-cover bench-cover-overhead bench-cover-jitter bench-flow-cost bench-func bench-ops bench-probe bench-tlb bench-workloads test-tlb fuzz pictures figures install dist wheel test-dist setup-demo setup-test
+.PHONY: all sql recorder-arm64 demo test test-whole check test-changed test-papers programs test-axes test-fresh test-gcov-kernel test-kernel-tests test-growth test-probe soak test-expr-kernel test-profile-use bench bench-cover bench-cover-overhead bench-cover-jitter bench-flow-cost bench-func bench-ops bench-probe bench-tlb bench-workloads test-tlb fuzz pictures figures install dist wheel test-dist setup-demo setup-test
 
 all:
 	$(CARGO) build --release --workspace
@@ -72,6 +73,9 @@ demo: setup-demo
 
 test: setup-test
 	@CARGO="$(CARGO)" sh scripts/test.sh
+
+test-whole: setup-test
+	@CARGO="$(CARGO)" KPRISM_TEST_WHOLE=1 sh scripts/test.sh
 
 check: setup-demo
 	@CARGO="$(CARGO)" sh scripts/check.sh

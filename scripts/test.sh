@@ -6,6 +6,9 @@
 #
 #   SINCE=REVISION      only tests of packages that depend on what changed since then, and those that walk over everything
 #                       (scripts/changed.py); `main`: since the branch left it. `make test-changed`
+#   KPRISM_TEST_WHOLE=1 all parts of the long tests, of which a whole run takes another part each day. `make test-whole`; so do SINCE and
+#                       KPRISM_TEST_ONLY: who names tests wants them
+#   KPRISM_TEST_DAY=N   the parts of that day, which the skipped parts of a run name (days since 1970)
 #   KPRISM_TEST_ONLY=PATTERNS   only programs of tests like `kprism::cli`, `kprism-pt::*`, separated by commas, and not check.sh
 #
 # A whole run writes ~/.cache/kprism/last-test. See tests.py for a test that fails and then passes.
@@ -15,6 +18,15 @@ set -u
 # The tests use more kinds of guests than the cache keeps, and each would be booted again.
 : "${KPRISM_CACHE_KEEP:=100}" "${SINCE:=}" "${KPRISM_TEST_ONLY:=}"
 export KPRISM_CACHE_KEEP
+# One day for the whole run. Past midnight a test that failed would be tried again with another part, or be ignored.
+: "${KPRISM_TEST_DAY:=$(($(date +%s) / 86400))}"
+[ -z "$SINCE$KPRISM_TEST_ONLY" ] || : "${KPRISM_TEST_WHOLE:=1}"
+case ${KPRISM_TEST_WHOLE:=} in
+1) ;;
+'') skip "parts of long tests" "this run has day $KPRISM_TEST_DAY's (KPRISM_TEST_DAY=$KPRISM_TEST_DAY), each day has others; make test-whole has all" ;;
+*) echo "test.sh: KPRISM_TEST_WHOLE=$KPRISM_TEST_WHOLE: expected 1, or nothing" >&2 && exit 2 ;;
+esac
+export KPRISM_TEST_DAY KPRISM_TEST_WHOLE
 
 [ -n "$KPRISM_TEST_ONLY" ] || . "$(dirname "$0")/check.sh"
 # The lab's tests start the programs that this builds: the plugin, the agent, the command line, with the features that users have. For

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use guest::{alone, kprism, ok, text};
-use kprism_test::{APT, GCC, GIT, QEMU, SQL, needs, test};
+use kprism_test::{APT, GCC, GIT, QEMU, SQL, needs, test, turn};
 use serde_json::Value;
 
 /// A module whose `/proc/planted` calls `work`, which begins with `planted`.
@@ -42,6 +42,7 @@ fn commit(folder: &Path, title: &str) {
 #[test]
 fn an_instruction_planted_in_a_module_forty_commits_back() {
     needs(&[QEMU, APT, GCC, GIT]);
+    turn(2, 0);
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let repository = dir.path().join("repository");
@@ -142,6 +143,7 @@ fn an_instruction_planted_in_a_module_forty_commits_back() {
 #[test]
 fn commits_that_cannot_be_built_are_skipped_and_named() {
     needs(&[QEMU, APT, GCC, GIT]);
+    turn(2, 1);
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     git(dir.path(), &["init", "--quiet"]);

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use kprism_durations::record::{CallRecord, SIZE};
+use kprism_test::{test, turn};
 use serde_json::Value;
 
 fn kprism(args: &[&str]) -> Output {
@@ -143,6 +144,7 @@ fn complete(which: &str, manifest: &str) {
 
 #[test]
 fn known_calls_are_measured_as_they_are() {
+    turn(2, 0);
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
@@ -317,6 +319,7 @@ fn a_condition_without_a_meaning_is_refused() {
 /// in a guest that is watched from outside says how long the function is on the CPU.
 #[test]
 fn another_tasks_turn_is_off_the_cpu() {
+    turn(2, 1);
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let hog = "dd if=/dev/zero of=/dev/null bs=16M count=3 status=none";
@@ -366,6 +369,7 @@ fn another_tasks_turn_is_off_the_cpu() {
 /// calls, recorded without a condition.
 #[test]
 fn a_call_left_out_is_not_its_callers_own_time() {
+    turn(2, 1);
     let dir = tempfile::tempdir().unwrap();
     let recorded = |name: &str, more: &[&str]| {
         let run = dir.path().join(name).to_str().unwrap().to_owned();
@@ -398,6 +402,7 @@ fn a_call_left_out_is_not_its_callers_own_time() {
 /// others are measured all the same.
 #[test]
 fn a_function_that_the_kernel_refuses_is_left_out_and_said() {
+    turn(2, 1);
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
     let record = |functions: &[&str]| {
@@ -430,3 +435,5 @@ fn a_function_that_the_kernel_refuses_is_left_out_and_said() {
     let functions = std::fs::read_to_string(run.join("streams/bpf/functions.jsonl")).unwrap();
     assert!(aggregate(&functions)["__x64_sys_execve"].count > 0, "{functions}");
 }
+
+kprism_test::main!();

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use guest::{alone, json, kprism, ok, text};
-use kprism_test::{APT, GCC, PTORACLE, QEMU, cache, needs, test};
+use kprism_test::{APT, GCC, PTORACLE, QEMU, cache, needs, test, turn};
 use serde_json::Value;
 
 /// Turns of the worker, in `init.c`.
@@ -161,6 +161,7 @@ fn a_process_by_its_name() {
 #[test]
 fn marks_begin_and_pause() {
     needs(&[PTORACLE]);
+    turn(2, 0);
     let guest = Guest::new();
     let _alone = alone();
     let child = guest.start_until("worked", &["--no-decode"], "never", &["-smp", "2"]);
@@ -191,6 +192,7 @@ fn marks_begin_and_pause() {
 /// Under `top` it is seen while it grows, and the same folder has the same numbers at the end.
 #[test]
 fn top_watches_a_machine() {
+    turn(2, 1);
     let guest = Guest::new();
     let _alone = alone();
     let top = ["top", "--batch", "--interval", "200ms", "--limit", "100000"];

@@ -13,6 +13,7 @@ use std::process::Command;
 
 use guest::{ok, text};
 use judge::{compare, oracle};
+use kprism_test::of_today;
 
 /// All that the recorder must get right, in one guest.
 const HARD: &str = "/share/truth; ls /bin | sed s/a/z/g | sort | wc -l
@@ -33,12 +34,13 @@ fn record(share: &Path, command: &[&str]) {
     ok(&[command, &options].concat());
 }
 
+/// One way to record a day.
 #[test]
 fn libipt_reads_the_same_from_every_psb() {
     let oracle = oracle();
     let modes: [&[&str]; 3] =
         [&["--smp", "2"], &["--retc", "off", "--mtc", "off", "--cyc", "off"], &["--fast", "--smp", "2"]];
-    for options in modes {
+    for options in of_today(modes, 1) {
         let dir = tempfile::tempdir().unwrap();
         let run = dir.path().join("run");
         let command = [&["lab", "run", "--no-decode", "-o", text(&run)], options].concat();
@@ -47,7 +49,7 @@ fn libipt_reads_the_same_from_every_psb() {
     }
 }
 
-/// Packets as rare as they can be, with the kernel's flow and without it.
+/// Packets as rare as they can be, with the kernel's flow and without it. One way a day.
 #[test]
 fn libipt_reads_every_kind_of_packets() {
     let oracle = oracle();
@@ -56,7 +58,7 @@ fn libipt_reads_every_kind_of_packets() {
         &["--sweep", "mtc", "--mtc", "0,15", "--user"],
         &["--sweep", "cyc", "--cyc", "256", "--user", "--smp", "2"],
     ];
-    for options in modes {
+    for options in of_today(modes, 1) {
         let dir = tempfile::tempdir().unwrap();
         let runs = dir.path().join("runs");
         record(&dir.path().join("share"), &[&["flow-cost", "--keep", text(&runs)], options].concat());

@@ -22,7 +22,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use kprism_test::{APT, BPF, BROWSER, GCOV_KERNEL, QEMU, ROOT, UPROBES, needs, skip, test};
+use kprism_test::{APT, BPF, BROWSER, GCOV_KERNEL, QEMU, ROOT, UPROBES, needs, skip, test, turn};
 use serde_json::{Value, json};
 use served::{View, stored};
 use webdriver::Browser;
@@ -274,6 +274,7 @@ fn pages_are_quick() {
 #[test]
 fn pages_of_the_demo_are_quick() {
     needs(&[QEMU, APT, BROWSER]);
+    turn(2, 1);
     let dir = tempfile::tempdir().unwrap();
     let page = |name: &str| dir.path().join(name);
     let run = page("run");
@@ -317,6 +318,7 @@ fn pages_of_the_demo_are_quick() {
 #[test]
 fn pages_of_other_instruments_in_the_guest_are_quick() {
     needs(&[QEMU, APT, BROWSER]);
+    turn(2, 0);
     let dir = tempfile::tempdir().unwrap();
     let page = |name: &str| dir.path().join(name);
     let browser = Browser::start(&dir.path().join("browser"), 1400, 1000);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use kprism_test::{APT, GCC, QEMU, ROOT, needs, test};
+use kprism_test::{APT, GCC, QEMU, ROOT, needs, of_today, test, turn};
 use kprism_tlb::PageSize;
 use kprism_tlb::bus::layout::{Encoder, HMTT, Layout, Order};
 use kprism_tlb::bus::mappings::{self, Record};
@@ -200,6 +200,7 @@ fn a_strides_walks_are_those_predicted() {
 fn a_stride_over_huge_pages_walks_as_predicted() {
     const PAGES: u64 = 64;
     const ROUNDS: u64 = 4;
+    turn(2, 1);
     let built = Built::new();
     let (pages, rounds) = (PAGES.to_string(), ROUNDS.to_string());
     let (run, begin, end) =
@@ -227,6 +228,7 @@ fn a_stride_over_huge_pages_walks_as_predicted() {
 #[test]
 fn threads_walk_while_others_are_in_the_kernel() {
     const PAGES: u64 = 16384;
+    turn(2, 0);
     let built = Built::new();
     let threads = built.dir.path().join("threads");
     let source = root().join("bench/tlb/threads.c");
@@ -256,7 +258,7 @@ fn threads_walk_while_others_are_in_the_kernel() {
 }
 
 /// A process and those that it forks: each has the misses that its accesses to its array make, in their order, under its own
-/// number; one becomes another program, one has threads.
+/// number; one becomes another program, one has threads. On one CPU, and the next day on two.
 #[test]
 fn each_process_of_a_family_has_its_own_misses() {
     const ROUNDS: u64 = 2;
@@ -264,7 +266,7 @@ fn each_process_of_a_family_has_its_own_misses() {
     let family = built.dir.path().join("family");
     let source = root().join("bench/tlb/family.c");
     ok(Command::new("cc").args(["-O2", "-static", "-pthread", "-o"]).arg(&family).arg(source));
-    for cpus in ["1", "2"] {
+    for cpus in of_today(["1", "2"], 1) {
         let run = built.dir.path().join(format!("run{cpus}"));
         let mut record = kprism();
         record.args(["record", "tlb", "--method", "ptat", "--fast", "--smp", cpus, "--share"]);
@@ -323,6 +325,7 @@ fn each_process_of_a_family_has_its_own_misses() {
 #[test]
 fn a_full_region_is_told_and_what_escaped_is_counted() {
     const PAGES: u64 = 24576;
+    turn(2, 0);
     let built = Built::new();
     let (pages, rounds) = (PAGES.to_string(), ROUNDS.to_string());
     let how = ["--method", "ptat", "--room", "20", "--fast"];
@@ -369,6 +372,7 @@ impl Drop for Small {
 #[test]
 fn a_full_disk_is_told_and_what_was_written_is_kept() {
     needs(&[ROOT]);
+    turn(2, 1);
     let built = Built::new();
     let record = |run: &Path| {
         let share = format!("{}:/bench/stride", built.program.display());

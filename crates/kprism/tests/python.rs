@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-use kprism_test::{APT, JAVA, PYTHON_PACKAGES, QEMU, needs, python_packages, skip, test};
+use kprism_test::{APT, JAVA, PYTHON_PACKAGES, QEMU, needs, python_packages, skip, test, turn};
 
 fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
@@ -184,6 +184,7 @@ fn the_notebooks_draw_their_figures() {
 #[test]
 fn spark_decodes_the_same_when_a_worker_is_killed() {
     needs(&[JAVA, QEMU, APT]);
+    turn(3, 0);
     let installed = Installed::once();
     let place = tempfile::tempdir().unwrap();
     let runs = [("true", "/bin"), ("ls", "/bin")].map(|(program, argument)| {

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard};
 
-use kprism_test::{BPF, MOUNTS, ROOT, SSHD, UPROBES, needs, test, until};
+use kprism_test::{BPF, MOUNTS, ROOT, SSHD, UPROBES, needs, test, turn, until};
 use sshd::{Keys, PATIENCE, Sshd, kprism, left, processes};
 
 /// What is left on the target can be told only if one test at a time uses it.
@@ -82,6 +82,7 @@ fn a_command_is_probed_as_if_it_ran_here() {
 #[test]
 fn what_a_recorder_there_cannot_do_is_told_here() {
     needs(&[ROOT, SSHD]);
+    turn(2, 0);
     let _alone = alone();
     let keys = Keys::new();
     let server = Sshd::start(&keys, "");
@@ -139,6 +140,7 @@ fn what_a_recorder_there_cannot_do_is_told_here() {
 #[test]
 fn probes_compiled_here_are_sent_along() {
     needs(&[ROOT, BPF, UPROBES, SSHD]);
+    turn(2, 1);
     let _alone = alone();
     let keys = Keys::new();
     let server = Sshd::start(&keys, "");
@@ -252,6 +254,7 @@ fn targets_of_another_kind() {
 #[test]
 fn folders_that_do_not_take_the_program() {
     needs(&[ROOT, SSHD, MOUNTS]);
+    turn(2, 1);
     let _alone = alone();
     let keys = Keys::new();
     let ask = |mounts: &str| {

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use kprism_test::{QEMU, SSHD, SYSTEMD_IMAGE, cache, needs, test, until, until_equal};
+use kprism_test::{QEMU, SSHD, SYSTEMD_IMAGE, cache, needs, test, turn, until, until_equal};
 use sshd::{Guest, Keys, free_port, kprism};
 
 /// Longest time that anything waited for may take. The guest has no KVM and takes 70 MB by ssh, beside other tests.
@@ -83,6 +83,7 @@ impl Guest<'_> {
 #[test]
 fn another_kernel_is_recorded_and_left_as_it_was() {
     needs(&[QEMU, SSHD, SYSTEMD_IMAGE]);
+    turn(3, 1);
     let keys = Keys::new();
     let guest = Guest::boot(&keys);
     // A buffer that was never used has another text.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use guest::{alone, json, kprism, number, ok, text};
-use kprism_test::{APT, PTORACLE, QEMU, SYSTEMD_IMAGE, cache, needs, test};
+use kprism_test::{APT, PTORACLE, QEMU, SYSTEMD_IMAGE, cache, needs, test, turn};
 use serde_json::Value;
 
 const WORK: &str = "kprism-work";
@@ -148,8 +148,20 @@ fn a_program_on_an_image_with_systemd() {
     for name in ["getppid", "rseq", "set_tid_address"] {
         assert_eq!(with_systemd[name], alone[name], "{name}");
     }
+}
 
-    // By QEMU's own command line: the image's own kernel, at a random address, from a virtio disk.
+/// By QEMU's own command line: the image's own kernel, at a random address, from a virtio disk. systemd's start takes minutes.
+#[test]
+fn a_program_on_an_image_by_qemus_command_line() {
+    needs(&[QEMU, APT, PTORACLE, SYSTEMD_IMAGE]);
+    turn(3, 2);
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let (disk, oracle) = (image("disk.raw"), judge::oracle());
+    let run = path("run");
+    ok(&["lab", "run", "-q", "--root", text(&disk), "-o", text(&run), "--", WORK]);
+
     let observed = path("observed");
     let mut command = Command::new(env!("CARGO_BIN_EXE_kprism"));
     command.args(["observe", "-q", "--process", WORK, "-o", text(&observed), "--", "qemu-system-x86_64"]);

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use guest::{alone, kprism, ok, text};
-use kprism_test::{APT, QEMU, cache, needs, skip, test};
+use kprism_test::{APT, QEMU, cache, needs, skip, test, turn};
 
 /// A folder with the user's files.
 struct Place(tempfile::TempDir);
@@ -222,6 +222,7 @@ fn nothing_of_the_users_is_changed() {
 #[test]
 fn inits_of_a_root_in_memory() {
     needs(&[QEMU, APT]);
+    turn(2, 0);
     let _alone = alone();
     let place = Place::new();
     let root = place.root("root");
@@ -324,6 +325,7 @@ fn a_driver_of_the_users_is_loaded() {
 #[test]
 fn images_made_of_folders() {
     needs(&[QEMU, APT]);
+    turn(2, 1);
     let _alone = alone();
     if Command::new("mke2fs").arg("-V").stderr(Stdio::null()).status().is_err() {
         skip("install e2fsprogs");

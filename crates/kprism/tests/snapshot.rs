@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use guest::{json, kprism, ok};
+use kprism_test::{test, turn};
 use serde_json::Value;
 
 const SLEEPS: &str = "ls /bin; sleep 0.01; ls /bin; sleep 0.05; ls /bin";
@@ -160,6 +161,7 @@ fn not_in(
 /// there were.
 #[test]
 fn no_call_goes_on_over_a_gap() {
+    turn(2, 1);
     let dir = tempfile::tempdir().unwrap();
     let share = dir.path().join("share");
     std::fs::create_dir(&share).unwrap();
@@ -214,6 +216,7 @@ fn told(run: &Path, condition: &str, script: &str) -> (Value, String) {
 /// The condition is the probes' own: arguments, what they point to, the result, the task; faults are counted.
 #[test]
 fn conditions_see_what_a_probe_sees() {
+    turn(2, 0);
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
     let kept = |condition: &str| {
@@ -327,6 +330,7 @@ fn longer(run: &Path, interval: &str, ns: u64) -> (u64, u64) {
 /// infers them from the flow, find as many of them.
 #[test]
 fn intervals_are_conditions() {
+    turn(2, 1);
     let dir = tempfile::tempdir().unwrap();
     let [whole, run] = ["whole", "run"].map(|name| dir.path().join(name));
     record(&whole, &[]);
@@ -378,3 +382,5 @@ fn intervals_are_conditions() {
         assert!(output.status.code() == Some(125) && said.contains(expected), "{condition}: {said}");
     }
 }
+
+kprism_test::main!();

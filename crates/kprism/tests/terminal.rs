@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use kprism_test::{BPF, QEMU, ROOT, UPROBES, needs, test};
+use kprism_test::{BPF, QEMU, ROOT, UPROBES, needs, test, turn};
 use pty::Pty;
 use serde_json::Value;
 
@@ -348,6 +348,7 @@ fn a_guest_is_watched() {
 #[test]
 fn durations_are_watched_as_they_are_counted() {
     needs(&[QEMU]);
+    turn(2, 0);
     let dir = tempfile::tempdir().unwrap();
     let share = dir.path().join("share");
     std::fs::create_dir(&share).unwrap();
@@ -623,6 +624,7 @@ fn a_run_that_goes_and_one_that_is_hostile() {
 #[test]
 fn a_guest_that_is_left_is_kept() {
     needs(&[QEMU]);
+    turn(2, 1);
     let dir = tempfile::tempdir().unwrap();
     let folder = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let script = "while true; do ls -lR /usr/lib /etc > /dev/null; done";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Debian's sqlite, fio and redis in the guest (`docs/workloads`): the calls that a recording has are those that the
-//! program counts by itself.
+//! program counts by itself. One of them a day.
 
 mod guest;
 
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use guest::{alone, json, kprism, ok, text};
-use kprism_test::{APT, QEMU, needs, skip, test};
+use kprism_test::{APT, QEMU, needs, skip, test, turn};
 
 /// An empty ext4, and the command that mounts it.
 fn disk(dir: &Path) -> String {
@@ -58,6 +58,7 @@ fn numbers(run: &Path, table: &[&str], key: &str, column: &str) -> BTreeMap<Stri
 #[test]
 fn sqlite_syncs_four_times_a_transaction() {
     needs(&[QEMU, APT]);
+    turn(3, 0);
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
@@ -80,6 +81,7 @@ fn sqlite_syncs_four_times_a_transaction() {
 #[test]
 fn fio_counts_its_reads_and_writes_and_reads_the_clock_in_the_vdso() {
     needs(&[QEMU, APT]);
+    turn(3, 1);
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
@@ -107,6 +109,7 @@ fn fio_counts_its_reads_and_writes_and_reads_the_clock_in_the_vdso() {
 #[test]
 fn redis_executes_the_commands_that_its_client_sends() {
     needs(&[QEMU, APT]);
+    turn(3, 2);
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");

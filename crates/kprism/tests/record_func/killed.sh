@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
 # In the guest: kills recordings with SIGKILL at moments all over their lives, four of five while tracefs is changed, and
-# says after each what in tracefs is not as it was, when its guard is done, or, where that was killed too, after a `kprism check`. Arguments: the recorder, the program to check with.
+# says after each what in tracefs is not as it was, when its guard is done, or, where that was killed too, after a `kprism check`.
+# Arguments: the recorder, the program to check with, the numbers of the kills.
 recorder=$1 kprism=$2
+shift 2
+kills=$*
 cd /sys/kernel/tracing || exit 2
 
 # All that a recording may touch, and the instances.
@@ -21,7 +24,6 @@ echo 'vfs_read' >set_graph_function
 echo 7 >max_graph_depth
 state >/tmp/before
 
-n=0
 # The guard of a recorder: another process of the same program. One grep for all processes: it is asked again and again.
 guards() {
 	for file in $(grep -als '^kprism-guard' /proc/[0-9]*/cmdline); do
@@ -52,8 +54,7 @@ compare() {
 	[ -s /run/kprism/tracefs.journal ] && echo "JOURNAL NOT EMPTY"
 }
 
-while [ $n -lt 12 ]; do
-	n=$((n + 1))
+for n in $kills; do
 	case $((n % 4)) in
 	0) settings='{"longer_than":{"secs":0,"nanos":1000000},"functions":["vfs_*"],"symbols":false,"buffer_kib":256}' ;;
 	1) settings='{"scope":"All","functions":["vfs_*"],"events":false,"symbols":false,"buffer_kib":256,"sleep_time":false}' ;;

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# In a guest with two CPUs: options of function_graph, one recording each. Argument: the program. After each line `option NAME`
-# come the recording's facts: calls by name, the clock, and the longest sleep.
+# In a guest with two CPUs: options of function_graph, one recording each. Arguments: the program, the names of the recordings.
+# After each line `option NAME` come the recording's facts: calls by name, the clock, and the longest sleep.
 kprism=$1
+shift
+wanted=" $* "
 work='for i in 1 2 3; do sleep 0.02; done; cat /proc/version'
 
 record() {
+	case $wanted in *" $1 "*) ;; *) return ;; esac
 	echo "option $1"
 	shift
 	"$kprism" record durations -q -o /tmp/run "$@" -- sh -c "$work" >/dev/null || echo "failed $?"

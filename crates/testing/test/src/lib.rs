@@ -18,9 +18,12 @@
 //!
 //! The `Cargo.toml` must have `[[test]] name = "FILE" harness = false`. Everything else works as usual: names as
 //! filters, `--list`, `--ignored`, `--test-threads`. The tests' output is not captured.
+//!
+//! What takes long and varies a claim that a shorter test guards takes turns: see [`turn()`] and [`of_today`].
 
 mod need;
 mod run;
+mod turn;
 
 use std::time::{Duration, Instant};
 
@@ -28,6 +31,7 @@ pub use inventory;
 pub use kprism_test_macro::test;
 pub use need::*;
 pub use run::{Ends, Test, run};
+pub use turn::{of_today, turn};
 
 /// Ends this test as ignored, with a reason that includes a remedy. It may be called from any function that the test
 /// calls, on the test's thread.
