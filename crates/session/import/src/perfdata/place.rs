@@ -49,6 +49,10 @@ struct There {
     end: u64,
     /// `None` if its contents are not known: memory without a file, a file that is not here, what lies behind a file's end.
     region: Option<usize>,
+    /// Time of the mapping, ns.
+    ns: u64,
+    /// Stream offset from which it counts.
+    offset: u64,
 }
 
 /// The mappings of an address space, by their first address. They do not overlap.
@@ -59,13 +63,23 @@ struct There {
 struct Mappings(BTreeMap<u64, There>);
 
 impl Mappings {
-    /// Puts a mapping over those that are there. Returns what it covers: (start, the rest of it).
-    fn put(&mut self, start: u64, new: There) -> Vec<(u64, There)> {
+    /// First address of the first mapping that reaches beyond `start`, or `start`.
+    fn first_beyond(&self, start: u64) -> u64 {
+        let before = self.0.range(..start).next_back();
+        before.filter(|(_, there)| there.end > start).map_or(start, |(at, _)| *at)
+    }
+
+    /// What a mapping of these addresses covers: (start, the rest of it).
+    fn covered(&self, start: u64, end: u64) -> Vec<(u64, There)> {
+        let all = self.0.range(self.first_beyond(start)..end);
+        all.map(|(at, was)| ((*at).max(start), There { end: was.end.min(end), ..*was })).collect()
+    }
+
+    /// Puts a mapping over those that are there.
+    fn put(&mut self, start: u64, new: There) {
         let end = new.end;
-        let reaches = |(_, there): &(&u64, &There)| there.end > start;
-        let first = self.0.range(..start).next_back().filter(reaches).map_or(start, |(at, _)| *at);
-        let old: Vec<(u64, There)> = self.0.range(first..end).map(|(at, there)| (*at, *there)).collect();
-        let mut covered = Vec::new();
+        let old: Vec<(u64, There)> =
+            self.0.range(self.first_beyond(start)..end).map(|(at, was)| (*at, *was)).collect();
         for (at, was) in old {
             self.0.remove(&at);
             if at < start {
@@ -74,11 +88,17 @@ impl Mappings {
             if was.end > end {
                 self.0.insert(end, was);
             }
-            covered.push((at.max(start), There { end: was.end.min(end), ..was }));
         }
         self.0.insert(start, new);
-        covered
     }
+}
+
+/// The stream offset from which a mapping of this time counts, if all that it covers is of the same time: of the two the covered one
+/// was never there, and its successor counts from where it would. The time's own offset is that of a later packet, and code that ran
+/// before that would be the covered mapping's.
+fn takes_over(covered: &[(u64, There)], ns: u64) -> Option<u64> {
+    let first = covered.first()?.1.offset;
+    covered.iter().all(|(_, old)| old.ns == ns && old.offset == first).then_some(first)
 }
 
 /// Times of a stream that are at most this far apart tell when a mapping takes another one's place, ns: MTC packets are closer.
@@ -124,27 +144,34 @@ pub(super) fn user(
             let region = regions.get(m, finder, &mut capture.regions);
             let shown = region.map_or(0, |region| capture.regions[region].bytes.len() as u64);
             let known = m.start.saturating_add(shown).min(end);
-            if region.is_some() && there.0.get(&m.start) == Some(&There { end: known, region }) {
+            let is_it = |old: &There| old.end == known && old.region == region;
+            if region.is_some() && there.0.get(&m.start).is_some_and(is_it) {
                 continue;
             }
-            let place = || match when.offset {
-                Some(offset) => Place { offset, apart: 0 },
-                None => at(when.ns),
+            // Where it counts from, if it covers these.
+            let place = |covered: &[(u64, There)]| match (covered, takes_over(covered, when.ns), when.offset)
+            {
+                ([], _, _) => Place { offset: 0, apart: 0 },
+                (_, Some(offset), _) | (_, None, Some(offset)) => Place { offset, apart: 0 },
+                (_, None, None) => at(when.ns),
             };
             let mut doubt = 0;
             if let Some(number) = region {
-                let covered = there.put(m.start, There { end: known, region });
+                let covered = there.covered(m.start, known);
+                let Place { offset, apart } = place(&covered);
+                there.put(m.start, There { end: known, region, ns: when.ns, offset });
                 let unknown = covered.iter().filter(|(_, old)| old.region.is_none());
                 placed.extend(unknown.map(|&(va, There { end, .. })| nothing(va, end, asid, None)));
-                let clash = !covered.is_empty();
-                let Place { offset, apart } = if clash { place() } else { Place { offset: 0, apart: 0 } };
                 doubt = apart;
-                placed.push(Placed { region: number, va: m.start, asid, offset, replaces: clash, gone: 0 });
+                let replaces = !covered.is_empty();
+                placed.push(Placed { region: number, va: m.start, asid, offset, replaces, gone: 0 });
             }
             if known < end {
-                let covered = there.put(known, There { end, region: None });
-                for (va, old) in covered.into_iter().filter(|(_, old)| old.region.is_some()) {
-                    let Place { offset, apart } = place();
+                let covered = there.covered(known, end);
+                let Place { offset, .. } = place(&covered);
+                there.put(known, There { end, region: None, ns: when.ns, offset });
+                for &(va, old) in covered.iter().filter(|(_, old)| old.region.is_some()) {
+                    let Place { offset, apart } = place(&[(va, old)]);
                     doubt = doubt.max(apart);
                     placed.push(nothing(va, old.end, asid, Some(offset)));
                 }
@@ -283,6 +310,22 @@ mod tests {
         let image = image(vec![(10, mapped(FIRST, 6, "//anon")), (20, mapped(FIRST + PAGE, 1, "/b"))]);
         assert_eq!(pages(&image, 19), [0; 6]);
         assert_eq!(pages(&image, 20), [0, 0xbb, 0, 0, 0, 0]);
+    }
+
+    /// A loader maps a library whole, and a part of it anew within the same ns. Nothing ran of the first there.
+    #[test]
+    fn of_two_mappings_of_one_time_the_second_counts_from_where_the_first_would() {
+        let twice = image(vec![(20, mapped(FIRST, 4, "/a")), (20, mapped(FIRST, 1, "/b"))]);
+        assert_eq!(pages(&twice, 0), [0xbb, 0xaa, 0xaa, 0xaa, 0, 0]);
+        let later = image(vec![
+            (10, mapped(FIRST, 4, "/a")),
+            (20, mapped(FIRST, 1, "//anon")),
+            (20, mapped(FIRST, 1, "/b")),
+        ]);
+        assert_eq!(pages(&later, 19), [0xaa; 4].into_iter().chain([0, 0]).collect::<Vec<u8>>());
+        assert_eq!(pages(&later, 20), [0xbb, 0xaa, 0xaa, 0xaa, 0, 0]);
+        let gone = image(vec![(20, mapped(FIRST, 4, "/a")), (20, mapped(FIRST + PAGE, 1, "//anon"))]);
+        assert_eq!(pages(&gone, 0), [0xaa, 0, 0xaa, 0xaa, 0, 0]);
     }
 
     #[test]
