@@ -33,7 +33,8 @@ SIZES = [1, 2, 4, 8]
 # N of each family.
 FIRST = {
     "processes": 50, "mappings": 100, "threads": 100, "switches": 250, "losses": 100, "rewritten": 100,
-    "blocks": 16000, "packets": 500, "symbols": 16000, "calls": 4000, "functions": 4000, "tasks": 500, "sleeps": 1000, "initcalls": 500,
+    "blocks": 16000, "packets": 500, "symbols": 16000, "calls": 4000, "functions": 4000, "tasks": 500, "sleeps": 1000,
+    "open_calls": 50, "initcalls": 500,
     "probes": 50, "runs": 2,
 }
 

@@ -79,6 +79,17 @@ def sleeps(folder, count):
     return text
 
 
+def open_calls(folder, count):
+    """Tasks with 40 open calls each, and losses: ten a task."""
+    text = Text(HEAD)
+    for i in range(count):
+        for depth in range(40):
+            text.graph(f"one-{100 + i}", OPEN, f"function_{depth}() {{", depth)
+        text.switch(f"one-{100 + i}", f"one-{101 + i}")
+    text.lines += ["CPU:0 [LOST 1 EVENTS]\n"] * (10 * count)
+    return text
+
+
 def initcalls(folder, count):
     """Initial calls of a boot."""
     text = Text("[    0.000000] Linux version 6.12.0 (x)\n")
@@ -107,6 +118,6 @@ def probes(folder, count):
 
 
 #: Families and what is run on them.
-DURATIONS = [calls, functions, tasks, sleeps]
+DURATIONS = [calls, functions, tasks, sleeps, open_calls]
 BOOTS = [initcalls]
 PROBES = [probes]

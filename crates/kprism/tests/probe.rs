@@ -514,6 +514,11 @@ fn kernel_functions_in_the_guest() {
     }
     let report = |run: &str| -> Value { serde_json::from_str(&section(&format!("{run} report"))).unwrap() };
     counted_in_the_guest(&report);
+    let crowd = report("crowd");
+    let count = |name: &str| crowd["counts"][0][name].as_u64().unwrap_or_else(|| panic!("{name}: {crowd}"));
+    let (hits, missed) = (count("hits"), count("kernel_missed"));
+    assert_eq!(hits + missed, 40, "{crowd}");
+    assert!(missed > 0, "{crowd}");
     let inode: u64 = section("inode").trim().parse().unwrap();
     assert_eq!(report("cgroup")["totals"][0]["rows"][0]["key"], json!({"$cgroup": inode}));
     assert!(section("during").contains("vfs_read"));

@@ -230,6 +230,29 @@ impl Link {
 
     /// Number of calls of a kprobe.multi's functions for which the kernel skipped the program.
     pub fn missed(&self) -> Result<u64, Error> {
+        let (words, _) = self.info()?;
+        // `struct bpf_link_info`: type, id, program, padding; then addresses, count and flags, missed.
+        const KPROBE_MULTI_LINK: u64 = 8;
+        Ok(if words[0] & 0xffff_ffff == KPROBE_MULTI_LINK { words[4] } else { 0 })
+    }
+
+    /// Number of hits of a kprobe, or of calls at a kretprobe, that the kernel passed over: another probe was running there, or all of
+    /// the kretprobe's entries for open calls were in use (`nmissed` in `include/linux/kprobes.h`). `None` if the kernel does not tell
+    /// (before Linux 6.7), or if it is no kprobe.
+    pub fn kprobe_missed(&self) -> Option<u64> {
+        const PERF_EVENT_LINK: u64 = 7;
+        const KPROBES: [u64; 2] = [3, 4];
+        // `struct bpf_link_info`: type, id, program, padding; then kind of the event; the kprobe's function, length of its name and
+        // offset, address, missed.
+        const MISSED: usize = 6;
+        let (words, bytes) = self.info().ok()?;
+        let is_kprobe =
+            words[0] & 0xffff_ffff == PERF_EVENT_LINK && KPROBES.contains(&(words[2] & 0xffff_ffff));
+        (is_kprobe && bytes >= 8 * (MISSED + 1)).then_some(words[MISSED])
+    }
+
+    /// The kernel's `struct bpf_link_info`, and how many bytes of it the kernel has.
+    fn info(&self) -> Result<([u64; 10], usize), Error> {
         let mut words = [0u64; 10];
         let mut attr = sys::Info {
             fd: sys::raw(self.link.as_fd()),
@@ -238,9 +261,7 @@ impl Link {
         };
         sys::bpf(Cmd::InfoByFd, &mut attr)
             .map_err(|source| Error::System { what: "link: information".into(), source })?;
-        // `struct bpf_link_info`: type, id, program, padding; then addresses, count and flags, missed.
-        const KPROBE_MULTI_LINK: u64 = 8;
-        Ok(if words[0] & 0xffff_ffff == KPROBE_MULTI_LINK { words[4] } else { 0 })
+        Ok((words, attr.len as usize))
     }
 }
 

@@ -16,6 +16,9 @@ $kprism record probe 'sysfs_emit%return' --collect '$retval,fmt,$duration' -o /t
 $kprism record probe migrate_disable -o /tmp/excluded -- true 2> /tmp/excluded.said || test $? = 1
 # Nobody may be there, neither by fentry nor by a kprobe.
 $kprism record probe -q memcpy -o /tmp/nowhere -- true 2> /tmp/nowhere.said || echo $? >> /tmp/nowhere.said
+# 40 calls that are open at once: a kretprobe has room for fewer. Each fails, as there is no such filesystem.
+$kprism record probe -q '__request_module%return' --by '$retval' -o /tmp/crowd -- \
+	sh -c 'for i in $(seq 40); do busybox mount -t none$i none /tmp & done; wait' 2> /tmp/crowd.said
 # A module's function; the module stays as long as it is probed.
 modprobe dummy
 $kprism explain 'dummy_get_stats64 if dev->ifindex > 0' > /tmp/explained 2>&1
@@ -55,7 +58,7 @@ for run in entry return open variadic module stack; do
 	echo "== $run script"
 	$kprism script probe --json -i /tmp/$run
 done
-for run in counts counted turn last sums cgroup; do
+for run in counts counted turn last sums cgroup crowd; do
 	echo "== $run report"
 	$kprism report probe --json -i /tmp/$run
 done

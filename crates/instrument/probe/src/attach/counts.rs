@@ -58,6 +58,7 @@ impl Session {
 
     /// The counters so far, by probe.
     pub fn counts(&self) -> Vec<Counts> {
+        self.ask_kernel();
         let cell = |number: usize, counter: Counter| -> u64 {
             let rings = &self.layout.rings;
             let at = number as u32 * CELL + counter.at();
@@ -89,9 +90,26 @@ impl Session {
                 condition_errors: errors(state),
                 value_errors: errors(state + VALUE_FAULTS as usize),
                 missed: program.info().map_or(0, |info| info.missed),
+                kernel_missed: self.kernel_missed.borrow()[number],
             }
         };
         self.programs.iter().enumerate().map(counts).collect()
+    }
+}
+
+impl Session {
+    /// Asks the kernel how many hits its kprobes passed over. It tells only while they are attached.
+    pub(super) fn ask_kernel(&self) {
+        let links = self.links.borrow();
+        let mut missed = self.kernel_missed.borrow_mut();
+        // Of a probe's links the first is the one at its place.
+        for of_one in links.chunk_by(|a, b| a.0 == b.0) {
+            if let [(Some(number), link), ..] = of_one
+                && let Some(count) = link.kprobe_missed()
+            {
+                missed[*number] = Some(count);
+            }
+        }
     }
 }
 

@@ -73,6 +73,8 @@ pub struct Session {
     /// Attachments, with the index of their probe. Emptied when recording stops, while a reader may still read.
     links: RefCell<Vec<(Option<usize>, Link)>>,
     programs: Vec<Program>,
+    /// By probe: hits that the kernel passed over, as it told the last time.
+    kernel_missed: RefCell<Vec<Option<u64>>>,
     /// By probe: the map of its counts by keys.
     keyed: Vec<Option<Map>>,
     notes: Vec<String>,
@@ -185,6 +187,7 @@ impl Session {
             plans,
             layout,
             links: RefCell::new(links),
+            kernel_missed: RefCell::new(vec![None; programs.len()]),
             programs,
             keyed,
             notes,
@@ -250,6 +253,7 @@ impl Session {
     pub fn stop(&self) {
         self.state.write(self.layout.switch_at() as usize, program::ENDED);
         self.jumps.end();
+        self.ask_kernel();
         let links = std::mem::take(&mut *self.links.borrow_mut());
         Link::detach_all(links.into_iter().map(|(_, link)| link).collect());
     }
@@ -269,6 +273,9 @@ impl Session {
             plan.actions.pass.is_some_and(|pass| held >= plan.actions.skip.saturating_add(pass))
         };
         let over: Vec<bool> = self.plans.iter().enumerate().map(|(number, plan)| had(number, plan)).collect();
+        if over.contains(&true) {
+            self.ask_kernel();
+        }
         let over_now = |(number, _): &mut (Option<usize>, Link)| number.is_some_and(|number| over[number]);
         let gone = self.links.borrow_mut().extract_if(.., over_now).map(|(_, link)| link).collect();
         Link::detach_all(gone);

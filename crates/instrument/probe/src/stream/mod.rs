@@ -112,6 +112,11 @@ impl Probe {
     pub fn found_apart(&self, other: &Probe) -> bool {
         self.address != other.address
     }
+
+    /// Returns true if the kernel may pass over hits and count them: at a kprobe or a kretprobe.
+    pub fn is_kprobe(&self) -> bool {
+        matches!(self.hook.as_str(), "kprobe" | "kretprobe")
+    }
 }
 
 /// Counters of a probe's program.
@@ -141,6 +146,10 @@ pub struct Counts {
     pub value_errors: BTreeMap<String, u64>,
     /// Number of times that the kernel skipped the program because it was running already, over all processes.
     pub missed: u64,
+    /// Number of hits of a kprobe that the kernel passed over, or of returns of a kretprobe, which keeps room for few open calls; over
+    /// all processes. `None` if the kernel does not tell (before Linux 6.7), or if it is [no kprobe](Probe::is_kprobe).
+    #[serde(default)]
+    pub kernel_missed: Option<u64>,
 }
 
 /// The bytes are not valid records.

@@ -44,7 +44,13 @@ pub fn account(
     account = account
         .with(Fate::Lost, "records for which a ring had no room", sum(|c| c.lost))
         .with(Fate::Lost, "records missing from the file", expected.map(|n| n.saturating_sub(read.records)))
-        .with(Fate::Lost, "hits missed: the program ran already", sum(|c| c.missed))
+        .with(Fate::Lost, "hits missed: the program ran already", sum(|c| c.missed));
+    if description.probes.iter().any(Probe::is_kprobe) {
+        let at_kprobes = description.probes.iter().zip(counts).filter(|(probe, _)| probe.is_kprobe());
+        let missed = at_kprobes.map(|(_, counts)| counts.kernel_missed).sum::<Option<u64>>();
+        account = account.with(Fate::Lost, "hits missed by the kernel", missed.filter(|_| known));
+    }
+    account = account
         .at(Fate::Lost, "places not attached", not_attached.len() as u64, not_attached)
         .at(Fate::NotUnderstood, "damaged records", read.damaged.len() as u64, read.damaged)
         .at(Fate::NotUnderstood, "values that could not be read", values, in_values);
@@ -187,6 +193,22 @@ mod tests {
         // Of the last record only one was asked for.
         let told = account(&description(), &record(3), Vec::new(), Some(1));
         assert_eq!(told.count(Fate::Lost, "records missing from the file"), Some(0));
+    }
+
+    #[test]
+    fn the_kernel_tells_what_its_kprobes_missed_or_nobody_knows() {
+        let mut of = description();
+        let unit = "hits missed by the kernel";
+        let lost = |of: &Description| account(of, &record(3), Vec::new(), None).to_text();
+        assert!(!lost(&of).contains(unit), "a uprobe");
+        of.probes[0].hook = "kretprobe".into();
+        let told = |of: &Description| account(of, &record(3), Vec::new(), None).count(Fate::Lost, unit);
+        assert_eq!(told(&of), None, "an older kernel");
+        assert!(!account(&of, &record(3), Vec::new(), None).is_whole());
+        of.counts[0].kernel_missed = Some(30);
+        assert_eq!(told(&of), Some(30));
+        of.counts.clear();
+        assert_eq!(told(&of), None, "a killed recorder");
     }
 
     #[test]

@@ -159,16 +159,23 @@ fn lacks(
     let differ = conditions(0) != conditions(1);
     [0, 1].map(|side: usize| {
         let Description { probes, counts, .. } = runs[side].description;
-        let is_whole =
-            |number: &usize| counts.get(*number).is_some_and(|counts| !loses_hits(counts) && !misses(counts));
+        let is_told =
+            |number: &usize, counts: &Counts| !probes[*number].is_kprobe() || counts.kernel_missed.is_some();
+        let is_whole = |number: &usize| {
+            let counts = counts.get(*number).filter(|counts| is_told(number, counts));
+            counts.is_some_and(|counts| !loses_hits(counts) && !misses(counts))
+        };
         differ || !at[side].iter().any(|number| tells(&probes[*number])) || !at[side].iter().all(is_whole)
     })
 }
 
 /// True if a probe was hit without a record or a count: what was there is not known.
 fn loses_hits(counts: &Counts) -> bool {
-    let Counts { left_out, unreturned, missed, condition_errors, .. } = counts;
-    [*left_out, *unreturned, *missed].iter().chain(condition_errors.values()).any(|n| *n > 0)
+    let Counts { left_out, unreturned, missed, kernel_missed, condition_errors, .. } = counts;
+    [*left_out, *unreturned, *missed, kernel_missed.unwrap_or(0)]
+        .iter()
+        .chain(condition_errors.values())
+        .any(|n| *n > 0)
 }
 
 /// The same of keys.
@@ -358,6 +365,13 @@ mod tests {
         assert_eq!(counted(Counts { keys_lost: 1, ..Counts::default() }), [false, true]);
         assert_eq!(counted(Counts { keys_failed: 1, ..Counts::default() }), [false, true]);
         assert_eq!(counted(Counts { missed: 1, ..Counts::default() }), [true, true]);
+        let mut kprobe = whole.clone();
+        kprobe.probes[0].hook = "kretprobe".into();
+        assert_eq!(lacks(&kprobe), [true, true], "the kernel does not tell what it missed");
+        kprobe.counts[0].kernel_missed = Some(0);
+        assert_eq!(lacks(&kprobe), [false, false]);
+        kprobe.counts[0].kernel_missed = Some(1);
+        assert_eq!(lacks(&kprobe), [true, true]);
         let mut condition = whole.clone();
         condition.probes[0].condition = Some("a > 1".into());
         assert_eq!(lacks(&condition), [true, true], "another condition");
