@@ -7,7 +7,7 @@
 //! | 1 | nothing matched: an empty table, no runs, something necessary missing in `check` |
 //! | 2 | error; also of the command line itself |
 //! | 3 | a rule of `kprism gate` fired, or has no verdict |
-//! | 4 | with `--strict`: something was lost, not understood or guessed, whether anything matched or not |
+//! | 4 | with `--strict`, and of `kprism gate`: something was lost, not understood or guessed, whether anything matched or not |
 //!
 //! `kprism lab run` is different, so that it can stand in front of any command: it ends with the guest
 //! command's own code; with 124 when `--timeout` or `--max-size` ended it, 125 when kprism itself failed

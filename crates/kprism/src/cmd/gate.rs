@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use kprism_gate::render::{FORMS, Form, json, text};
 use kprism_gate::summary::{self, Summary, Wanted};
-use kprism_gate::{Rule, Side, judge, metric};
+use kprism_gate::{Damage, Rule, Side, judge, metric, names};
 use kprism_session::{DEFAULT_RUN, Progress};
 
 use super::cover::read_patch;
@@ -30,17 +30,18 @@ Metrics; names in brackets may have `*` and `?`, but those of wall times:
 {}
 Two runs of a command in one environment of the lab are the same to the
 instruction: `insns > +0` fires on one instruction more. Of recordings that
-vary give several runs on each side: medians are compared, and a change fires
-only if a rank test calls it significant.
+vary give four runs or more on each side: medians are compared, and a change
+fires only if a rank test calls it significant.
 
   kprism lab run -o now -- ls /bin
   kprism gate now --save baseline.json
   kprism gate now --baseline baseline.json --fail-if 'kernel_insns > +0.1%'
 
 Changes between runs that did not record the same (windows, conditions, CPUs,
-TLB models, recorder) have no verdict, which fails like a rule that fired.
+TLB models, recorder) have no verdict, which fails like a rule that fired. So
+do rules that are not true of a run that is not whole (but see --allow-loss).
 
-Exit codes: 0 no rule fired, 2 error, 3 a rule fired or has no verdict, 4 none fired and a run is not whole (--strict).",
+Exit codes: 0 no rule fired, 2 error, 3 a rule fired or has no verdict, 4 none fired and a run is not whole.",
         metric::help()
     )
 }
@@ -80,6 +81,9 @@ pub struct Args {
     /// Print as JSON
     #[arg(long, requires = "fail_if")]
     pub json: bool,
+    /// Judge runs that are not whole by what was recorded, with a note: without it a rule that is not true of them fails
+    #[arg(long, requires = "fail_if", conflicts_with = "strict")]
+    pub allow_loss: bool,
     #[command(flatten)]
     pub strict: StrictArgs,
 }
@@ -129,7 +133,9 @@ pub fn run(
     if rules.is_empty() {
         return Ok(passed);
     }
-    let verdict = judge(&rules, old.as_ref(), &new)?;
+    names::check(&rules, old.as_ref(), &new, &args.runs)?;
+    let damage = if args.allow_loss { Damage::IsJudged } else { Damage::Fails };
+    let verdict = judge(&rules, old.as_ref(), &new, damage)?;
     if args.same_environment
         && let Some(environment) = verdict.environment.as_ref().filter(|environment| !environment.is_same())
     {
@@ -146,7 +152,11 @@ pub fn run(
         true => print_json(&json::value(&verdict), out)?,
         false => write!(out, "{}", text::write(&verdict, style(color, progress)))?,
     }
-    Ok(if verdict.failed() { Outcome::Code(exit::GATE) } else { passed })
+    Ok(match (verdict.failed_by_damage(), verdict.failed()) {
+        (true, _) => Outcome::Incomplete,
+        (false, true) => Outcome::Code(exit::GATE),
+        (false, false) => passed,
+    })
 }
 
 /// The lines of `--patch`.

@@ -333,6 +333,9 @@ impl Metric {
             bail!("no metric {name:?}; there are: {}", names.join(", "));
         };
         match (entry.argument, &argument) {
+            (Argument::Must(Subject::Syscall), Some(one)) if one.contains(['*', '?']) => {
+                bail!("{text}: {name} is of one system call, and takes no pattern")
+            }
             (Argument::No, Some(_)) => bail!("{text}: {name} takes nothing in brackets"),
             (Argument::Must(what), None) => {
                 bail!("{text}: {name} needs brackets: {name}[{}]", what.placeholder())
@@ -344,6 +347,11 @@ impl Metric {
     /// Its value in a run; `None` if the run has no such numbers.
     pub fn value(&self, summary: &Summary) -> Option<f64> {
         (self.kind.value)(summary, self.argument.as_deref())
+    }
+
+    /// True if a file of the summary with lines of code is below its path.
+    pub(crate) fn has_lines(&self, summary: &Summary) -> bool {
+        lines(summary, self.argument.as_deref()).is_some_and(|(all, _)| all > 0.0)
     }
 
     /// The meaning of its brackets; `None` if it has none.
@@ -419,6 +427,7 @@ mod tests {
             ("calls", "calls[FUNC]"),
             ("calls[]", "calls[FUNC]"),
             ("calls[f", "expected `]`"),
+            ("max[open*]", "takes no pattern"),
             ("instructions", "there are: insns, "),
         ] {
             let error = Metric::parse(text).unwrap_err().to_string();

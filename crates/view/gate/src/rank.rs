@@ -11,6 +11,13 @@ pub const LEVEL: f64 = 0.05;
 /// Larger groups are cut to this many values: the work grows with the fourth power.
 const MOST: usize = 60;
 
+/// The least probability that groups of these sizes can have: all values of the one are above all of the other.
+pub fn least(old: usize, new: usize) -> f64 {
+    let group = |from: usize, size: usize| (from..from + size).map(|value| value as f64).collect::<Vec<_>>();
+    let (old, new) = (old.min(MOST), new.min(MOST));
+    probability(&group(0, old), &group(old, new))
+}
+
 /// The probability, two-sided. 1 without values.
 pub fn probability(old: &[f64], new: &[f64]) -> f64 {
     let (old, new) = (&old[..old.len().min(MOST)], &new[..new.len().min(MOST)]);

@@ -34,6 +34,17 @@ pub enum State {
     Noise,
     /// Its numbers do not mean the same, or do not mean what it says. This is no success.
     NoVerdict,
+    /// It is not true of what was recorded, and a run that it is about is not whole. This is no success either.
+    NotWhole,
+}
+
+/// The meaning of a run that is not whole for rules that are not true of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Damage {
+    /// What is missing might have made them true: they are [`State::NotWhole`].
+    Fails,
+    /// The rest is judged, with a note.
+    IsJudged,
 }
 
 /// A rule held against the runs.
@@ -75,7 +86,12 @@ pub struct Verdict {
 impl Verdict {
     /// True if a rule fired, or one could not be judged.
     pub fn failed(&self) -> bool {
-        self.findings.iter().any(|finding| matches!(finding.state, State::Fired | State::NoVerdict))
+        !self.findings.iter().all(|finding| matches!(finding.state, State::Passed | State::Noise))
+    }
+
+    /// True if it failed, and only because a run is not whole.
+    pub fn failed_by_damage(&self) -> bool {
+        self.failed() && !self.findings.iter().any(|f| matches!(f.state, State::Fired | State::NoVerdict))
     }
 
     /// Why a rule could not be judged; `None` if all could.
@@ -112,9 +128,9 @@ impl Finding {
 ///
 /// # Errors
 /// A rule needs a baseline and there is none, or it is about numbers that a run does not have.
-pub fn judge(rules: &[Rule], old: Option<&Side>, new: &Side) -> Result<Verdict> {
+pub fn judge(rules: &[Rule], old: Option<&Side>, new: &Side, damage: Damage) -> Result<Verdict> {
     let Some(first) = new.summaries.first() else { bail!("no run to judge") };
-    let findings = rules.iter().map(|rule| find(rule, old, new)).collect::<Result<Vec<_>>>()?;
+    let findings = rules.iter().map(|rule| find(rule, old, new, damage)).collect::<Result<Vec<_>>>()?;
     let environment = old.and_then(|old| Some((old, old.summaries.first()?))).map(|(old, first_old)| {
         let environments = [first_old, first].map(|summary| summary.environment.as_ref());
         Compared::new(environments, [old, new].map(recorded_by))
@@ -142,7 +158,7 @@ fn recorded_by(side: &Side) -> Option<&Recorded> {
     all?.first().copied()
 }
 
-fn find(rule: &Rule, old: Option<&Side>, new: &Side) -> Result<Finding> {
+fn find(rule: &Rule, old: Option<&Side>, new: &Side, damage: Damage) -> Result<Finding> {
     let values =
         |side: &Side| -> Option<Vec<f64>> { side.summaries.iter().map(|s| rule.metric.value(s)).collect() };
     let missing = |side: &str| {
@@ -165,26 +181,64 @@ fn find(rule: &Rule, old: Option<&Side>, new: &Side) -> Result<Finding> {
     };
     let middle = |values: &[f64]| rank::median(values).unwrap_or(0.0);
     let (old_value, new_value) = (olds.as_deref().map(middle), middle(&news));
-    let varies = news.len() > 1 || olds.as_ref().is_some_and(|olds| olds.len() > 1);
-    let probability =
-        olds.as_deref().filter(|_| varies && rule.is_relative()).map(|olds| rank::probability(olds, &news));
-    let why = comparable::why_not(rule, old, new);
-    let state = match (rule.holds(old_value, new_value), probability) {
+    let several = news.len() > 1 || olds.as_ref().is_some_and(|olds| olds.len() > 1);
+    let tested = several && rule.is_relative() && !are_exact(old, new);
+    let probability = match olds.as_deref().filter(|_| tested) {
+        Some(olds) => {
+            can_differ(rule, olds.len(), news.len())?;
+            Some(rank::probability(olds, &news))
+        }
+        None => None,
+    };
+    let mut why = comparable::why_not(rule, old, new);
+    let mut state = match (rule.holds(old_value, new_value), probability) {
         _ if why.is_some() => State::NoVerdict,
         (false, _) => State::Passed,
         (true, Some(probability)) if probability >= rank::LEVEL => State::Noise,
         (true, _) => State::Fired,
     };
+    if damage == Damage::Fails
+        && matches!(state, State::Passed | State::Noise)
+        && let Some(fault) = faults(old.filter(|_| rule.is_relative()), new).next()
+    {
+        (state, why) = (State::NotWhole, Some(fault));
+    }
     Ok(Finding { rule: rule.clone(), old: old_value, new: new_value, state, probability, why })
 }
 
+/// What the runs of both sides lack, a sentence each.
+fn faults<'s>(old: Option<&'s Side>, new: &'s Side) -> impl Iterator<Item = String> + use<'s> {
+    let sides = old.map(|old| ("the baseline", old)).into_iter().chain([("the run", new)]);
+    let faults =
+        sides.flat_map(|(name, side)| side.summaries.iter().map(move |summary| (name, &summary.fault)));
+    faults.filter_map(|(name, fault)| Some(format!("{name} is not whole: {}", fault.as_ref()?)))
+}
+
+/// True if no run's counts vary: each states its environment, in which the same command has the same counts.
+fn are_exact(old: Option<&Side>, new: &Side) -> bool {
+    let mut summaries = old.into_iter().chain([new]).flat_map(|side| &side.summaries);
+    summaries.all(|summary| summary.environment.is_some())
+}
+
+/// Refuses a test that no values could pass: the rule would never fire.
+fn can_differ(rule: &Rule, old: usize, new: usize) -> Result<()> {
+    let least = rank::least(old, new);
+    if least < rank::LEVEL {
+        return Ok(());
+    }
+    let (text, runs, level) = (&rule.text, units::counted(old as u64, "runs"), rank::LEVEL);
+    bail!(
+        "--fail-if {text:?}: {runs} of the baseline and {new} to judge can never differ significantly: the least probability is \
+         {least:.3}, and below {level} is asked for. Give {} runs or more of each, as their counts vary, or one of each, which are \
+         compared as they are",
+        rank::FEWEST
+    )
+}
+
 fn notes(old: Option<&Side>, new: &Side, findings: &[Finding]) -> Vec<String> {
-    let mut notes = Vec::new();
+    let mut notes: Vec<String> = faults(old, new).collect();
     let sides = old.map(|old| ("the baseline", old)).into_iter().chain([("the run", new)]);
     for (name, side) in sides {
-        for fault in side.summaries.iter().filter_map(|summary| summary.fault.as_ref()) {
-            notes.push(format!("{name} is not whole: {fault}"));
-        }
         let varies = side.summaries.iter().any(|summary| summary.environment.is_none());
         let relative = findings.iter().any(|finding| finding.rule.is_relative());
         if varies && relative && side.summaries.len() < rank::FEWEST {
@@ -242,6 +296,10 @@ mod tests {
         Side { summaries: insns.iter().map(|&n| summary(n, 1)).collect(), profile: None }
     }
 
+    fn judge(rules: &[Rule], old: Option<&Side>, new: &Side) -> Result<Verdict> {
+        super::judge(rules, old, new, Damage::Fails)
+    }
+
     fn rules(texts: &[&str]) -> Vec<Rule> {
         texts.iter().map(|text| Rule::parse(text).unwrap()).collect()
     }
@@ -271,6 +329,35 @@ mod tests {
         let more = judge(&rules(&["insns > +1%"]), Some(&old), &side(&[120, 121, 125, 119, 130])).unwrap();
         assert_eq!(more.findings[0].state, State::Fired);
         assert!(more.findings[0].probability.is_some_and(|p| p < 0.01));
+    }
+
+    #[test]
+    fn exact_runs_are_compared_exactly_however_many_there_are() {
+        let verdict = judge(&rules(&["insns > +0"]), Some(&side(&[100, 100, 100])), &side(&[101])).unwrap();
+        assert_eq!((verdict.findings[0].state, verdict.findings[0].probability), (State::Fired, None));
+        let verdict = judge(&rules(&["insns > +0"]), Some(&side(&[100, 90, 110])), &side(&[101])).unwrap();
+        assert_eq!(verdict.findings[0].state, State::Fired, "of versions of the command");
+    }
+
+    #[test]
+    fn a_rule_that_no_outcome_could_make_fire_is_refused() {
+        let vary = |insns: &[u64]| {
+            let mut side = side(insns);
+            side.summaries.iter_mut().for_each(|summary| summary.environment = None);
+            side
+        };
+        let judged =
+            |texts: &[&str], old: &[u64], new: &[u64]| judge(&rules(texts), Some(&vary(old)), &vary(new));
+        for (old, new) in [(&[1, 2, 3][..], &[9][..]), (&[1, 2, 3], &[7, 8, 9]), (&[1], &[7, 8, 9])] {
+            let error = judged(&["insns > +0"], old, new).unwrap_err().to_string();
+            assert!(
+                error.contains("can never differ significantly") && error.contains("4 runs or more"),
+                "{error}"
+            );
+            judged(&["insns > 5"], old, new).expect("a value needs no test");
+        }
+        assert!(judged(&["insns > +0"], &[1, 2, 3, 4], &[6, 7, 8, 9]).unwrap().failed());
+        assert!(judged(&["insns > +0"], &[1], &[2]).unwrap().failed(), "one of each");
     }
 
     /// A side whose runs were recorded so.
@@ -338,6 +425,26 @@ mod tests {
         assert!(!noted(&two));
         two.summaries.extend(side(&[1]).summaries);
         assert!(noted(&two), "the second run does not tell");
+    }
+
+    #[test]
+    fn damage_fails_unless_it_is_allowed() {
+        let mut cut = side(&[50]);
+        cut.summaries[0].fault = Some("lost 7 bytes".into());
+        let all = rules(&["insns > +0", "insns < 60", "insns > 60"]);
+        let verdict = judge(&all, Some(&side(&[100])), &cut).unwrap();
+        let states: Vec<State> = verdict.findings.iter().map(|finding| finding.state).collect();
+        assert_eq!(states, [State::NotWhole, State::Fired, State::NotWhole]);
+        assert_eq!(verdict.findings[0].why.as_deref(), Some("the run is not whole: lost 7 bytes"));
+        let one = judge(&all[..1], Some(&side(&[100])), &cut).unwrap();
+        assert!(one.failed() && one.failed_by_damage() && verdict.failed() && !verdict.failed_by_damage());
+        // A value is judged of the run alone.
+        assert!(!judge(&all[2..], Some(&cut), &side(&[50])).unwrap().failed());
+        let allowed = super::judge(&all[..1], Some(&side(&[100])), &cut, Damage::IsJudged).unwrap();
+        assert_eq!(
+            (allowed.failed(), &allowed.notes[..]),
+            (false, &["the run is not whole: lost 7 bytes".to_owned()][..])
+        );
     }
 
     #[test]

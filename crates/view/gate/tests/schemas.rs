@@ -52,8 +52,9 @@ fn verdicts() -> Vec<(&'static str, Verdict)> {
     let rules = |texts: &[&str]| -> Vec<Rule> {
         texts.iter().map(|text| Rule::parse(text).expect("a rule")).collect()
     };
-    let of =
-        |texts: &[&str], old: &Side, new: &Side| judge(&rules(texts), Some(old), new).expect("a verdict");
+    let of = |texts: &[&str], old: &Side, new: &Side| {
+        judge(&rules(texts), Some(old), new, kprism_gate::Damage::Fails).expect("a verdict")
+    };
     let hostile = format!("self_insns[{}] > 0", HOSTILE.replace(']', ""));
     vec![
         ("passed", of(&["insns > +0"], &side(100, false), &side(100, false))),

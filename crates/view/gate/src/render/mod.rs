@@ -77,6 +77,7 @@ pub(crate) fn word(state: State) -> &'static str {
         State::Fired => "failed",
         State::Noise => "noise",
         State::NoVerdict => "no verdict",
+        State::NotWhole => "not whole",
     }
 }
 
@@ -108,7 +109,7 @@ pub(crate) mod tests {
         };
         let side = |insns| Side { summaries: vec![summary(insns)], profile: None };
         let rules = ["kernel_insns > +0", "calls[op*] > 3"].map(|text| Rule::parse(text).unwrap());
-        (judge(&rules, Some(&side(1000)), &side(1010)).unwrap(), summary(1010))
+        (judge(&rules, Some(&side(1000)), &side(1010), crate::Damage::Fails).unwrap(), summary(1010))
     }
 
     #[test]

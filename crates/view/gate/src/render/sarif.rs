@@ -11,7 +11,7 @@ use crate::verdict::{Finding, State, Verdict};
 pub fn write(verdict: &Verdict) -> String {
     let rule = |finding: &Finding| json!({"id": printable(&finding.rule.text), "shortDescription": {"text": finding.rule.metric.kind.about}});
     let fired =
-        verdict.findings.iter().filter(|finding| matches!(finding.state, State::Fired | State::NoVerdict));
+        verdict.findings.iter().filter(|finding| !matches!(finding.state, State::Passed | State::Noise));
     let locations: Vec<Value> = verdict
         .blame
         .iter()

@@ -23,7 +23,7 @@ pub fn write(verdict: &Verdict, style: Style) -> String {
     for finding in &verdict.findings {
         let shown = |value| finding.rule.metric.show(value);
         let state = match finding.state {
-            State::Fired | State::NoVerdict => style.alert(word(finding.state)),
+            State::Fired | State::NoVerdict | State::NotWhole => style.alert(word(finding.state)),
             State::Passed | State::Noise => word(finding.state).to_owned(),
         };
         text += &format!("{state}  {}: ", printable(&finding.rule.text));
