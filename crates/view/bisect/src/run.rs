@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, bail};
 use kprism_gate::metric::Metric;
 use kprism_gate::summary::{self, Wanted};
 use kprism_gate::verdict::Finding;
-use kprism_gate::{self as gate, Rule, Side, Verdict, blame, judge};
+use kprism_gate::{self as gate, Damage, Rule, Side, Verdict, blame, judge};
 use kprism_lab::{Ended as GuestEnd, Full, Job, KernelSource, Options};
 use kprism_record::{guest, written};
 use kprism_session::Progress;
@@ -277,15 +277,18 @@ impl Tester<'_> {
         if self.rules.is_empty() {
             self.rules.push(between(good, &side)?);
         }
-        let of_good = judge(&self.rules, Some(good), good)?;
+        let of_good = judge(&self.rules, Some(good), good, Damage::Fails)?;
         let fired = |finding: &&Finding| finding.state == gate::State::Fired;
         if let Some(finding) = of_good.findings.iter().find(fired) {
             bail!("GOOD, {}, is bad already: {}", self.settings.good, finding.rule.text);
         }
+        if let Some(why) = of_good.no_verdict() {
+            bail!("GOOD, {}, cannot be judged: {why}", self.settings.good);
+        }
         if let Some(first) = self.tried.first_mut() {
             first.values = values(&of_good);
         }
-        let verdict = judge(&self.rules, Some(good), &side)?;
+        let verdict = judge(&self.rules, Some(good), &side, Damage::Fails)?;
         if let Some(why) = verdict.no_verdict() {
             bail!("BAD, {}, cannot be judged: {why}", self.settings.bad);
         }
@@ -310,7 +313,7 @@ impl Tester<'_> {
         }
         self.progress.step(&format!("trying {}", revision.short()));
         let judged = self.record(revision, tree).and_then(|(run, side)| {
-            let verdict = judge(&self.rules, self.good.as_ref(), &side)?;
+            let verdict = judge(&self.rules, self.good.as_ref(), &side, Damage::Fails)?;
             match verdict.no_verdict() {
                 Some(why) => bail!("{why}"),
                 None => Ok((run, verdict)),
@@ -423,7 +426,7 @@ impl Tester<'_> {
             _ => before.clone(),
         };
         let (old, new) = (side(&baseline)?, side(&bad)?);
-        let mut verdict = judge(&self.rules, Some(&old), &new)?;
+        let mut verdict = judge(&self.rules, Some(&old), &new, Damage::Fails)?;
         // A rule that is true against GOOD need not be true against the revision before.
         verdict.blame = Some(blame::find(&self.rules.iter().collect::<Vec<_>>(), &old, &new));
         Ok(Ended::First { bad, before, baseline, verdict: Box::new(verdict) })
