@@ -15,8 +15,8 @@ mod line;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-pub use columns::Columns;
 use columns::Fields;
+pub use columns::{Columns, Legend};
 use line::Call;
 
 use crate::decode::irq;
@@ -58,6 +58,10 @@ pub struct Text<'a> {
     pub counts: Counts,
     /// Time, CPU, thread and context of the last event. Lines of its stack trace follow it.
     last: Option<(u64, u32, u32, Context)>,
+    /// Time of the last event that was taken, ns. A loss has none of its own, and stands where its line does.
+    now_ns: Option<u64>,
+    /// Losses before the first event: CPU and count. They have its time.
+    early: Vec<(u32, Option<u64>)>,
     /// True if there is no header, so that the columns were detected from the lines.
     pub guessed: bool,
 }
@@ -127,6 +131,8 @@ impl<'a> Text<'a> {
             tracer: String::new(),
             counts: Counts::default(),
             last: None,
+            now_ns: None,
+            early: Vec::new(),
             guessed: false,
         };
         match header(head) {
@@ -141,9 +147,25 @@ impl<'a> Text<'a> {
     #[must_use]
     pub fn go_on(self, piece: &[u8]) -> Text<'_> {
         // The rest of the reader borrows nothing from the previous piece.
-        let Text { line, columns, running, clocks, comms, tracer, counts, last, guessed, .. } = self;
-        let ready = VecDeque::new();
-        Text { rest: piece, line, columns, running, clocks, ready, comms, tracer, counts, last, guessed }
+        let Text {
+            line, columns, running, clocks, comms, tracer, counts, last, now_ns, early, guessed, ..
+        } = self;
+        let (rest, ready) = (piece, VecDeque::new());
+        Text {
+            rest,
+            line,
+            columns,
+            running,
+            clocks,
+            ready,
+            comms,
+            tracer,
+            counts,
+            last,
+            now_ns,
+            early,
+            guessed,
+        }
     }
 
     /// Returns true if times come from the trace and were not reconstructed from durations.
@@ -200,14 +222,11 @@ impl<'a> Text<'a> {
                 Some(count) => self.counts.lost = self.counts.lost.saturating_add(count),
                 None => self.counts.lost_uncounted += 1,
             }
-            let ns = self.ready.back().map_or(0, |e| e.ns);
-            return self.ready.push_back(Event {
-                ns,
-                cpu,
-                pid: UNKNOWN_PID,
-                context: Context::Task,
-                data: Data::Lost { count },
-            });
+            match self.now_ns {
+                Some(ns) => self.ready.push_back(loss(ns, cpu, count)),
+                None => self.early.push((cpu, count)),
+            }
+            return;
         }
         if let Some(count) = bare.strip_prefix("(Overruns: ").and_then(|r| r.strip_suffix(')')) {
             match count.parse() {
@@ -291,11 +310,16 @@ impl<'a> Text<'a> {
         let columns::Line { ns, cpu, task: (comm, pid), flags, text } = columns::event(line)?;
         self.comms.entry(pid).or_insert_with(|| comm.to_owned());
         self.counts.events += 1;
-        let context = columns::context(flags.trim());
+        let context = self.columns.legend.context(flags.trim());
         self.last = Some((ns, cpu, pid, context));
         self.ready.push_back(Event { ns, cpu, pid, context, data: event(text) });
         Some(())
     }
+}
+
+/// A loss of events on a CPU.
+fn loss<'a>(ns: u64, cpu: u32, count: Option<u64>) -> Event<'a> {
+    Event { ns, cpu, pid: UNKNOWN_PID, context: Context::Task, data: Data::Lost { count } }
 }
 
 fn exit<'a>(func: Option<Func<'a>>, depth: u32, times: Option<(u64, u64)>) -> Data<'a> {
@@ -338,7 +362,14 @@ impl<'a> Iterator for Text<'a> {
 
     fn next(&mut self) -> Option<Event<'a>> {
         loop {
+            if let Some(first) = self.ready.front().filter(|_| !self.early.is_empty()) {
+                let ns = first.ns;
+                for (cpu, count) in self.early.drain(..).rev() {
+                    self.ready.push_front(loss(ns, cpu, count));
+                }
+            }
             if let Some(event) = self.ready.pop_front() {
+                self.now_ns = Some(event.ns);
                 return Some(event);
             }
             if self.rest.is_empty() {
@@ -353,5 +384,46 @@ impl<'a> Iterator for Text<'a> {
                 Err(_) => self.counts.faults.add(self.line, "UTF-8"),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loss_stands_at_its_place() {
+        let head =
+            "# tracer: function_graph\n#\n#     TIME        CPU  DURATION                  FUNCTION CALLS\n";
+        let call = |time: &str, name: &str| format!("   {time} |   0)   1.000 us    |  {name}();\n");
+        let lost = "CPU:0 [LOST 77 EVENTS]\n";
+        let text = [
+            head,
+            lost,
+            &call("20.000100", "a"),
+            &call("20.000200", "b"),
+            lost,
+            &call("20.000900", "c"),
+            lost,
+        ]
+        .concat();
+        let all = |text: Text<'_>| -> Vec<u64> {
+            text.filter(|event| matches!(event.data, Data::Lost { .. })).map(|event| event.ns).collect()
+        };
+        let right = [20_000_100_000, 20_000_201_000, 20_000_901_000];
+        assert_eq!(all(Text::new(text.as_bytes())), right);
+        // Piece by piece.
+        let mut reader = Text::of_head(text.as_bytes());
+        let mut found = Vec::new();
+        for line in text.split_inclusive('\n') {
+            let mut piece = reader.go_on(line.as_bytes());
+            found.extend(
+                piece.by_ref().filter(|event| matches!(event.data, Data::Lost { .. })).map(|event| event.ns),
+            );
+            reader = piece.go_on(b"");
+        }
+        assert_eq!(found, right);
+        // Losses alone.
+        assert_eq!(all(Text::new([head, lost, lost].concat().as_bytes())).len(), 0);
     }
 }

@@ -90,8 +90,8 @@ struct Frame {
     node: Option<u32>,
     /// Ended callees that wait, if not all callers are known.
     waiting: Vec<Ended>,
-    /// Time of the first loss of events inside it.
-    gap_ns: Option<u64>,
+    /// Number of losses of events before it began.
+    losses_before: usize,
 }
 
 #[derive(Debug)]
@@ -175,6 +175,9 @@ pub struct Calls {
     pub counts: Counts,
     /// If enabled: the news of calls whose entries were seen, since it was last taken.
     pub log: Option<Vec<CallEvent>>,
+    /// Times after which events were lost, ns, in order of the losses. Frames look them up when they end: with many open calls, each
+    /// loss would have to mark all of them.
+    losses: Vec<u64>,
     /// True if times of different tasks are comparable.
     timed: bool,
     /// True if switches are known from events.
@@ -194,6 +197,7 @@ impl Calls {
             tree: Tree::default(),
             counts: Counts::default(),
             log: None,
+            losses: Vec::new(),
             timed,
             told: false,
         }
@@ -323,7 +327,7 @@ impl Calls {
         while self.tasks[number].stack.last().is_some_and(|top| top.func.is_some() && top.depth >= depth) {
             self.give_up(number);
         }
-        let Calls { tasks, tree, counts, log, .. } = self;
+        let Calls { tasks, tree, counts, log, losses, .. } = self;
         let task = &mut tasks[number];
         if depth == 0 && !task.waiting.is_empty() {
             counts.uprooted += settle(task, tree);
@@ -355,7 +359,7 @@ impl Calls {
             irq_ns: 0,
             node,
             waiting: Vec::new(),
-            gap_ns: None,
+            losses_before: losses.len(),
         });
     }
 
@@ -416,7 +420,8 @@ impl Calls {
             let same = !is_event && top.depth == exit.depth && (func.is_none() || func == top.func);
             // It is another call of the same function if it began after events were lost.
             let later = |gap: u64, call: u64| call > gap.max(top.start_ns.saturating_add(SLACK_NS));
-            let other = top.gap_ns.zip(exit.call_ns).is_some_and(|(gap, call)| later(gap, call));
+            let gap = self.losses.get(top.losses_before).copied();
+            let other = gap.zip(exit.call_ns).is_some_and(|(gap, call)| later(gap, call));
             if same && !other {
                 let start_ns = exit.call_ns.unwrap_or(top.start_ns);
                 return self.close(number, cpu, start_ns, end_ns, names);
@@ -432,7 +437,7 @@ impl Calls {
 
     /// Ends the top frame.
     fn close(&mut self, number: usize, cpu: u32, start_ns: u64, end_ns: u64, names: &Names<'_>) {
-        let Calls { tasks, tree, counts, timed, log, .. } = self;
+        let Calls { tasks, tree, counts, timed, log, losses, .. } = self;
         let task = &mut tasks[number];
         let Some(frame) = task.stack.pop() else { return };
         let Some(func) = frame.func else { return };
@@ -453,7 +458,7 @@ impl Calls {
             off_ns: frame.off_ns,
             off_below_ns: 0,
             irq_ns: frame.irq_ns,
-            gapped: frame.gap_ns.is_some(),
+            gapped: losses.len() > frame.losses_before,
             rebuilt: false,
             inner: frame.waiting,
         };
@@ -595,7 +600,7 @@ impl Calls {
             irq_ns: 0,
             node: top.node,
             waiting: Vec::new(),
-            gap_ns: None,
+            losses_before: self.losses.len(),
         });
     }
 
@@ -629,12 +634,7 @@ impl Calls {
         self.gone(cpu);
         let state = self.cpus.entry(cpu, Cpu::default);
         state.current = None;
-        let from = state.last_ns;
-        for task in &mut self.tasks {
-            for frame in &mut task.stack {
-                frame.gap_ns.get_or_insert(from);
-            }
-        }
+        self.losses.push(state.last_ns);
     }
 
     /// Ends the trace. Calls that are still open are unfinished.

@@ -4,7 +4,7 @@
 //! Every set of columns is tried on the first lines. The set that parses most lines wins. Among several, the one with
 //! most columns wins, because a smaller set would take a column for a part of the name.
 
-use super::columns::{self, Columns};
+use super::columns::{self, Columns, Legend};
 use super::line::Call;
 
 /// Limit of the bytes that are examined.
@@ -39,6 +39,7 @@ pub(super) fn columns(text: &[u8]) -> Option<Columns> {
         task: bits & 4 != 0,
         flags: bits & 8 != 0,
         duration: bits & 16 != 0,
+        legend: Legend::default(),
     });
     let read = |columns: &Columns| lines.iter().filter(|line| fits(columns, line)).count();
     let count = |c: &Columns| [c.time, c.cpu, c.task, c.flags, c.duration].iter().filter(|on| **on).count();
