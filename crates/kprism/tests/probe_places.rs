@@ -406,7 +406,7 @@ fn what_rust_has() {
     );
     // Where a value is before the function has put it down, Rust does not say.
     let text = refused(&program, "texts", &["--collect", "s"]);
-    assert!(text.contains("passed in a way that Rust leaves open"), "{text}");
+    assert!(text.contains("passed in a way that is not known: Rust leaves it open"), "{text}");
 }
 
 const OWNED: &str = r#"

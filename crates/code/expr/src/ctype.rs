@@ -156,6 +156,8 @@ pub struct Record {
     pub bare: bool,
     /// True if it is passed to functions by address.
     pub by_reference: bool,
+    /// Alignment in bytes that the source asks for; `None` if it follows from the members.
+    pub align: Option<u64>,
     /// First template or generic argument: the `T` of `Vec<T>`.
     pub of: Option<Ty>,
     /// Variants of a Rust enumeration with data.
@@ -216,6 +218,11 @@ pub trait Types {
 
     /// Finds a type by its tag, or by its name for a typedef.
     fn find(&self, tag: Tag, name: &str) -> Result<Option<Ty>, String>;
+
+    /// Returns true for a vector of SIMD numbers, which is defined as an array.
+    fn is_vector(&self, _ty: TypeRef) -> bool {
+        false
+    }
 
     /// Returns true if the language names types without `struct` or `union` (C++, Rust).
     fn is_bare(&self) -> bool {

@@ -181,6 +181,13 @@ pub trait Scope: Types {
         false
     }
 
+    /// Returns the address behind the function's prologue, and the names there, if the place is the function's entry and a
+    /// name was asked for whose location holds behind the prologue only.
+    #[allow(clippy::type_complexity)]
+    fn in_body(&self) -> Result<Option<(u64, Box<dyn Scope + '_>)>, String> {
+        Ok(None)
+    }
+
     /// Tells where the callers of the place are. The error is the reason why they are not known.
     fn callers(&self) -> Result<Callers, String> {
         Err("who called is not known here".to_owned())

@@ -20,7 +20,7 @@ use kprism_expr::ir::{Op, Space};
 use kprism_expr::lower::{self, Env, Lowered};
 use kprism_expr::scope::{Bare, ProbePoint, Scope};
 use kprism_probe::place::{
-    self,
+    self, body_of,
     tracepoint::{self, Name},
 };
 
@@ -116,8 +116,16 @@ pub fn explain(request: &Request, progress: &Progress) -> Result<Explained> {
     let described = found.places.iter().map(|p| (p.pc, p.moment, p as &dyn Scope));
     let all: Vec<_> =
         described.chain(found.symbols.iter().map(|p| (p.pc, p.moment, p as &dyn Scope))).collect();
-    let Some((pc, moment, place)) = all.first().copied() else { bail!("`{place}`: no place") };
-    let mut lowered = lower(request, expr, place)?;
+    let Some((entry, moment, scope)) = all.first().copied() else { bail!("`{place}`: no place") };
+    let at_entry = lower(request, expr, scope);
+    let body = match space {
+        Space::User => body_of(&image, scope, entry, std::iter::once(expr))?,
+        Space::Kernel => None,
+    };
+    let (pc, place, mut lowered) = match &body {
+        Some((pc, body)) => (*pc, &**body, lower(request, expr, &**body)?),
+        None => (entry, scope, at_entry?),
+    };
     if image.moves() {
         let globals = lowered.func.ops().any(|op| matches!(op, Op::Address(_)));
         if globals && moment == ProbePoint::Return {

@@ -38,6 +38,7 @@ fn record(btf: &Btf, found: Type<'_>, tag: Tag) -> Record {
         declared: false,
         bare: false,
         by_reference: false,
+        align: None,
         of: None,
         choice: None,
     }
@@ -102,6 +103,7 @@ impl Types for Btf {
                     declared: true,
                     bare: false,
                     by_reference: false,
+                    align: None,
                     of: None,
                     choice: None,
                 })

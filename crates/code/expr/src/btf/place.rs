@@ -109,8 +109,7 @@ impl<'c> Place<'c> {
     fn in_registers(&self, number: usize) -> Location {
         let types: Vec<Ty> = self.parameters.iter().map(|p| p.1.clone()).collect();
         let found = abi::parameters(self.btf, &self.returned, &types).into_iter().nth(number);
-        let missing = || Location::Whole(Storage::Missing("nowhere".to_owned(), None));
-        let location = found.unwrap_or_else(missing);
+        let location = abi::or_missing(found.unwrap_or_else(|| Err("no such parameter".to_owned())), None);
         if self.moment == ProbePoint::Return { abi::after_return(location) } else { location }
     }
 
@@ -182,7 +181,7 @@ impl Scope for Place<'_> {
             return Err(format!("`{}` returns nothing", self.name));
         }
         let location = match self.registers {
-            true => abi::returned(self.btf, &self.returned),
+            true => abi::or_missing(abi::returned(self.btf, &self.returned), None),
             false => slots(self.slots, 1),
         };
         Ok((self.returned.clone(), location))

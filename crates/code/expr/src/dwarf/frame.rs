@@ -42,19 +42,87 @@ impl<'d> Debug<'d> {
     /// Returns the expression for the frame address at this instruction.
     pub(crate) fn cfa(&self, pc: u64) -> Result<Rc<Sym>, String> {
         let image = self.image;
-        let bases = BaseAddresses::default()
-            .set_eh_frame(image.section_address(".eh_frame"))
-            .set_text(image.section_address(".text"))
-            .set_got(image.section_address(".got"));
-        let mut debug = gimli::DebugFrame::new(image.section(".debug_frame"), LittleEndian);
-        debug.set_address_size(8);
-        let mut eh = gimli::EhFrame::new(image.section(".eh_frame"), LittleEndian);
-        eh.set_address_size(8);
+        let bases = bases(image);
+        let (debug, eh) = sections(image);
         if let Some(found) = cfa_in(&debug, &bases, pc).or_else(|| cfa_in(&eh, &bases, pc)) {
             return found;
         }
         Err(format!("nothing says where the frame is at {pc:#x} (.debug_frame, .eh_frame)"))
     }
+}
+
+/// The frame address at an instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct CfaRow {
+    register: Reg,
+    offset: i64,
+    start: u64,
+    end: u64,
+}
+
+impl Debug<'_> {
+    /// Returns the distance from this register's value in the function's body to the frame address, in bytes. DWARF's
+    /// frame base and locations relative to the stack pointer mean the register as it is there: not before the prologue
+    /// has set it, and not while arguments are pushed. `None` if the frame address is never found by this register.
+    pub(crate) fn cfa_distance(&self, register: Reg, function: u64) -> Option<i64> {
+        let mut rows = self.cfa_rows(function);
+        rows.retain(|row| row.register == register);
+        // Behind the entry and before the return nothing but the return address is on the stack.
+        if rows.iter().any(|row| row.offset > 8) {
+            rows.retain(|row| row.offset > 8);
+        }
+        let mut bytes: BTreeMap<i64, u64> = BTreeMap::new();
+        rows.iter()
+            .for_each(|row| *bytes.entry(row.offset).or_default() += row.end.saturating_sub(row.start));
+        bytes.into_iter().max_by_key(|(_, n)| *n).map(|(offset, _)| offset)
+    }
+
+    /// Returns the register by which the frame address is found at an instruction, and the distance to it in bytes.
+    pub(crate) fn cfa_by(&self, pc: u64) -> Option<(Reg, i64)> {
+        let row = self.cfa_rows(pc).into_iter().find(|row| (row.start..row.end).contains(&pc))?;
+        Some((row.register, row.offset))
+    }
+
+    /// Returns the instructions of the function around an address at which the frame address is at a distance from a
+    /// register.
+    fn cfa_rows(&self, function: u64) -> Vec<CfaRow> {
+        let image = self.image;
+        let bases = bases(image);
+        let (debug, eh) = sections(image);
+        let found = cfa_rows_in(&debug, &bases, function);
+        if found.is_empty() { cfa_rows_in(&eh, &bases, function) } else { found }
+    }
+}
+
+fn bases(image: &kprism_debuginfo::Image) -> BaseAddresses {
+    BaseAddresses::default()
+        .set_eh_frame(image.section_address(".eh_frame"))
+        .set_text(image.section_address(".text"))
+        .set_got(image.section_address(".got"))
+}
+
+fn sections(image: &kprism_debuginfo::Image) -> (gimli::DebugFrame<R<'_>>, gimli::EhFrame<R<'_>>) {
+    let mut debug = gimli::DebugFrame::new(image.section(".debug_frame"), LittleEndian);
+    debug.set_address_size(8);
+    let mut eh = gimli::EhFrame::new(image.section(".eh_frame"), LittleEndian);
+    eh.set_address_size(8);
+    (debug, eh)
+}
+
+fn cfa_rows_in<'d, S: UnwindSection<R<'d>>>(section: &S, bases: &BaseAddresses, function: u64) -> Vec<CfaRow>
+where
+    S::Offset: gimli::UnwindOffset<usize>,
+{
+    let mut found = Vec::new();
+    let Ok(fde) = section.fde_for_address(bases, function, S::cie_from_offset) else { return found };
+    let mut context = UnwindContext::new();
+    let Ok(mut rows) = fde.rows(section, bases, &mut context) else { return found };
+    while let Ok(Some(row)) = rows.next_row() {
+        let CfaRule::RegisterAndOffset { register, offset } = *row.cfa() else { continue };
+        let Some(register) = Reg::from_dwarf(register.0) else { continue };
+        found.push(CfaRow { register, offset, start: row.start_address(), end: row.end_address() });
+    }
+    found
 }
 
 /// A function's stack frame after its prologue.

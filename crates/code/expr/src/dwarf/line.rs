@@ -129,7 +129,7 @@ impl<'d> Debug<'d> {
         }
     }
 
-    /// Returns the address of the second statement, which is after the prologue. GDB stops there too.
+    /// Returns the second address with a statement, which is after the prologue. GDB stops there too.
     pub(crate) fn after_prologue(&self, unit: &Unit<'d>, low: u64, high: u64) -> Result<u64, Error> {
         let mut lines = Vec::new();
         self.rows(unit, |row| {
@@ -138,6 +138,7 @@ impl<'d> Debug<'d> {
             }
         })?;
         lines.sort_unstable();
+        lines.dedup();
         Ok(lines.get(1).copied().unwrap_or(low))
     }
 }

@@ -22,6 +22,8 @@ pub(crate) struct Context<'c, 'd> {
     pub unit: &'c Unit<'d>,
     /// Address of the instruction.
     pub pc: u64,
+    /// Address of the function's first instruction.
+    pub entry: u64,
     /// True if the instruction is the first of its function.
     pub at_entry: bool,
     /// DW_AT_frame_base of the function.
@@ -129,6 +131,43 @@ impl<'d> Context<'_, 'd> {
         Ok((pieces, rest))
     }
 
+    /// Returns the frame or stack pointer, if it is the function's frame base.
+    pub fn base_register(&self) -> Option<Reg> {
+        let mut operations = self.base?.operations(self.unit.encoding());
+        match (operations.next(), operations.next()) {
+            (Ok(Some(Operation::Register { register })), Ok(None)) => {
+                Reg::from_dwarf(register.0).filter(|reg| matches!(reg, Reg::Rbp | Reg::Rsp))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the value that a register has in the function's body. In the prologue and where arguments are pushed it
+    /// follows from the frame address.
+    fn in_body(&self, register: Reg) -> Result<Rc<Sym>, String> {
+        let own = Rc::new(Sym::Reg(register));
+        match self.debug.cfa_distance(register, self.entry) {
+            Some(distance) if self.debug.cfa_by(self.pc) != Some((register, distance)) => {
+                Ok(self.debug.cfa(self.pc)?.plus(distance.wrapping_neg() as u64))
+            }
+            _ => Ok(own),
+        }
+    }
+
+    /// Returns an expression's distance from the frame address, if it begins with an offset in the frame. Not below 0, it
+    /// is in the caller's frame: an argument on the stack, which is there before the first instruction.
+    pub fn from_frame_address(&self, expression: Expression<R<'d>>) -> Option<i64> {
+        let Ok(Some(Operation::FrameOffset { offset })) = expression.operations(self.unit.encoding()).next()
+        else {
+            return None;
+        };
+        if let Some(register) = self.base_register() {
+            return offset.checked_sub(self.debug.cfa_distance(register, self.entry)?);
+        }
+        let mut base = self.base?.operations(self.unit.encoding());
+        matches!((base.next(), base.next()), (Ok(Some(Operation::CallFrameCFA)), Ok(None))).then_some(offset)
+    }
+
     fn step(&self, operation: Operation<R<'d>>, stack: &mut Vec<Typed>, depth: usize) -> Result<(), String> {
         let empty = || "described by an expression that uses what it has not".to_owned();
         let constant = |n: u64| (Rc::new(Sym::Const(n)), None);
@@ -148,9 +187,12 @@ impl<'d> Context<'_, 'd> {
             }
             Operation::FrameOffset { offset } => {
                 let base = self.base.filter(|_| depth < 4).ok_or("in a frame that nothing describes")?;
-                let frame = match self.pieces(base, depth + 1)?.1 {
-                    Some(Storage::Memory(sym) | Storage::Value(sym)) => sym,
-                    _ => return Err("in a frame that nothing describes".to_owned()),
+                let frame = match self.base_register() {
+                    Some(register) => self.in_body(register)?,
+                    None => match self.pieces(base, depth + 1)?.1 {
+                        Some(Storage::Memory(sym) | Storage::Value(sym)) => sym,
+                        _ => return Err("in a frame that nothing describes".to_owned()),
+                    },
                 };
                 (frame.plus(offset as u64), None)
             }

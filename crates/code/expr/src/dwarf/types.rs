@@ -55,9 +55,15 @@ pub(crate) fn is_bare(unit: &Unit<'_>) -> bool {
 
 /// Returns true for a unit in Rust.
 pub(crate) fn is_rust(unit: &Unit<'_>) -> bool {
-    let root = unit.entry(unit.header.root_offset()).ok();
-    let language = root.and_then(|root| root.attr_value(gimli::DW_AT_language));
-    language == Some(AttributeValue::Language(gimli::DW_LANG_Rust))
+    language(unit) == Some(gimli::DW_LANG_Rust)
+}
+
+/// Returns a unit's language.
+pub(crate) fn language(unit: &Unit<'_>) -> Option<gimli::DwLang> {
+    match unit.entry(unit.header.root_offset()).ok()?.attr_value(gimli::DW_AT_language)? {
+        AttributeValue::Language(language) => Some(language),
+        _ => None,
+    }
 }
 
 impl<'d> Debug<'d> {
@@ -171,6 +177,7 @@ impl<'d> Debug<'d> {
     ) -> Result<Record, Error> {
         let mut members = Vec::new();
         let (mut choice, mut of) = (None, None);
+        let mut align = number(entry, gimli::DW_AT_alignment);
         let bare = is_bare(unit);
         // True if the copy constructor or destructor is not trivial, so that functions receive the address (Itanium C++
         // ABI 3.1.2.3).
@@ -202,6 +209,8 @@ impl<'d> Debug<'d> {
                 choice = Some(Rc::new(self.choice(node.file, unit, child)?));
                 continue;
             }
+            // clang says it of the member alone.
+            align = align.max(number(child.entry(), gimli::DW_AT_alignment));
             members.extend(self.member(node.file, unit, child.entry())?);
         }
         let declared = entry.has_attr(gimli::DW_AT_declaration);
@@ -223,7 +232,7 @@ impl<'d> Debug<'d> {
             Some(name) if declared && bare => Some(self.scoped_name(node, name)?),
             name => name,
         };
-        Ok(Record { tag, name, size, members, declared, bare, by_reference, of, choice })
+        Ok(Record { tag, name, size, members, declared, bare, by_reference, align, of, choice })
     }
 
     /// Returns true for a constructor whose only parameter is an object of the class: a copy or move constructor.
@@ -463,6 +472,10 @@ impl Types for Debug<'_> {
 
     fn find(&self, tag: Tag, name: &str) -> Result<Option<Ty>, String> {
         self.find_from(None, tag, name)
+    }
+
+    fn is_vector(&self, ty: TypeRef) -> bool {
+        self.entry(Node::of(ty)).is_ok_and(|(_, entry)| entry.has_attr(gimli::DW_AT_GNU_vector))
     }
 }
 

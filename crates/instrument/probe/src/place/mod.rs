@@ -39,6 +39,7 @@ use crate::plan::{Plan, Request};
 
 pub use btf::btf_of;
 pub use module::{in_module, is_module};
+pub use program::body_of;
 
 /// The program or kernel that is probed.
 #[derive(Debug, Clone, Copy)]

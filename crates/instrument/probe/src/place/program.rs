@@ -6,7 +6,8 @@ use std::path::Path;
 use kprism_expr::dwarf::{self, Debug, Image};
 use kprism_expr::ir::{Func, Op, Space};
 use kprism_expr::lower;
-use kprism_expr::scope::{ProbePoint, Scope as _};
+use kprism_expr::regs::{self, Reg};
+use kprism_expr::scope::{ProbePoint, Scope};
 
 use super::machine;
 use super::several::{At, addresses, join};
@@ -41,7 +42,7 @@ pub(crate) fn plans(
     let several_places = Request { several: all.len() > 1, ..*request };
     let (mut plans, mut refused) = (Vec::new(), Vec::new());
     for place in &all {
-        match in_program(path, &image, place, &several_places) {
+        match in_program_or_body(path, &image, place, &several_places) {
             Ok(plan) => plans.push(plan),
             Err(error) if all.len() == 1 => return Err(error),
             Err(error) => refused.push((place.pc, error)),
@@ -51,9 +52,12 @@ pub(crate) fn plans(
     if let Some(nowhere) = nowhere(request, &plans) {
         // With a single place the expression's error gives the reason.
         let one = Request { collect: &request.collect[nowhere..=nowhere], ..*request };
-        return Err(all.iter().find_map(|place| in_program(path, &image, place, &one).err()).unwrap_or_else(
-            || Error::Cannot(format!("{}: `{}` has no value", request.place, request.collect[nowhere])),
-        ));
+        return Err(all
+            .iter()
+            .find_map(|place| in_program_or_body(path, &image, place, &one).err())
+            .unwrap_or_else(|| {
+                Error::Cannot(format!("{}: `{}` has no value", request.place, request.collect[nowhere]))
+            }));
     }
     join(request, plans, refused, notes)
 }
@@ -66,6 +70,42 @@ fn nowhere(request: &Request<'_>, plans: &[Plan]) -> Option<usize> {
     };
     let lacking = |text: &String| plans.len() > 1 && !plans.iter().any(|plan| has(text, plan));
     request.collect.iter().position(lacking)
+}
+
+/// Compiles a probe, at a function's entry or behind its prologue ([`body_of`]).
+fn in_program_or_body(
+    path: &Path,
+    image: &Image,
+    place: &At<'_>,
+    request: &Request<'_>,
+) -> Result<Plan, Error> {
+    let first = in_program(path, image, place, request);
+    match body_of(image, place.scope, place.entry, request.texts())? {
+        Some((pc, scope)) => {
+            let body =
+                At { pc, entry: landed(image, place.entry), moment: ProbePoint::Inside, scope: &*scope };
+            in_program(path, image, &body, request)
+        }
+        None => first,
+    }
+}
+
+/// Returns the address behind a function's prologue and the names there, if expressions that were compiled at its entry need
+/// them: the debug information has parameters in the frame, where only the prologue stores them. Debuggers stop there too,
+/// and no calling convention need be known. The entry stays the place if an expression names registers, which a
+/// prologue changes, and if the body begins with a loop, of which each turn would count.
+#[allow(clippy::type_complexity)]
+pub fn body_of<'s, 't>(
+    image: &Image,
+    scope: &'s dyn Scope,
+    entry: u64,
+    mut texts: impl Iterator<Item = &'t str>,
+) -> Result<Option<(u64, Box<dyn Scope + 's>)>, Error> {
+    if texts.any(names_register) {
+        return Ok(None);
+    }
+    let body = scope.in_body().map_err(Error::Cannot)?;
+    Ok(body.filter(|(pc, _)| !machine::jumps_to(image, entry, *pc)))
 }
 
 fn in_program(path: &Path, image: &Image, place: &At<'_>, request: &Request<'_>) -> Result<Plan, Error> {
@@ -132,6 +172,15 @@ fn in_program(path: &Path, image: &Image, place: &At<'_>, request: &Request<'_>)
     Ok(plan)
 }
 
+/// Returns true if an expression names a register or a part of one, or all of them.
+fn names_register(text: &str) -> bool {
+    let names = text.split('$').skip(1).map(|rest| {
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
+        &rest[..end]
+    });
+    names.into_iter().any(|name| name == "regs" || Reg::by_name(name).is_some() || regs::part(name).is_some())
+}
+
 /// Returns true for `FUNC+OFFSET` and `0xADDRESS`.
 fn by_number(place: &str) -> bool {
     let offset =
@@ -149,7 +198,7 @@ fn begins_with_landing(image: &Image, pc: u64) -> bool {
 /// Skips a leading `endbr64`. The kernel has to single-step that instruction, but not most of those that follow it,
 /// where registers and the stack are the same. If the function jumps to the following instruction, the entry is kept:
 /// else each iteration would count.
-fn landed(image: &Image, pc: u64) -> u64 {
+pub(super) fn landed(image: &Image, pc: u64) -> u64 {
     let behind = pc + ENDBR64.len() as u64;
     if begins_with_landing(image, pc) && !machine::jumps_to(image, pc, behind) { behind } else { pc }
 }
@@ -162,5 +211,20 @@ fn probeable(image: &Image, pc: u64) -> Result<(), Error> {
             Err(Error::Cannot(what))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registers_are_told_from_other_names() {
+        for text in ["$rdi == 1", "a == $eax", "$regs", "*(int *)($sp + 8)", "$r8d"] {
+            assert!(names_register(text), "{text}");
+        }
+        for text in ["a == 1", "$pid == 1 && $comm == \"x\"", "$args", "rdi == 1", "$"] {
+            assert!(!names_register(text), "{text}");
+        }
     }
 }

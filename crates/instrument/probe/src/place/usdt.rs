@@ -9,6 +9,7 @@ use kprism_expr::lower;
 use kprism_expr::scope::{Bare, ProbePoint, Scope};
 use kprism_expr::usdt::{self, Usdt};
 
+use super::program::landed;
 use super::tracepoint::Name;
 use crate::Error;
 use crate::plan::{Origin, Plan, Request, Site, compile};
@@ -38,8 +39,10 @@ pub(crate) fn plans(
             image.file_offset(address).ok_or_else(|| Error::Cannot(what()))
         };
         let listeners = if probe.semaphore == 0 { 0 } else { offset(probe.semaphore)? };
-        let (file, offset) = (path.to_owned(), offset(probe.pc)?);
-        let site = Site::User { file, offset, entry: offset, at_return: false, listeners };
+        // Entry values are kept where the function around the marker begins. Without debug information nothing asks for them.
+        let entry = place.as_ref().map_or(probe.pc, |place| landed(&image, place.entry));
+        let (file, entry, offset) = (path.to_owned(), offset(entry)?, offset(probe.pc)?);
+        let site = Site::User { file, offset, entry, at_return: false, listeners };
         let mut plan = compile(&scope, request, site, Some(probe.pc), &mut |func| {
             if image.moves() {
                 lower::by_instruction(func, probe.pc);

@@ -48,6 +48,16 @@ pub struct Actions<'a> {
     pub effect: RecordingEffect,
 }
 
+impl<'a> Request<'a> {
+    /// The texts of all expressions.
+    pub fn texts(&self) -> impl Iterator<Item = &'a str> {
+        let Actions { set, by, hist, linear, aggregates, .. } = self.actions;
+        let lists = [self.collect, set, by, hist, linear].into_iter().flatten().map(String::as_str);
+        let aggregates = aggregates.iter().map(|(_, text)| text.as_str());
+        self.condition.into_iter().chain(lists).chain(aggregates)
+    }
+}
+
 impl Actions<'_> {
     /// Returns true if the kernel counts something.
     pub fn counts(&self) -> bool {

@@ -2,8 +2,6 @@
 //! Resolves a place specification to places in the code: a function with its copies and inlined instances, or the
 //! instructions of a line.
 
-use gimli::AttributeValue;
-
 use super::Place;
 use crate::dwarf::copies::Copy;
 use crate::dwarf::pattern::{Pattern, demangled};
@@ -222,13 +220,8 @@ impl<'c, 'd> Place<'c, 'd> {
             return Ok(None);
         }
         // Optimised code has location lists, which are valid at each instruction.
-        let locals = self.frames.first().map_or(&[][..], |f| &f.locals);
-        for local in locals {
-            let (_, entry) = self.debug.entry(local.node)?;
-            let place = entry.attr_value(gimli::DW_AT_location);
-            if place.is_some_and(|place| !matches!(place, AttributeValue::Exprloc(_))) {
-                return Ok(None);
-            }
+        if self.has_lists()? && !self.has_unsaved()? {
+            return Ok(None);
         }
         let after = self.after_prologue()?;
         Ok((self.pc < after).then_some(after))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A place in the code, and the scope of names there.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use gimli::Expression;
@@ -11,6 +12,7 @@ use super::{Debug, Entry, Error, Node, R, Unit};
 use crate::ast::Tag;
 use crate::ctype::{Def, Ty, TypeRef, Types};
 use crate::ir::Space;
+use crate::regs::Reg;
 use crate::scope::{Callers, Location, ProbePoint, Role, Scope, Storage, Sym, Variable};
 use crate::x86::abi;
 
@@ -46,6 +48,10 @@ pub struct Place<'c, 'd> {
     pub entry: u64,
     /// Position in the function.
     pub moment: ProbePoint,
+    /// True behind the prologue, in the place of the function's entry.
+    begins: bool,
+    /// True if a name was asked for that the debug information places behind the prologue only.
+    wants_body: Cell<bool>,
     space: Space,
     /// The function, then the functions inlined into it, innermost last.
     frames: Vec<Frame>,
@@ -87,6 +93,8 @@ impl<'c, 'd> Place<'c, 'd> {
             pc,
             entry: pc,
             moment,
+            begins: false,
+            wants_body: Cell::new(false),
             space,
             frames: Vec::new(),
             function: Node { file, offset: 0 },
@@ -149,6 +157,70 @@ impl<'c, 'd> Place<'c, 'd> {
         }
         let skeleton = self.debug.unit_of(self.entry)?.unwrap_or(0);
         self.debug.after_prologue(&*self.debug.unit(0, skeleton)?, self.entry, high)
+    }
+
+    /// Returns the function's place behind its prologue, if the compiler did not optimise it, and a name was asked for whose
+    /// location holds there only.
+    fn body(&self) -> Result<Option<Self>, Error> {
+        if self.moment != ProbePoint::Entry || !self.wants_body.get() {
+            return Ok(None);
+        }
+        let pc = self.after_prologue()?;
+        // Go's second line may be before the arguments are stored.
+        let is_go = super::types::language(&self.unit) == Some(gimli::DW_LANG_Go);
+        if pc <= self.entry || is_go || self.is_optimised(pc)? {
+            return Ok(None);
+        }
+        let mut place = Self::found(self.debug, pc, ProbePoint::Inside, self.space, None)?;
+        place.begins = true;
+        // No inlined function has begun for those who name the function.
+        place.frames.truncate(1);
+        Ok(Some(place))
+    }
+
+    /// Returns true for optimised code: the second line of a function may be anywhere in it, and the parameters in the frame
+    /// need not be stored there. `body` is the second line's address.
+    fn is_optimised(&self, body: u64) -> Result<bool, Error> {
+        // Compilers describe the calls of a function if they optimise.
+        const CALLS: [gimli::DwAt; 2] = [gimli::DW_AT_call_all_calls, gimli::DW_AT_GNU_all_call_sites];
+        let (_, entry) = self.debug.entry(self.function)?;
+        let frame = match self.context().base_register() {
+            Some(register) => {
+                let distance = self.debug.cfa_distance(register, self.entry);
+                distance.is_some() && self.debug.cfa_by(body) == distance.map(|distance| (register, distance))
+            }
+            // GCC has a frame pointer then.
+            None => matches!(self.debug.cfa_by(body), Some((Reg::Rbp, _))),
+        };
+        let has_calls = CALLS.iter().any(|at| entry.has_attr(*at));
+        Ok(!frame || has_calls || self.is_said_to_be_optimised() || self.has_lists()?)
+    }
+
+    /// Returns true if the producer's options, which GCC records, ask for optimised code.
+    fn is_said_to_be_optimised(&self) -> bool {
+        let root = self.unit.entry(self.unit.header.root_offset()).ok();
+        let producer = root.and_then(|root| root.attr_value(gimli::DW_AT_producer));
+        let text =
+            producer.and_then(|value| self.debug.parts[self.file].dwarf.attr_string(&self.unit, value).ok());
+        let text = text.map(|text| text.to_string_lossy().into_owned()).unwrap_or_default();
+        text.split(' ').rfind(|word| word.starts_with("-O")).is_some_and(|word| word != "-O0")
+    }
+
+    /// Returns true if a parameter or variable of the function has a location list, or is in a register: optimised code.
+    fn has_lists(&self) -> Result<bool, Error> {
+        for local in self.frames.first().map_or(&[][..], |f| &f.locals) {
+            let (_, entry) = self.debug.entry(local.node)?;
+            match entry.attr_value(gimli::DW_AT_location) {
+                Some(gimli::AttributeValue::Exprloc(place)) => {
+                    if local.role == Role::Parameter && !self.is_in_frame(place) {
+                        return Ok(true);
+                    }
+                }
+                Some(_) => return Ok(true),
+                None => {}
+            }
+        }
+        Ok(false)
     }
 
     fn node(&self, entry: &Entry<'d>) -> Node {
@@ -240,6 +312,7 @@ impl<'c, 'd> Place<'c, 'd> {
             file: self.file,
             unit: &self.unit,
             pc: self.pc,
+            entry: self.entry,
             at_entry: self.pc == self.entry,
             base: self.base,
         }
@@ -340,11 +413,14 @@ impl Scope for Place<'_, '_> {
             return Err("`$retval` is known only where the function returns: use FUNC%return".to_owned());
         }
         let ty = self.debug.type_at(self.function).map_err(|e| e.to_string())?;
-        if self.is_rust() && !abi::is_single(self.debug, &ty) {
-            let why = "returned in a way that Rust leaves open".to_owned();
-            return Ok((ty, Location::Whole(Storage::Missing(why, None))));
-        }
-        Ok((ty.clone(), abi::returned(self.debug, &ty)))
+        let location = match self.is_rust() && !abi::is_single(self.debug, &ty) {
+            true => Err("Rust leaves it open".to_owned()),
+            false => self.usual_convention().and_then(|()| abi::returned(self.debug, &ty)),
+        };
+        let location = location.unwrap_or_else(|why| {
+            Location::Whole(Storage::Missing(format!("returned in a way that is not known: {why}"), None))
+        });
+        Ok((ty, location))
     }
 
     fn frame(&self) -> Result<Rc<Sym>, String> {
@@ -352,7 +428,12 @@ impl Scope for Place<'_, '_> {
     }
 
     fn at_entry(&self) -> bool {
-        self.moment == ProbePoint::Entry
+        self.moment == ProbePoint::Entry || self.begins
+    }
+
+    fn in_body(&self) -> Result<Option<(u64, Box<dyn Scope + '_>)>, String> {
+        let place = self.body().map_err(|e| e.to_string())?;
+        Ok(place.map(|place| (place.pc, Box::new(place) as Box<dyn Scope + '_>)))
     }
 
     fn space(&self) -> Space {
@@ -371,6 +452,7 @@ impl Scope for Place<'_, '_> {
         let names: Vec<&str> = self.frames.iter().rev().map(|f| f.name.as_str()).collect();
         let mut text = names.join(", inlined in ");
         match (self.moment, &self.line) {
+            _ if self.begins => text.push_str(", at entry"),
             (ProbePoint::Return, _) => text.push_str(", at return"),
             (ProbePoint::Entry, _) => text.push_str(", at entry"),
             (_, Some(line)) => {

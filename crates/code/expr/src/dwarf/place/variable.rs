@@ -6,7 +6,7 @@ use std::rc::Rc;
 use gimli::{AttributeValue, Expression};
 
 use super::{Local, Place};
-use crate::ctype::{Def, Ty, Types};
+use crate::ctype::{Def, Ty, Types as _};
 use crate::dwarf::find::Take;
 use crate::dwarf::line::Line;
 use crate::dwarf::location::Context;
@@ -15,6 +15,17 @@ use crate::dwarf::{Error, Node, R, Unit};
 use crate::ir::{BinOp, Space};
 use crate::scope::{Location, ProbePoint, Role, Storage, Sym, Variable};
 use crate::x86::abi;
+
+/// The part of a function in which a location holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Valid {
+    /// At each instruction.
+    Everywhere,
+    /// At each instruction: in the caller's frame, if the function has the usual calling convention.
+    Called,
+    /// Behind the prologue.
+    Body,
+}
 
 impl<'d> Place<'_, 'd> {
     /// Returns the function's parameters in order: DIE, type, and whether the object is passed by address.
@@ -44,26 +55,84 @@ impl<'d> Place<'_, 'd> {
         let all = self.parameters()?;
         let Some(at) = all.iter().position(|(n, ..)| *n == node) else { return Ok(None) };
         let through = all[at].2;
+        let nodes: Vec<Node> = all.iter().map(|(node, ..)| *node).collect();
         // An object passed by address takes a register like a pointer.
         let types: Vec<Ty> =
             all.into_iter().map(|(_, ty, through)| if through { Ty::Ptr(Rc::new(ty)) } else { ty }).collect();
         let returned = self.debug.type_at(self.function)?;
-        if self.is_rust() && !types.iter().chain([&returned]).all(|ty| abi::is_single(self.debug, ty)) {
-            let why = "passed in a way that Rust leaves open".to_owned();
-            let help = "name the function's first line (FILE:LINE), where it is in memory".to_owned();
-            return Ok(Some(Location::Whole(Storage::Missing(why, Some(help)))));
+        let found = match self.is_rust() {
+            // Rust leaves it open how other types are passed.
+            true if !types[..=at].iter().chain([&returned]).all(|ty| abi::is_single(self.debug, ty)) => {
+                Err("Rust leaves it open".to_owned())
+            }
+            _ => self.usual_parameters().and_then(|()| {
+                let found = abi::parameters(self.debug, &returned, &types);
+                self.agrees(&nodes, &found)?;
+                found.into_iter().nth(at).unwrap_or_else(|| Err("too few parameters".to_owned()))
+            }),
+        };
+        let help = match found.is_err() {
+            true => self.behind_help()?,
+            false => None,
+        };
+        let found = abi::or_missing(found, help);
+        Ok(Some(if through { abi::behind(found) } else { found }))
+    }
+
+    /// Returns the reason why a function may not have the usual calling convention of its language.
+    pub(super) fn usual_convention(&self) -> Result<(), String> {
+        let (_, entry) = self.debug.entry(self.function).map_err(|e| e.to_string())?;
+        if let Some(AttributeValue::CallingConvention(said)) =
+            entry.attr_value(gimli::DW_AT_calling_convention)
+            && !matches!(said, gimli::DW_CC_normal | gimli::DW_CC_program)
+        {
+            return Err(format!("the function has a calling convention of its own ({said})"));
         }
-        // The size and copy semantics of an incomplete type are unknown, so the registers of all later parameters are
-        // too.
-        let is_declared = |ty: &Ty| matches!(crate::ctype::resolve(self.debug, ty), Ok(Def::Record(record)) if record.declared);
-        if types[..=at].iter().chain([&returned]).any(is_declared) {
-            let why = "passed beside an object of a type that is only declared here".to_owned();
-            let help = "name the function's first line (FILE:LINE), where it is in memory".to_owned();
-            return Ok(Some(Location::Whole(Storage::Missing(why, Some(help)))));
+        if crate::dwarf::types::language(&self.unit) == Some(gimli::DW_LANG_Go) {
+            return Err("Go has a calling convention of its own".to_owned());
         }
-        let found = abi::parameters(self.debug, &returned, &types);
-        let found = found.into_iter().nth(at);
-        Ok(if through { found.map(abi::behind) } else { found })
+        Ok(())
+    }
+
+    /// Returns the reason why the function's parameters may not be those of the source.
+    fn usual_parameters(&self) -> Result<(), String> {
+        self.usual_convention()?;
+        let name = self.debug.image.around(self.entry).map_or("", |symbol| &symbol.name);
+        match name.contains(".isra.") || name.contains(".constprop.") {
+            true => Err(format!("`{name}` is a copy with other parameters than in the source")),
+            false => Ok(()),
+        }
+    }
+
+    /// Compares the calling convention with the registers that the debug information names for other parameters at the
+    /// function's entry. The error says that they differ.
+    fn agrees(&self, nodes: &[Node], found: &[Result<Location, String>]) -> Result<(), String> {
+        for (node, by_convention) in nodes.iter().zip(found) {
+            let text = |e: Error| e.to_string();
+            let (unit, entry) = self.debug.entry(*node).map_err(text)?;
+            let said = match entry.attr_value(gimli::DW_AT_location) {
+                Some(AttributeValue::Exprloc(place)) if self.is_in_frame(place) => None,
+                Some(AttributeValue::Exprloc(place)) => Some(self.context_at_entry().location(place)),
+                Some(list) => self.listed(&unit, list, self.entry).map_err(text)?,
+                None => None,
+            };
+            let register = |location: &Location| match location {
+                Location::Whole(Storage::Value(sym)) => match **sym {
+                    Sym::Reg(reg) => Some(reg),
+                    _ => None,
+                },
+                _ => None,
+            };
+            let (Some(said), Ok(by_convention)) = (said.as_ref().and_then(register), by_convention) else {
+                continue;
+            };
+            if register(by_convention) != Some(said) {
+                return Err(
+                    "the function has a calling convention of its own, as other parameters show".to_owned()
+                );
+            }
+        }
+        Ok(())
     }
 
     /// Returns true for Rust, which has its own calling convention.
@@ -74,17 +143,19 @@ impl<'d> Place<'_, 'd> {
     fn locate(&self, node: Node, role: Role) -> Result<Location, Error> {
         let (unit, entry) = self.debug.entry(node)?;
         let attr = entry.attr_value(gimli::DW_AT_location);
+        if let Some(AttributeValue::Exprloc(expression)) = attr
+            && self.is_own_parameter(node)
+            && self.contradicts(node, expression)?
+        {
+            let why =
+                "passed by address, and its debug information takes the address for the object".to_owned();
+            return Ok(Location::Whole(Storage::Missing(why, None)));
+        }
         if role == Role::Parameter && self.moment != ProbePoint::Inside {
-            // A location in the frame is valid only after the prologue. Other locations are valid at the first
-            // instruction, also in copies of the function with a convention of their own.
-            let in_frame = matches!(&attr, Some(AttributeValue::Exprloc(e)) if self.is_in_frame(*e));
-            let said = match (&attr, in_frame) {
-                (None, _) => None,
-                (Some(_), true) => self.by_convention(node)?,
-                (Some(AttributeValue::Exprloc(expression)), false) => {
-                    Some(self.context_at_entry().location(*expression))
-                }
-                (Some(list), false) => self.listed(&unit, *list, self.entry)?,
+            let said = match &attr {
+                None => None,
+                Some(AttributeValue::Exprloc(expression)) => self.at_first(node, *expression)?,
+                Some(list) => self.listed(&unit, *list, self.entry)?,
             };
             if let Some(location) = said {
                 return Ok(if self.moment == ProbePoint::Return {
@@ -97,7 +168,20 @@ impl<'d> Place<'_, 'd> {
                 return Ok(gone(None));
             }
         }
-        if role == Role::Local && self.moment != ProbePoint::Inside {
+        if let Some(AttributeValue::Exprloc(expression)) = attr
+            && self.is_own_parameter(node)
+            && self.validity(expression) == Valid::Body
+            && self.is_in_prologue()?
+        {
+            if self.pc == self.entry
+                && let Some(location) = self.by_convention(node)?
+            {
+                return Ok(location);
+            }
+            let why = "not stored yet: the place is in the function's prologue".to_owned();
+            return Ok(Location::Whole(Storage::Missing(why, self.behind_help()?)));
+        }
+        if role == Role::Local && (self.moment != ProbePoint::Inside || self.begins) {
             let local_static =
                 matches!(&attr, Some(AttributeValue::Exprloc(e)) if matches!(e.0.first(), Some(0x03 | 0xa1)));
             let listed = attr.as_ref().is_some_and(|a| !matches!(a, AttributeValue::Exprloc(_)));
@@ -158,8 +242,81 @@ impl<'d> Place<'_, 'd> {
         Ok(None)
     }
 
+    /// Returns a parameter's location at the function's first instruction, by a location that holds in the whole function.
+    fn at_first(&self, node: Node, expression: Expression<R<'d>>) -> Result<Option<Location>, Error> {
+        let valid = self.validity(expression);
+        if valid != Valid::Everywhere {
+            self.wants_body.set(true);
+        }
+        match valid {
+            // Also in copies of the function with a convention of their own.
+            Valid::Everywhere | Valid::Called => Ok(Some(self.context_at_entry().location(expression))),
+            Valid::Body => self.by_convention(node),
+        }
+    }
+
+    /// Returns true if an object that is passed by address is said to be among the arguments on the stack itself. clang 14
+    /// leaves out the dereference there.
+    fn contradicts(&self, node: Node, expression: Expression<R<'d>>) -> Result<bool, Error> {
+        if self.validity(expression) != Valid::Called {
+            return Ok(false);
+        }
+        let mut operations = expression.operations(self.unit.encoding());
+        let is_one = matches!((operations.next(), operations.next()), (Ok(Some(_)), Ok(None)));
+        let def = crate::ctype::resolve(self.debug, &self.debug.type_at(node)?);
+        Ok(is_one && matches!(def, Ok(Def::Record(record)) if record.by_reference))
+    }
+
+    /// Returns the part of the function in which a location without a list holds.
+    fn validity(&self, expression: Expression<R<'d>>) -> Valid {
+        match (self.is_in_frame(expression), self.context().from_frame_address(expression)) {
+            (false, _) => Valid::Everywhere,
+            (true, Some(0..)) => Valid::Called,
+            (true, _) => Valid::Body,
+        }
+    }
+
+    /// Returns true for a parameter of the function itself, not of one inlined into it.
+    fn is_own_parameter(&self, node: Node) -> bool {
+        let own = self.frames.first().map_or(&[][..], |f| &f.locals);
+        own.iter().any(|l| l.node == node && l.role == Role::Parameter)
+    }
+
+    /// Returns true before the instruction at which the function's body begins.
+    fn is_in_prologue(&self) -> Result<bool, Error> {
+        Ok(self.entry <= self.pc && self.pc < self.after_prologue()?)
+    }
+
+    /// Returns true if the function, whose frame base is a register, has a parameter in the frame that its prologue stores.
+    pub(super) fn has_unsaved(&self) -> Result<bool, Error> {
+        if self.context().base_register().is_none() {
+            return Ok(false);
+        }
+        for local in self.frames.first().map_or(&[][..], |f| &f.locals) {
+            let (_, entry) = self.debug.entry(local.node)?;
+            let place = entry.attr_value(gimli::DW_AT_location).and_then(|v| v.exprloc_value());
+            if local.role == Role::Parameter && place.is_some_and(|place| self.validity(place) == Valid::Body)
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Names the place behind the prologue, for messages.
+    fn behind_help(&self) -> Result<Option<String>, Error> {
+        let pc = self.after_prologue()?;
+        let skeleton = self.debug.unit_of(self.entry)?.unwrap_or(0);
+        let line = self.debug.line_of(&*self.debug.unit(0, skeleton)?, pc)?.filter(|_| pc > self.entry);
+        Ok(line.map(|line| {
+            let file = line.file.rsplit('/').next().unwrap_or(&line.file);
+            let name = self.frames.first().map_or("", |f| &f.name);
+            format!("name a place behind the prologue: {file}:{} or {name}+{:#x}", line.line, pc - self.entry)
+        }))
+    }
+
     /// Returns true if an expression is relative to the function's frame.
-    fn is_in_frame(&self, expression: Expression<R<'d>>) -> bool {
+    pub(super) fn is_in_frame(&self, expression: Expression<R<'d>>) -> bool {
         let mut operations = expression.operations(self.unit.encoding());
         matches!(
             operations.next(),
