@@ -24,6 +24,10 @@ pub struct Field {
     pub offset: u32,
     /// Size in bytes.
     pub size: u32,
+    /// Whether the kernel calls the number signed, if it says so.
+    pub signed: Option<bool>,
+    /// True if it is declared with a length in brackets.
+    pub is_array: bool,
 }
 
 /// Encoding of a field's location (`__data_loc`, `__rel_loc`). The low 16 bits of the field's word are a distance.
@@ -81,22 +85,22 @@ fn typed(types: &dyn Types, field: &Field) -> (Ty, Dynamic) {
     };
     let kind = kind.trim_end_matches("[]").trim();
     let unsigned = kind.contains("unsigned") || kind.starts_with('u') || kind.starts_with("__u");
+    let signed = field.signed.unwrap_or(!unsigned);
     let found = spelled(types, kind);
     if dynamic != Dynamic::No {
         return (Ty::Array(Rc::new(found.unwrap_or(Ty::Int(Int::UCHAR))), None), dynamic);
     }
     let size = u64::from(field.size);
     let each = found.as_ref().and_then(|ty| size_of(types, ty).ok().flatten());
-    let by_size = |size: u64| match size {
-        1 | 2 | 4 | 8 => Ty::Int(Int::of(size as u8, !unsigned)),
-        size => Ty::Array(Rc::new(Ty::Int(Int::UCHAR)), Some(size)),
-    };
-    let ty = match (found, each) {
-        (Some(ty), Some(each)) if each == size => ty,
-        (Some(ty), Some(each)) if each > 0 && size > each && size.is_multiple_of(each) => {
+    let bytes = || Ty::Array(Rc::new(Ty::Int(Int::UCHAR)), Some(size));
+    let ty = match (found, each, field.is_array) {
+        // A system call's argument has a word of its own, whatever its type, of which the kernel takes the lower bytes.
+        (Some(ty), Some(1..), false) if each <= Some(size) => ty,
+        (Some(ty), Some(each @ 1..), true) if size.is_multiple_of(each) => {
             Ty::Array(Rc::new(ty), Some(size / each))
         }
-        _ => by_size(size),
+        (_, _, false) if matches!(size, 1 | 2 | 4 | 8) => Ty::Int(Int::of(size as u8, signed)),
+        _ => bytes(),
     };
     (ty, dynamic)
 }
@@ -313,3 +317,52 @@ macro_rules! types_of_inner {
     )*};
 }
 types_of_inner!(EventScope, CallerScope);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No types but C's own.
+    struct Plain;
+
+    impl Types for Plain {
+        fn get(&self, _: TypeRef) -> Result<Def, String> {
+            Err("none".to_owned())
+        }
+
+        fn find(&self, _: Tag, _: &str) -> Result<Option<Ty>, String> {
+            Ok(None)
+        }
+    }
+
+    #[test]
+    fn the_kernels_sizes_signs_and_brackets_are_believed() {
+        let of = |kind: &str, size, signed, is_array| {
+            let field = Field { name: "f".into(), kind: kind.into(), offset: 16, size, signed, is_array };
+            typed(&Plain, &field)
+        };
+        let plain = |kind: &str, size, signed| of(kind, size, signed, false);
+        let int = |size, signed| (Ty::Int(Int::of(size, signed)), Dynamic::No);
+        let array = |ty, count| (Ty::Array(Rc::new(ty), Some(count)), Dynamic::No);
+        // Arguments of system calls: the type's bytes of a word.
+        assert_eq!(plain("int", 8, Some(false)), int(4, true));
+        assert_eq!(plain("unsigned int", 8, Some(false)), int(4, false));
+        assert_eq!(plain("long", 8, Some(true)), int(8, true));
+        assert_eq!(
+            plain("const char *", 8, Some(false)),
+            (Ty::Ptr(Rc::new(Ty::Int(Int::CHAR))), Dynamic::No)
+        );
+        // Types that nobody describes, by what the kernel says of them, or by their names.
+        assert_eq!(plain("pid_t", 4, Some(true)), int(4, true));
+        assert_eq!(plain("gfp_t", 4, Some(false)), int(4, false));
+        assert_eq!(plain("u32", 4, None), int(4, false));
+        assert_eq!(plain("dev_t", 3, None), array(Ty::Int(Int::UCHAR), 3));
+        // A number of which the record has less.
+        assert_eq!(plain("long", 4, Some(true)), int(4, true));
+        assert_eq!(of("char", 16, Some(false), true), array(Ty::Int(Int::CHAR), 16));
+        assert_eq!(of("char", 1, Some(false), true), array(Ty::Int(Int::CHAR), 1));
+        assert_eq!(of("int", 8, Some(true), true), array(Ty::Int(Int::INT), 2));
+        assert_eq!(of("__u8", 8, Some(false), true), array(Ty::Int(Int::UCHAR), 8));
+        assert_eq!(of("__data_loc char[]", 4, Some(true), false).1, Dynamic::Record);
+    }
+}

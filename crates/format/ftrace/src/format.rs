@@ -22,6 +22,8 @@ pub struct Field {
     pub size: usize,
     /// Whether the format calls the number signed; kernels before 2.6.31 do not say.
     pub signed: Option<bool>,
+    /// True if the declaration has a length in brackets behind the name: several of the type.
+    pub is_array: bool,
 }
 
 /// The format of an event.
@@ -97,12 +99,12 @@ fn field(line: &str) -> Option<Field> {
         }
     }
     // Arrays are written `char comm[16]` or `__data_loc char[] name`.
-    let declared = declared
-        .split_once('[')
-        .filter(|(head, _)| head.contains(' ') && declared.ends_with(']'))
-        .map_or(declared, |(head, _)| head);
+    let array = declared.split_once('[').filter(|(head, _)| head.contains(' ') && declared.ends_with(']'));
+    let is_array = array.is_some();
+    let declared = array.map_or(declared, |(head, _)| head);
     let (kind, name) = declared.rsplit_once([' ', '\t', '*'])?;
-    Some(Field { name: name.into(), kind: kind.trim().into(), offset: offset?, size: size?, signed })
+    let (name, kind) = (name.into(), kind.trim().into());
+    Some(Field { name, kind, offset: offset?, size: size?, signed, is_array })
 }
 
 /// Layout of a page of the ring buffer. All values are in bytes.

@@ -255,7 +255,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_text(record: Vec<u8>, size in 0usize..40, offset in 0usize..60, kind in "[a-z_]{1,10}( char)?", signed: Option<bool>) {
-            let field = Field { name: "f".into(), kind, offset, size, signed };
+            let field = Field { name: "f".into(), kind, offset, size, signed, is_array: false };
             let shown = Shown::new(&[Format { id: 1, fields: vec![field], ..Format::default() }], true);
             prop_assert!(shown.write(1, &record, &|_| None, &mut Vec::new()));
         }

@@ -261,11 +261,14 @@ impl<'d> Reader<'d> {
             let align = self.image.half_at(at + self.field.at("align").ok()?)?.clamp(1, 64);
             offset = offset.checked_next_multiple_of(align)?;
             // `__data_loc char[]` keeps its brackets. The length of `char[16]` follows from the size.
-            let kind = match kind.split_once('[') {
-                Some((kind, _)) if !kind.starts_with("__") => kind.trim().to_owned(),
-                _ => kind,
-            };
-            found.push(Field { name, kind, offset, size });
+            let is_elsewhere = ["__data_loc", "__rel_loc"].iter().any(|mark| kind.starts_with(mark));
+            let element =
+                kind.split_once('[').filter(|_| !is_elsewhere).map(|(kind, _)| kind.trim().to_owned());
+            let is_array = element.is_some();
+            let kind = element.unwrap_or(kind);
+            let signed = self.field.at("is_signed").ok().and_then(|to| self.image.half_at(at + to));
+            let signed = signed.map(|flag| flag != 0);
+            found.push(Field { name, kind, offset, size, signed, is_array });
             offset = offset.checked_add(size)?;
         }
         Some(found)
@@ -279,6 +282,8 @@ impl<'d> Reader<'d> {
             kind: kind.to_owned(),
             offset,
             size,
+            signed: None,
+            is_array: false,
         };
         let mut fields = vec![field("__syscall_nr", "int", 8, 4)];
         if name.starts_with("sys_exit_") {

@@ -147,10 +147,22 @@ impl Lower<'_> {
                 return Ok(self.int(v, Int::INT));
             }
         }
-        let (va, ta) = self.rvalue(left, a.span)?;
-        let (vb, tb) = self.value_of(b)?;
         let compares =
             matches!(op, Binary::Eq | Binary::Ne | Binary::Lt | Binary::Gt | Binary::Le | Binary::Ge);
+        let is_left = self.is_array(&left, a.span)?;
+        let (va, ta) = self.rvalue(left, a.span)?;
+        let right = self.expr(b)?;
+        let arrays = [is_left, self.is_array(&right, b.span)?];
+        let (vb, tb) = self.rvalue(right, b.span)?;
+        // In C its address would be compared, which is never what is asked.
+        let of_number = match (arrays, &ta, &tb) {
+            ([true, false], _, Scalar::Int(_)) => Some(a.span),
+            ([false, true], Scalar::Int(_), _) => Some(b.span),
+            _ => None,
+        };
+        if let Some(array) = of_number.filter(|_| compares) {
+            return Err(Error::new(array, "an array is no number").help("compare an element of it: `…[0]`"));
+        }
         match (ta, tb) {
             (Scalar::Int(x), Scalar::Int(y)) => {
                 let (v, int) = self.arithmetic(op, (va, x), (vb, y), span)?;
@@ -182,6 +194,16 @@ impl Lower<'_> {
             }
             _ => Err(Error::new(span, "a pointer cannot be computed with like this")
                 .help("cast it: `(unsigned long)…`")),
+        }
+    }
+
+    /// True if an operand is an array.
+    fn is_array(&mut self, operand: &Operand, span: Span) -> Result<bool> {
+        match operand {
+            Operand::Memory { ty, .. } | Operand::Parts { ty, .. } => {
+                Ok(matches!(self.resolve(ty, span)?, Def::Plain(Ty::Array(..))))
+            }
+            _ => Ok(false),
         }
     }
 

@@ -66,6 +66,8 @@ pub fn described(system: &str, format: &[u8]) -> Result<Event, Error> {
         kind: f.kind,
         offset: f.offset as u32,
         size: f.size as u32,
+        signed: f.signed,
+        is_array: f.is_array,
     };
     Ok(Event { system: system.to_owned(), name: format.name, fields: own.map(field).collect() })
 }
