@@ -514,6 +514,14 @@ fn kernel_functions_in_the_guest() {
     }
     let report = |run: &str| -> Value { serde_json::from_str(&section(&format!("{run} report"))).unwrap() };
     counted_in_the_guest(&report);
+    let dup = report("dup");
+    let values: Vec<&Value> =
+        dup["rows"].as_array().unwrap().iter().map(|row| &row["values"]["newfd"]).collect();
+    assert_eq!(values, [&json!(7), &json!(7)], "{dup}");
+    let at = report("at");
+    assert!(at["counts"][0]["passed"].as_u64().unwrap() > 0, "{at}");
+    let said = section("array.said");
+    assert!(said.contains("an array is no number") && said.ends_with('2'), "{said}");
     let crowd = report("crowd");
     let count = |name: &str| crowd["counts"][0][name].as_u64().unwrap_or_else(|| panic!("{name}: {crowd}"));
     let (hits, missed) = (count("hits"), count("kernel_missed"));

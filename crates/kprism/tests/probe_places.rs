@@ -404,9 +404,62 @@ fn what_rust_has() {
         ],
         "{text}"
     );
-    // Where a value is before the function has put it down, Rust does not say.
-    let text = refused(&program, "texts", &["--collect", "s"]);
+    // At the function the probe is behind the prologue, where the debug information says where everything is.
+    let (hits, text) = probed(&program, "texts", &["--collect", "s.length"]);
+    assert_eq!(hits, [json!({"s.length": 3}), json!({"s.length": 0})], "{text}");
+    // Where a value was before the function has put it down, Rust does not say.
+    let text = refused(&program, "texts%return", &["--collect", "s"]);
     assert!(text.contains("passed in a way that is not known: Rust leaves it open"), "{text}");
+}
+
+/// The calling convention is not asked for where the debug information knows better: GCC does not say that `theirs` has
+/// another one.
+const CONVENTIONS: &str = r#"
+struct point { int id; float w; };
+struct mixed { double d; long l; };
+long double ld(int a, int b) { return a + b; }
+int mx(struct mixed m, double x, int b) { return (int)m.l + b + (x > 1); }
+__attribute__((ms_abi)) int theirs(int a, long b) { return a + (int)b; }
+struct point made(int a) { struct point p = { a, 1.5f }; return p; }
+struct mixed both(int a) { struct mixed m = { 2.5, a }; return m; }
+int main(void)
+{
+	for (int n = 1; n < 4; n++) {
+		ld(10 + n, n);
+		mx((struct mixed){ 1.5, 40 + n }, 0.5 * n, n);
+		theirs(n, 7);
+		made(90 + n);
+		both(50 + n);
+	}
+	return 0;
+}
+"#;
+
+#[test]
+fn parameters_are_where_the_debug_information_says() {
+    ready();
+    let dir = tempfile::tempdir().unwrap();
+    let program = built(dir.path(), "conventions.c", CONVENTIONS, &["gcc", "-O0"]);
+    for (place, collect, expected) in [
+        ("ld if a == 12", "a,b", vec![json!({"a": 12, "b": 2})]),
+        ("mx if b > 2", "m.l,x,b", vec![json!({"m.l": 43, "x": 1.5, "b": 3})]),
+        ("theirs if a == 2", "a,b", vec![json!({"a": 2, "b": 7})]),
+        (
+            "made%return",
+            "$retval.id",
+            vec![json!({"$retval.id": 91}), json!({"$retval.id": 92}), json!({"$retval.id": 93})],
+        ),
+        ("both%return if a == 52", "$retval.l", vec![json!({"$retval.l": 52})]),
+    ] {
+        let (hits, text) = probed(&program, place, &["--collect", collect]);
+        assert_eq!(hits, expected, "{place}: {text}");
+    }
+    // No time of the call has passed there, behind the prologue or before it.
+    let text = refused(&program, "ld if a == 12 && $duration > 0", &[]);
+    assert!(text.contains("no time of the call has passed"), "{text}");
+    // Registers are those at the entry.
+    let (hits, text) = probed(&program, "ld if $edi == 12", &["--collect", "a"]);
+    assert_eq!(hits, [json!({"a": 12})], "{text}");
 }
 
 const OWNED: &str = r#"

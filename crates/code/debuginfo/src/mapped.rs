@@ -403,6 +403,37 @@ impl Image {
         found
     }
 
+    /// Returns the symbols without a type in sections of code: labels of assembler, which may be functions. Their size is
+    /// what the file says, mostly 0.
+    pub fn labels(&self, wanted: impl Fn(&str, u64) -> bool + Copy) -> Vec<Symbol> {
+        let Some(object) = self.object() else { return Vec::new() };
+        let is_code =
+            |index| object.section_by_index(index).is_ok_and(|s| s.kind() == object::SectionKind::Text);
+        let mut found: Vec<Symbol> = object
+            .symbols()
+            .filter_map(|s| {
+                let object::SymbolFlags::Elf { st_info, .. } = s.flags() else { return None };
+                let untyped = st_info.st_type() == object::elf::STT_NOTYPE;
+                let name = s.name().ok().filter(|name| !name.is_empty())?;
+                let address = self.placed(&s);
+                let is_it = untyped && s.section_index().is_some_and(is_code) && wanted(name, address);
+                is_it.then(|| Symbol {
+                    name: name.to_owned(),
+                    address,
+                    size: s.size(),
+                    code: true,
+                    chosen: false,
+                })
+            })
+            .collect();
+        if let Some(debug) = &self.debug {
+            found.extend(debug.labels(wanted));
+        }
+        found.sort_by(|a, b| (a.address, &a.name).cmp(&(b.address, &b.name)));
+        found.dedup();
+        found
+    }
+
     /// Returns the code symbol that contains an address.
     pub fn around(&self, address: u64) -> Option<&Symbol> {
         let code = self.code.get_or_init(|| {

@@ -82,4 +82,51 @@ fn arguments_are_those_of_the_program() {
     assert!(error.contains("did you mean `demo:plain`?"), "{error}");
 }
 
+/// A parameter whose register the function has overwritten before the marker: its value is kept at the function's entry.
+const OVERWRITTEN: &str = r#"
+#include <sys/sdt.h>
+volatile long sink;
+__attribute__((noinline)) void leaf(long a)
+{
+	sink += a;
+	__asm__ volatile("mov $777, %%edi" ::: "rdi");
+	STAP_PROBE1(demo, leaf, sink);
+	sink++;
+}
+__attribute__((noinline)) long framed(long a)
+{
+	volatile long room[16];
+	for (int i = 0; i < 16; i++)
+		room[i] = a;
+	leaf(a);
+	__asm__ volatile("mov $777, %%edi" ::: "rdi");
+	STAP_PROBE1(demo, framed, room[3]);
+	return room[5];
+}
+int main(void)
+{
+	for (long i = 1; i <= 4; i++)
+		framed(i);
+	return 0;
+}
+"#;
+
+#[test]
+fn values_of_the_entry_are_kept_at_the_entry() {
+    needs(&[BPF, UPROBES, SDT]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let (source, program) = (folder.path().join("entry.c"), folder.path().join("entry"));
+    std::fs::write(&source, OVERWRITTEN).expect("a file");
+    let built = Command::new("gcc").args(["-g", "-O2", "-o"]).arg(&program).arg(&source).status();
+    assert!(built.expect("gcc is installed").success());
+    let collect = ["a".to_owned()];
+    for place in ["demo:leaf", "demo:framed"] {
+        let request = Request { place, collect: &collect, text: 16, ..Request::default() };
+        let all = plans(Target::Program(&program, None), &request).expect("a plan");
+        let (_, records) = recorded(&program, all);
+        let expected: Vec<Vec<Value>> = (1..=4).map(|n| vec![json!(n)]).collect();
+        assert_eq!(records, [expected], "{place}");
+    }
+}
+
 kprism_test::main!();

@@ -19,6 +19,11 @@ $kprism record probe -q memcpy -o /tmp/nowhere -- true 2> /tmp/nowhere.said || e
 # 40 calls that are open at once: a kretprobe has room for fewer. Each fails, as there is no such filesystem.
 $kprism record probe -q '__request_module%return' --by '$retval' -o /tmp/crowd -- \
 	sh -c 'for i in $(seq 40); do busybox mount -t none$i none /tmp & done; wait' 2> /tmp/crowd.said
+# Arguments of system calls have eight bytes each in the record, whatever their type.
+$kprism record probe -q 'syscalls:sys_enter_dup2 if newfd == 7 && (int)oldfd >= 0' --collect 'oldfd,newfd' -o /tmp/dup -- \
+	sh -c 'exec 7>&1; exec 8>&1; exec 7>&1'
+$kprism record probe -q 'syscalls:sys_enter_openat if dfd == -100 && flags == 0' --collect 'dfd,flags' --hist flags -o /tmp/at -- cat /etc/hostname > /dev/null
+$kprism record probe -q 'sched:sched_switch if prev_comm == 3' -o /tmp/array -- true 2> /tmp/array.said || echo $? >> /tmp/array.said
 # A module's function; the module stays as long as it is probed.
 modprobe dummy
 $kprism explain 'dummy_get_stats64 if dev->ifindex > 0' > /tmp/explained 2>&1
@@ -48,7 +53,7 @@ mkdir /tmp/cgroups && busybox mount -t cgroup2 none /tmp/cgroups && mkdir /tmp/c
 stat -c %i /tmp/cgroups/own > /tmp/inode
 $kprism record probe -q 'vfs_write if count == 7' --by '$cgroup' -o /tmp/cgroup -- \
 	sh -c "echo \$\$ > /tmp/cgroups/own/cgroup.procs; $work"
-for text in inode seqnum variadic.said excluded.said nowhere.said explained module.out unloaded.said; do
+for text in inode seqnum array.said variadic.said excluded.said nowhere.said explained module.out unloaded.said; do
 	echo "== $text"
 	cat /tmp/$text
 done
@@ -58,7 +63,7 @@ for run in entry return open variadic module stack; do
 	echo "== $run script"
 	$kprism script probe --json -i /tmp/$run
 done
-for run in counts counted turn last sums cgroup crowd; do
+for run in counts counted turn last sums cgroup crowd dup at; do
 	echo "== $run report"
 	$kprism report probe --json -i /tmp/$run
 done

@@ -249,6 +249,10 @@ impl<'d> Debug<'d> {
         let moved: BTreeSet<u64> = symbols.iter().filter(|s| is_part(&s.name)).map(|s| s.address).collect();
         own.extend(symbols.iter().filter(|s| s.code && !is_part(&s.name)).map(|s| s.address));
         own.retain(|pc| !moved.contains(pc));
+        // Assembler needs no type for a function's symbol; the debug information of its callers declares it only.
+        if own.is_empty() && inlined.is_empty() && pattern.is_plain() {
+            own.extend(self.image.labels(|symbol, _| symbol == name).iter().map(|symbol| symbol.address));
+        }
         found.all = own.iter().map(|pc| Copy { pc: *pc, inlined: None }).collect();
         inlined.sort_by_key(|(pc, node)| (*pc, node.offset));
         inlined.dedup_by_key(|(pc, _)| *pc);

@@ -34,8 +34,9 @@ impl<'c, 'd> Bare<'c, 'd> {
         space: Space,
         why: Error,
     ) -> Result<Self, Error> {
-        let symbol = debug.image.around(pc).ok_or(why)?;
-        let (entry, name) = (symbol.address, symbol.name.clone());
+        let label = || debug.image.labels(|_, address| address == pc).into_iter().next();
+        let symbol = debug.image.around(pc).cloned().or_else(label).ok_or(why)?;
+        let (entry, name) = (symbol.address, symbol.name);
         Ok(Self { debug, pc, entry, moment, space, name })
     }
 }

@@ -523,3 +523,47 @@ pub(crate) fn after_return(location: Location) -> Location {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Class::{ComplexX87, Integer, Memory, Nothing, Sse, SseUp, X87, X87Up};
+    use super::*;
+
+    #[test]
+    fn fields_of_one_eightbyte_are_merged() {
+        let all = [Nothing, Integer, Sse, SseUp, X87, X87Up, ComplexX87, Memory];
+        for class in all {
+            assert_eq!(
+                (class.merge(class), class.merge(Nothing), Nothing.merge(class)),
+                (class, class, class)
+            );
+            assert_eq!((class.merge(Memory), Memory.merge(class)), (Memory, Memory));
+        }
+        for (a, b, merged) in [
+            (Integer, Sse, Integer),
+            (Integer, X87, Integer),
+            (Sse, SseUp, Sse),
+            (Sse, X87, Memory),
+            (X87, X87Up, Memory),
+            (SseUp, ComplexX87, Memory),
+        ] {
+            assert_eq!((a.merge(b), b.merge(a)), (merged, merged), "{a:?} {b:?}");
+        }
+    }
+
+    #[test]
+    fn objects_are_in_registers_or_in_memory() {
+        for (classes, size, settled) in [
+            (vec![Integer, Sse], 16, Some(vec![Integer, Sse])),
+            (vec![Integer, Memory], 16, None),
+            (vec![Integer, Integer, Integer], 24, None),
+            (vec![Sse, SseUp, SseUp, SseUp], 32, Some(vec![Sse, SseUp, SseUp, SseUp])),
+            (vec![Sse, Sse, Sse, Sse], 32, None),
+            (vec![X87, X87Up], 16, Some(vec![X87, X87Up])),
+            (vec![Integer, X87Up], 16, None),
+            (vec![Integer, SseUp], 16, Some(vec![Integer, Sse])),
+        ] {
+            assert_eq!(settle(classes.clone(), size), settled, "{classes:?}");
+        }
+    }
+}

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use gimli::Expression;
+use gimli::{AttributeValue, Expression};
 
 use super::line::Line;
 use super::location::Context;
@@ -181,8 +181,6 @@ impl<'c, 'd> Place<'c, 'd> {
     /// Returns true for optimised code: the second line of a function may be anywhere in it, and the parameters in the frame
     /// need not be stored there. `body` is the second line's address.
     fn is_optimised(&self, body: u64) -> Result<bool, Error> {
-        // Compilers describe the calls of a function if they optimise.
-        const CALLS: [gimli::DwAt; 2] = [gimli::DW_AT_call_all_calls, gimli::DW_AT_GNU_all_call_sites];
         let (_, entry) = self.debug.entry(self.function)?;
         let frame = match self.context().base_register() {
             Some(register) => {
@@ -192,32 +190,47 @@ impl<'c, 'd> Place<'c, 'd> {
             // GCC has a frame pointer then.
             None => matches!(self.debug.cfa_by(body), Some((Reg::Rbp, _))),
         };
-        let has_calls = CALLS.iter().any(|at| entry.has_attr(*at));
-        Ok(!frame || has_calls || self.is_said_to_be_optimised() || self.has_lists()?)
+        // Other compilers than GCC describe the calls of a function only if they optimise.
+        let has_calls = || {
+            [gimli::DW_AT_call_all_calls, gimli::DW_AT_GNU_all_call_sites]
+                .iter()
+                .any(|at| entry.has_attr(*at))
+        };
+        let said = self.gcc_optimises().unwrap_or_else(has_calls);
+        Ok(!frame || said || self.has_lists()? || self.has_register_parameter()?)
     }
 
-    /// Returns true if the producer's options, which GCC records, ask for optimised code.
-    fn is_said_to_be_optimised(&self) -> bool {
-        let root = self.unit.entry(self.unit.header.root_offset()).ok();
-        let producer = root.and_then(|root| root.attr_value(gimli::DW_AT_producer));
-        let text =
-            producer.and_then(|value| self.debug.parts[self.file].dwarf.attr_string(&self.unit, value).ok());
-        let text = text.map(|text| text.to_string_lossy().into_owned()).unwrap_or_default();
-        text.split(' ').rfind(|word| word.starts_with("-O")).is_some_and(|word| word != "-O0")
+    /// Returns true if the options that GCC records ask for optimised code, or are not recorded. `None`: another compiler.
+    fn gcc_optimises(&self) -> Option<bool> {
+        let root = self.unit.entry(self.unit.header.root_offset()).ok()?;
+        let producer = root.attr_value(gimli::DW_AT_producer)?;
+        let text = self.debug.parts[self.file].dwarf.attr_string(&self.unit, producer).ok()?;
+        let text = text.to_string_lossy();
+        let level = text.split(' ').rfind(|word| word.starts_with("-O"));
+        let optimises = level.is_some_and(|word| word != "-O0") || !text.contains(" -");
+        text.starts_with("GNU ").then_some(optimises)
     }
 
-    /// Returns true if a parameter or variable of the function has a location list, or is in a register: optimised code.
+    /// Returns true if a parameter or variable of the function has a location list: optimised code.
     fn has_lists(&self) -> Result<bool, Error> {
+        let is_list = |_: Role, at: &AttributeValue<R<'d>>| !matches!(at, AttributeValue::Exprloc(_));
+        self.any_location(is_list)
+    }
+
+    /// Returns true if a parameter of the function is in a register throughout.
+    fn has_register_parameter(&self) -> Result<bool, Error> {
+        self.any_location(|role, at| match at {
+            AttributeValue::Exprloc(place) => role == Role::Parameter && !self.is_in_frame(*place),
+            _ => false,
+        })
+    }
+
+    /// Returns true if the location of a parameter or variable of the function is such a one.
+    fn any_location(&self, is_it: impl Fn(Role, &AttributeValue<R<'d>>) -> bool) -> Result<bool, Error> {
         for local in self.frames.first().map_or(&[][..], |f| &f.locals) {
             let (_, entry) = self.debug.entry(local.node)?;
-            match entry.attr_value(gimli::DW_AT_location) {
-                Some(gimli::AttributeValue::Exprloc(place)) => {
-                    if local.role == Role::Parameter && !self.is_in_frame(place) {
-                        return Ok(true);
-                    }
-                }
-                Some(_) => return Ok(true),
-                None => {}
+            if entry.attr_value(gimli::DW_AT_location).is_some_and(|at| is_it(local.role, &at)) {
+                return Ok(true);
             }
         }
         Ok(false)

@@ -292,15 +292,10 @@ impl<'d> Place<'_, 'd> {
         if self.context().base_register().is_none() {
             return Ok(false);
         }
-        for local in self.frames.first().map_or(&[][..], |f| &f.locals) {
-            let (_, entry) = self.debug.entry(local.node)?;
-            let place = entry.attr_value(gimli::DW_AT_location).and_then(|v| v.exprloc_value());
-            if local.role == Role::Parameter && place.is_some_and(|place| self.validity(place) == Valid::Body)
-            {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        self.any_location(|role, at| match at {
+            AttributeValue::Exprloc(place) => role == Role::Parameter && self.validity(*place) == Valid::Body,
+            _ => false,
+        })
     }
 
     /// Names the place behind the prologue, for messages.
