@@ -517,7 +517,7 @@ fn kernel_functions_in_the_guest() {
     let dup = report("dup");
     let values: Vec<&Value> =
         dup["rows"].as_array().unwrap().iter().map(|row| &row["values"]["newfd"]).collect();
-    assert_eq!(values, [&json!(7), &json!(7)], "{dup}");
+    assert!(!values.is_empty() && values.iter().all(|value| **value == 7), "{dup}");
     let at = report("at");
     assert!(at["counts"][0]["passed"].as_u64().unwrap() > 0, "{at}");
     let said = section("array.said");
