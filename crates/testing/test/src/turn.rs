@@ -11,8 +11,10 @@ use crate::skip;
 
 /// The day's number; `None` if everything is to run.
 fn day() -> Option<u64> {
-    if std::env::var("KPRISM_TEST_WHOLE").is_ok_and(|whole| whole == "1") {
-        return None;
+    match std::env::var("KPRISM_TEST_WHOLE").as_deref() {
+        Ok("1") => return None,
+        Ok("") | Err(_) => {}
+        Ok(other) => panic!("KPRISM_TEST_WHOLE={other}: expected 1, or nothing"),
     }
     let given = std::env::var("KPRISM_TEST_DAY").ok();
     let given =
