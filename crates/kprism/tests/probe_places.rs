@@ -412,6 +412,32 @@ fn what_rust_has() {
     assert!(text.contains("passed in a way that is not known: Rust leaves it open"), "{text}");
 }
 
+const OF_32_BITS: &str = r#"
+volatile int sink;
+__attribute__((noinline)) int f(int a, int b) { sink = a; return a * b; }
+void _start(void)
+{
+	for (int i = 1; i <= 3; i++)
+		sink += f(i, 10 * i);
+	__asm__ volatile("int $0x80" :: "a"(1), "b"(0));
+}
+"#;
+
+#[test]
+fn programs_of_32_bits_are_refused() {
+    ready();
+    let dir = tempfile::tempdir().unwrap();
+    let flags = ["-m32", "-O0", "-nostdlib", "-static", "-fno-stack-protector", "-fno-pie", "-no-pie"];
+    let program = built(dir.path(), "m32.c", OF_32_BITS, &[&["gcc"][..], &flags].concat());
+    for place in ["f", "f%return", "m32.c:3", "f+1", "demo:marker"] {
+        let text = refused(&program, place, &[]);
+        assert!(text.contains("a program for 32-bit x86"), "{place}: {text}");
+    }
+    let explained = kprism(&["explain", "f if a > 1", "--exec", program.to_str().unwrap()]);
+    assert_eq!(explained.status.code(), Some(2));
+    assert!(said(&explained).contains("a program for 32-bit x86"), "{}", said(&explained));
+}
+
 /// The calling convention is not asked for where the debug information knows better: GCC does not say that `theirs` has
 /// another one.
 const CONVENTIONS: &str = r#"

@@ -18,6 +18,9 @@ pub enum Error {
         "{0}: it has debug information only, no code to probe; name the program with --exec, and this file with --debug-file"
     )]
     DebugOnly(String),
+    /// The file is a program for another machine, or another mode of this one. File, machine.
+    #[error("{0}: a program for {1}; probes read registers and stacks of 64-bit x86 programs only")]
+    Machine(String, String),
     /// The debug information violates the DWARF format. File, section, cause.
     #[error("{0}: {1}: {2}")]
     Dwarf(String, &'static str, gimli::Error),

@@ -115,6 +115,21 @@ impl Image {
         })
     }
 
+    /// Checks that the file's code is of the machine that probes know: 64-bit x86. 32-bit programs run on the same kernels, with other
+    /// registers and another calling convention.
+    pub fn check_machine(&self) -> Result<(), Error> {
+        use object::Architecture;
+        let machine = match self.object().map(|object| object.architecture()) {
+            None | Some(Architecture::X86_64) => return Ok(()),
+            Some(Architecture::I386) => "32-bit x86".to_owned(),
+            Some(Architecture::X86_64_X32) => "x86 with 32-bit addresses (x32)".to_owned(),
+            Some(Architecture::Aarch64) => "64-bit ARM".to_owned(),
+            Some(Architecture::Unknown) => "a machine that is not known".to_owned(),
+            Some(other) => format!("another machine ({other:?})"),
+        };
+        Err(Error::Machine(self.name.clone(), machine))
+    }
+
     /// Returns the name and checksum of the separate debug file, from `.gnu_debuglink`.
     pub fn debug_link(&self) -> Option<(String, u32)> {
         let object = self.object()?;

@@ -84,9 +84,10 @@ pub(crate) fn of_file<T>(file: &Path, folders: &[PathBuf], read: Read<'_, T>) ->
 /// Returns notes for the user too.
 ///
 /// # Errors
-/// A file cannot be read, or belongs to another program.
+/// A file cannot be read, belongs to another program, or is for another machine.
 pub fn open(path: &Path, debug: Option<&Path>) -> Result<(Image, Vec<String>), Error> {
     let own = Image::map(path)?;
+    own.check_machine()?;
     if own.is_debug_only() {
         return Err(Error::DebugOnly(path.display().to_string()));
     }
