@@ -429,7 +429,7 @@ fn programs_of_32_bits_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let flags = ["-m32", "-O0", "-nostdlib", "-static", "-fno-stack-protector", "-fno-pie", "-no-pie"];
     let program = built(dir.path(), "m32.c", OF_32_BITS, &[&["gcc"][..], &flags].concat());
-    for place in ["f", "f%return", "m32.c:3", "f+1", "demo:marker"] {
+    for place in ["f", "f%return", "m32.c:3", "f+1"] {
         let text = refused(&program, place, &[]);
         assert!(text.contains("a program for 32-bit x86"), "{place}: {text}");
     }

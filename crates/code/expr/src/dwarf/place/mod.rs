@@ -56,7 +56,7 @@ pub struct Place<'c, 'd> {
     /// The function, then the functions inlined into it, innermost last.
     frames: Vec<Frame>,
     function: Node,
-    base: Option<Expression<R<'d>>>,
+    base: Option<AttributeValue<R<'d>>>,
     /// The innermost block or inlined function that contains the place.
     block: Node,
     /// If set, functions inlined into this inlined function are ignored.
@@ -267,7 +267,7 @@ impl<'c, 'd> Place<'c, 'd> {
         {
             self.entry = first.begin;
         }
-        self.base = entry.attr_value(gimli::DW_AT_frame_base).and_then(|v| v.exprloc_value());
+        self.base = entry.attr_value(gimli::DW_AT_frame_base);
         self.frames.push(Frame { name: self.name_of(self.function)?, locals: Vec::new() });
         Ok(())
     }
@@ -327,8 +327,23 @@ impl<'c, 'd> Place<'c, 'd> {
             pc: self.pc,
             entry: self.entry,
             at_entry: self.pc == self.entry,
-            base: self.base,
+            base: self.base_at(self.pc),
         }
+    }
+
+    /// Returns the function's frame base at an instruction. DWARF 2 lists it for each.
+    fn base_at(&self, pc: u64) -> Option<Expression<R<'d>>> {
+        let list = match self.base? {
+            AttributeValue::Exprloc(base) => return Some(base),
+            list => list,
+        };
+        let mut entries = self.debug.parts[self.file].dwarf.attr_locations(&self.unit, list).ok()??;
+        while let Ok(Some(found)) = entries.next() {
+            if (found.range.begin..found.range.end).contains(&pc) {
+                return Some(found.data);
+            }
+        }
+        None
     }
 
     fn local(&self, name: &str) -> Option<&Local> {

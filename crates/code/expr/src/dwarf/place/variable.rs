@@ -324,7 +324,7 @@ impl<'d> Place<'_, 'd> {
     }
 
     fn context_at_entry(&self) -> Context<'_, 'd> {
-        Context { pc: self.entry, at_entry: true, ..self.context() }
+        Context { pc: self.entry, at_entry: true, base: self.base_at(self.entry), ..self.context() }
     }
 
     /// Returns a variable's constant value, if it has one.
