@@ -156,7 +156,7 @@ impl<'d> Context<'_, 'd> {
 
     /// Returns an expression's distance from the frame address, if it begins with an offset in the frame. Not below 0, it
     /// is in the caller's frame: an argument on the stack, which is there before the first instruction.
-    pub fn from_frame_address(&self, expression: Expression<R<'d>>) -> Option<i64> {
+    pub fn frame_address_distance(&self, expression: Expression<R<'d>>) -> Option<i64> {
         let Ok(Some(Operation::FrameOffset { offset })) = expression.operations(self.unit.encoding()).next()
         else {
             return None;

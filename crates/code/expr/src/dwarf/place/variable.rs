@@ -269,7 +269,7 @@ impl<'d> Place<'_, 'd> {
 
     /// Returns the part of the function in which a location without a list holds.
     fn validity(&self, expression: Expression<R<'d>>) -> Valid {
-        match (self.is_in_frame(expression), self.context().from_frame_address(expression)) {
+        match (self.is_in_frame(expression), self.context().frame_address_distance(expression)) {
             (false, _) => Valid::Everywhere,
             (true, Some(0..)) => Valid::Called,
             (true, _) => Valid::Body,
