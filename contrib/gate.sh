@@ -10,7 +10,7 @@
 #   GATE_SAVE         the file for this run's summary
 #   GATE_OUTPUT       the folder for gate.md, gate.xml, gate.sarif
 #
-# Ends with 0, or 3 if a rule fired. kprism is $KPRISM, or in PATH.
+# Ends with 0, 3 if a rule fired or has no verdict, or 4 if a run is not whole. kprism is $KPRISM, or in PATH.
 set -euo pipefail
 
 : "${GATE_COMMAND:?the command}" "${GATE_FAIL_IF:?rules, a line each}"
@@ -36,6 +36,6 @@ if [ -n "${GITHUB_STEP_SUMMARY:-}" ] && [ -f "$GATE_OUTPUT/gate.md" ]; then
 	cat "$GATE_OUTPUT/gate.md" >>"$GITHUB_STEP_SUMMARY"
 fi
 if [ -n "${GITHUB_OUTPUT:-}" ]; then
-	if [ "$failed" -eq 3 ]; then echo "failed=true"; else echo "failed=false"; fi >>"$GITHUB_OUTPUT"
+	if [ "$failed" -eq 3 ] || [ "$failed" -eq 4 ]; then echo "failed=true"; else echo "failed=false"; fi >>"$GITHUB_OUTPUT"
 fi
 exit "$failed"
