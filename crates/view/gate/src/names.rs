@@ -9,6 +9,7 @@ use std::cell::OnceCell;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use kprism_expr::error::suggestion;
 use kprism_image::glob::glob;
 use kprism_image::symbols::{FunctionId, Symbols};
 use kprism_profile::units::{is_without_body, syscall_name};
@@ -19,9 +20,6 @@ use crate::metric::{Metric, Subject};
 use crate::rule::Rule;
 use crate::summary::Summary;
 use crate::verdict::Side;
-
-/// Names are suggested that are at least this similar, by Jaro and Winkler.
-const SIMILAR: f64 = 0.8;
 
 /// Checks the names of all rules. `runs`: the run folders or summaries to be judged.
 ///
@@ -106,28 +104,26 @@ fn unknown(name: &str, subject: Subject, symbols: &Symbols) -> Option<String> {
         }
         // Its symbol was written, and not its name.
         let plain = Some(syscall_name(name)).filter(|call| calls.contains(call));
-        let near = plain.or_else(|| nearest(name, calls.iter().map(String::as_str)));
-        return Some(format!("no system call {name}{}", meant(near)));
+        let near = plain.map(asked).or_else(|| suggestion(name, calls.iter().map(String::as_str)));
+        return Some(format!("no system call {name}{}", behind(near)));
     }
     if functions().any(|function| glob(name, function)) {
         return None;
     }
     // A function has one name here, and may have several in its file.
     let shown = symbols.aliases().find(|(alias, _)| glob(name, alias));
-    let shown = shown.map(|(_, id)| symbols.function(id).name.clone());
-    Some(format!("no function {name}{}", meant(shown.or_else(|| nearest(name, functions())))))
+    let near = shown.map(|(_, id)| asked(symbols.function(id).name.clone()));
+    Some(format!("no function {name}{}", behind(near.or_else(|| suggestion(name, functions())))))
 }
 
-/// The name that is most like this one.
-fn nearest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> Option<String> {
-    let similar = names.map(|other| (strsim::jaro_winkler(name, other), other));
-    let best =
-        similar.filter(|(like, _)| *like > SIMILAR).max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(a.1)));
-    best.map(|(_, other)| other.to_owned())
+/// The sentence of [`suggestion`], about a name that is meant whether it is similar or not.
+fn asked(name: String) -> String {
+    format!("did you mean `{name}`?")
 }
 
-fn meant(near: Option<String>) -> String {
-    near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default()
+/// A suggestion, as it stands behind a message.
+fn behind(near: Option<String>) -> String {
+    near.map(|near| format!("; {near}")).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -38,10 +38,17 @@ pub enum State {
     NotWhole,
 }
 
+impl State {
+    /// True if the gate fails by it.
+    pub fn fails(self) -> bool {
+        !matches!(self, State::Passed | State::Noise)
+    }
+}
+
 /// The meaning of a run that is not whole for rules that are not true of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Damage {
-    /// What is missing might have made them true: they are [`State::NotWhole`].
+    /// They are [`State::NotWhole`]: the missing part might have made them true.
     Fails,
     /// The rest is judged, with a note.
     IsJudged,
@@ -86,7 +93,7 @@ pub struct Verdict {
 impl Verdict {
     /// True if a rule fired, or one could not be judged.
     pub fn failed(&self) -> bool {
-        !self.findings.iter().all(|finding| matches!(finding.state, State::Passed | State::Noise))
+        self.findings.iter().any(|finding| finding.state.fails())
     }
 
     /// True if it failed, and only because a run is not whole.
@@ -198,7 +205,7 @@ fn find(rule: &Rule, old: Option<&Side>, new: &Side, damage: Damage) -> Result<F
         (true, _) => State::Fired,
     };
     if damage == Damage::Fails
-        && matches!(state, State::Passed | State::Noise)
+        && !state.fails()
         && let Some(fault) = faults(old.filter(|_| rule.is_relative()), new).next()
     {
         (state, why) = (State::NotWhole, Some(fault));
@@ -206,7 +213,7 @@ fn find(rule: &Rule, old: Option<&Side>, new: &Side, damage: Damage) -> Result<F
     Ok(Finding { rule: rule.clone(), old: old_value, new: new_value, state, probability, why })
 }
 
-/// What the runs of both sides lack, a sentence each.
+/// A sentence for each run of both sides that is not whole.
 fn faults<'s>(old: Option<&'s Side>, new: &'s Side) -> impl Iterator<Item = String> + use<'s> {
     let sides = old.map(|old| ("the baseline", old)).into_iter().chain([("the run", new)]);
     let faults =

@@ -331,7 +331,7 @@ fn count(classes: &[Class], wanted: Class) -> usize {
     classes.iter().filter(|class| **class == wanted).count()
 }
 
-/// What the arguments so far have taken.
+/// Registers and bytes of the stack that the arguments so far have taken.
 struct Taken {
     general: usize,
     vectors: usize,

@@ -69,7 +69,7 @@ impl Mappings {
         before.filter(|(_, there)| there.end > start).map_or(start, |(at, _)| *at)
     }
 
-    /// What a mapping of these addresses covers: (start, the rest of it).
+    /// The parts of mappings that a new one of these addresses covers: (start, the rest of it).
     fn covered(&self, start: u64, end: u64) -> Vec<(u64, There)> {
         let all = self.0.range(self.first_beyond(start)..end);
         all.map(|(at, was)| ((*at).max(start), There { end: was.end.min(end), ..*was })).collect()

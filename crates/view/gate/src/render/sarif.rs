@@ -4,14 +4,13 @@
 use kprism_profile::units::printable;
 use serde_json::{Value, json};
 
-use crate::verdict::{Finding, State, Verdict};
+use crate::verdict::{Finding, Verdict};
 
 /// Writes it: a result for each rule that fired or has no verdict, with the functions behind it as logical locations. Nothing tells which
 /// file a function is in, so that results have no physical ones.
 pub fn write(verdict: &Verdict) -> String {
     let rule = |finding: &Finding| json!({"id": printable(&finding.rule.text), "shortDescription": {"text": finding.rule.metric.kind.about}});
-    let fired =
-        verdict.findings.iter().filter(|finding| !matches!(finding.state, State::Passed | State::Noise));
+    let fired = verdict.findings.iter().filter(|finding| finding.state.fails());
     let locations: Vec<Value> = verdict
         .blame
         .iter()

@@ -6,7 +6,7 @@ use kprism_report::Style;
 
 use crate::blame::change;
 use crate::render::word;
-use crate::verdict::{State, Verdict};
+use crate::verdict::Verdict;
 
 /// Rules with their values, what is behind those that fired, and remarks.
 pub fn write(verdict: &Verdict, style: Style) -> String {
@@ -22,9 +22,9 @@ pub fn write(verdict: &Verdict, style: Style) -> String {
     text += "\n";
     for finding in &verdict.findings {
         let shown = |value| finding.rule.metric.show(value);
-        let state = match finding.state {
-            State::Fired | State::NoVerdict | State::NotWhole => style.alert(word(finding.state)),
-            State::Passed | State::Noise => word(finding.state).to_owned(),
+        let state = match finding.state.fails() {
+            true => style.alert(word(finding.state)),
+            false => word(finding.state).to_owned(),
         };
         text += &format!("{state}  {}: ", printable(&finding.rule.text));
         text += &match finding.old {

@@ -333,17 +333,28 @@ impl<'c, 'd> Place<'c, 'd> {
 
     /// Returns the function's frame base at an instruction. DWARF 2 lists it for each.
     fn base_at(&self, pc: u64) -> Option<Expression<R<'d>>> {
-        let list = match self.base? {
-            AttributeValue::Exprloc(base) => return Some(base),
-            list => list,
+        match self.base? {
+            AttributeValue::Exprloc(base) => Some(base),
+            list => self.expression_at(&self.unit, list, pc).ok().flatten(),
+        }
+    }
+
+    /// Returns the expression that a location list gives at an instruction.
+    fn expression_at(
+        &self,
+        unit: &Unit<'d>,
+        list: AttributeValue<R<'d>>,
+        pc: u64,
+    ) -> Result<Option<Expression<R<'d>>>, Error> {
+        let Ok(Some(mut entries)) = self.debug.parts[self.file].dwarf.attr_locations(unit, list) else {
+            return Ok(None);
         };
-        let mut entries = self.debug.parts[self.file].dwarf.attr_locations(&self.unit, list).ok()??;
-        while let Ok(Some(found)) = entries.next() {
+        while let Some(found) = entries.next().map_err(self.debug.bad(".debug_loclists"))? {
             if (found.range.begin..found.range.end).contains(&pc) {
-                return Some(found.data);
+                return Ok(Some(found.data));
             }
         }
-        None
+        Ok(None)
     }
 
     fn local(&self, name: &str) -> Option<&Local> {

@@ -232,14 +232,7 @@ impl<'d> Place<'_, 'd> {
         list: AttributeValue<R<'d>>,
         pc: u64,
     ) -> Result<Option<Location>, Error> {
-        let dwarf = &self.debug.parts[self.file].dwarf;
-        let Ok(Some(mut entries)) = dwarf.attr_locations(unit, list) else { return Ok(None) };
-        while let Some(found) = entries.next().map_err(self.debug.bad(".debug_loclists"))? {
-            if found.range.begin <= pc && pc < found.range.end {
-                return Ok(Some(self.context_at_entry().location(found.data)));
-            }
-        }
-        Ok(None)
+        Ok(self.expression_at(unit, list, pc)?.map(|found| self.context_at_entry().location(found)))
     }
 
     /// Returns a parameter's location at the function's first instruction, by a location that holds in the whole function.
